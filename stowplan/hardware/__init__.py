@@ -1,0 +1,1 @@
+"""Target descriptions, cost models, simulators and the front ends that make problems of compiled programs."""

@@ -1,0 +1,1 @@
+"""Learned policies and the hints they give."""

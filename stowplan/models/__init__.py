@@ -1,0 +1,1 @@
+"""Kinds of problem, one folder each: instance, plan, verifier, exact models."""

@@ -1,0 +1,1 @@
+"""Memory mapping: which tensors stand in fast memory, where and when (``docs/memory-mapping.md``)."""

@@ -1,0 +1,65 @@
+"""The answer to a memory-mapping problem: residencies, copies, and which uses are fast. Plain data, no rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from stowplan import files
+
+FORMAT = "stowplan.memory_mapping.plan"
+VERSION = 1
+
+
+class Residency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Tensor ``tensor`` stands in fast memory at ``[offset, offset + size)`` bytes during the steps ``[start, end)``."""
+
+    tensor: int
+    start: int
+    end: int
+    offset: int
+    preloaded: bool = False
+    """In place before the program starts, without a copy (XLA's cross-program prefetch)."""
+
+
+class Copy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A copy queued at boundary ``start``; step ``end`` waits for it."""
+
+    tensor: int
+    direction: Literal["in", "out"]
+    start: int
+    end: int
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A memory-mapping plan; :func:`stowplan.models.memory_mapping.verify.verify` says whether it is valid."""
+
+    problem: str
+    """Digest of the problem it is for."""
+    objective_ps: int
+    residencies: tuple[Residency, ...] = ()
+    copies: tuple[Copy, ...] = ()
+    """In the order in which they are queued, sorted by ``start``."""
+    fast_uses: tuple[int, ...] = ()
+    """Numbers of the uses served from fast memory, ascending."""
+    program: str = ""
+    """Name of the program, for people; the digest decides."""
+    target: str = ""
+    format: str = FORMAT
+    version: int = VERSION
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON; the same plan gives the same bytes."""
+        files.write_atomic(path, files.encode(self))
+
+
+def load(path: str | Path) -> Plan:
+    """Read a plan file; raises :class:`~stowplan.errors.InputError` naming file and field."""
+    return decode(files.read_bytes(path), source=path)
+
+
+def decode(data: bytes, source: str | Path | None = None) -> Plan:
+    """Plan from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
+    return files.decode(data, Plan, format_name=FORMAT, version=VERSION, source=source)

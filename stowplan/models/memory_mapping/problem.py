@@ -1,0 +1,260 @@
+"""The memory-mapping problem: a program with latencies, on a target with fast and slow memory.
+
+The rules are in ``docs/memory-mapping.md``; the problem follows "Optimizing Memory Mapping Using Deep Reinforcement Learning"
+(Wang et al. 2023), section 4.1 and appendix A. Durations are integer picoseconds (``_ps``), sizes and offsets integer bytes,
+ranges half-open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from stowplan import files
+from stowplan.errors import InputError
+
+FORMAT = "stowplan.memory_mapping.problem"
+VERSION = 1
+
+#: A table lists one latency for each subset of its uses, so it stays short.
+MAX_TABLE_USES = 8
+
+Stalls = Literal["forbidden", "allowed"]
+AliasRule = Literal["in_place", "uniform"]
+
+
+class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One step reading or writing one tensor; its number is its place in the program's sequence of uses."""
+
+    tensor: int
+    is_output: bool
+    bytes: int
+    """Bytes the step moves through this use; less than the tensor's size where it touches a slice."""
+
+
+class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Affine function of which uses are fast: ``base_ps + sum(slow_ps[u], u not fast) + sum(fast_ps[u], u fast)``."""
+
+    base_ps: int
+    slow_ps: tuple[int, ...]
+    fast_ps: tuple[int, ...]
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Latency for each subset of some uses: ``latency_ps[mask]``, bit ``i`` of mask set where ``uses[i]`` is fast.
+
+    ``uses`` are positions in the step's own list of uses, at most :data:`MAX_TABLE_USES`.
+    """
+
+    uses: tuple[int, ...]
+    latency_ps: tuple[int, ...]
+
+
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One instruction at one moment of logical time. Its latency is the largest of its pieces, or its table."""
+
+    name: str
+    opcode: str
+    weight: int
+    """How often the step runs: product of the trip counts of the loops around it."""
+    uses: tuple[Use, ...]
+    pieces: tuple[Piece, ...] = ()
+    table: Table | None = None
+
+    def latency_ps(self, fast: Sequence[bool]) -> int:
+        """Latency of one run; ``fast[i]`` says whether the step's i-th use is served from fast memory."""
+        if self.table is not None:
+            mask = sum(1 << bit for bit, use in enumerate(self.table.uses) if fast[use])
+            return self.table.latency_ps[mask]
+        return max(
+            piece.base_ps + sum(f if is_fast else s for s, f, is_fast in zip(piece.slow_ps, piece.fast_ps, fast, strict=True))
+            for piece in self.pieces
+        )
+
+    @property
+    def floor_ps(self) -> int:
+        """A latency of one run that no choice of fast uses undercuts: the paper's supply (appendix A)."""
+        if self.table is not None:
+            return min(self.table.latency_ps)
+        return max(
+            piece.base_ps + sum(min(s, f) for s, f in zip(piece.slow_ps, piece.fast_ps, strict=True)) for piece in self.pieces
+        )
+
+
+class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One piece of storage, with every value that must live in it."""
+
+    name: str
+    size: int
+    """Bytes as stored, tile padding included."""
+    copy_in_ps: int
+    copy_out_ps: int
+    is_input: bool = False
+    is_output: bool = False
+    members: tuple[str, ...] = ()
+    """Values that share this storage (the alias group), where there is more than one."""
+
+
+class Loop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Steps ``[start, end)`` that run ``trip_count`` times."""
+
+    start: int
+    end: int
+    trip_count: int
+
+
+class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+    """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
+
+    name: str
+    target: str
+    cost_model: str
+    capacity: int
+    steps: tuple[Step, ...]
+    tensors: tuple[Tensor, ...]
+    loops: tuple[Loop, ...] = ()
+    alignment: int = 1
+    channels: int = 1
+    max_preloads: int = 0
+    stalls: Stalls = "allowed"
+    alias_rule: AliasRule = "in_place"
+    format: str = FORMAT
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 of everything but the name: what a plan is tied to."""
+        return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(self, name=""))).hexdigest()
+
+    @property
+    def horizon(self) -> int:
+        """Number of steps, T."""
+        return len(self.steps)
+
+    @cached_property
+    def use_count(self) -> int:
+        return sum(len(step.uses) for step in self.steps)
+
+    @cached_property
+    def all_slow_ps(self) -> int:
+        """Objective of the plan that keeps everything in slow memory."""
+        return sum(step.weight * step.latency_ps([False] * len(step.uses)) for step in self.steps)
+
+    @cached_property
+    def all_fast_ps(self) -> int:
+        """Total latency were every use served from fast memory; no plan need reach it."""
+        return sum(step.weight * step.latency_ps([True] * len(step.uses)) for step in self.steps)
+
+    def normalised_return(self, objective_ps: int) -> float:
+        """R = (L(all slow) - L) / (L(all slow) - L(all fast)); 1.0 where there is nothing to gain."""
+        span = self.all_slow_ps - self.all_fast_ps
+        return (self.all_slow_ps - objective_ps) / span if span else 1.0
+
+    def save(self, path: str | Path) -> None:
+        """Write the problem as JSON."""
+        files.write_atomic(path, files.encode(self))
+
+
+def load(path: str | Path) -> Problem:
+    """Read a problem file; raises :class:`~stowplan.errors.InputError` naming file and field."""
+    return decode(files.read_bytes(path), source=path)
+
+
+def decode(data: bytes, source: str | Path | None = None) -> Problem:
+    """Problem from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
+    return files.decode(data, Problem, format_name=FORMAT, version=VERSION, source=source)
+
+
+def _check(problem: Problem) -> None:
+    def bad(place: str, message: str) -> InputError:
+        return InputError(message, place=place)
+
+    def at_least(place: str, value: int, least: int) -> None:
+        if value < least:
+            raise bad(place, f"found {value}, expected at least {least}")
+
+    at_least("capacity", problem.capacity, 1)
+    at_least("alignment", problem.alignment, 1)
+    at_least("channels", problem.channels, 1)
+    at_least("max_preloads", problem.max_preloads, 0)
+    for number, tensor in enumerate(problem.tensors):
+        place = f"tensors[{number}] ({tensor.name})"
+        at_least(f"{place}.size", tensor.size, 1)
+        at_least(f"{place}.copy_in_ps", tensor.copy_in_ps, 0)
+        at_least(f"{place}.copy_out_ps", tensor.copy_out_ps, 0)
+    known = len(problem.tensors)
+    written = [tensor.is_input for tensor in problem.tensors]
+    for number, step in enumerate(problem.steps):
+        place = f"steps[{number}] ({step.name})"
+        at_least(f"{place}.weight", step.weight, 1)
+        seen: set[tuple[int, bool]] = set()
+        for use in step.uses:
+            if not 0 <= use.tensor < known:
+                raise bad(f"{place}.uses", f"found tensor {use.tensor}, expected 0 to {known - 1}")
+            if (use.tensor, use.is_output) in seen:
+                raise bad(f"{place}.uses", f"found tensor {use.tensor} twice in one role, expected once")
+            seen.add((use.tensor, use.is_output))
+            at_least(f"{place}.uses.bytes", use.bytes, 0)
+        for use in step.uses:
+            if not use.is_output and not written[use.tensor]:
+                tensor_name = problem.tensors[use.tensor].name
+                raise bad(f"{place}.uses", f"found a read of {tensor_name} before anything writes it")
+        for use in step.uses:
+            if use.is_output:
+                written[use.tensor] = True
+        _check_latency(place, step)
+    for number, tensor in enumerate(problem.tensors):
+        if tensor.is_output and not written[number]:
+            raise bad(f"tensors[{number}] ({tensor.name})", "found a program output that nothing writes")
+    _check_loops(problem)
+
+
+def _check_latency(place: str, step: Step) -> None:
+    if bool(step.pieces) == (step.table is not None):
+        raise InputError("found both or neither of pieces and table, expected one of them", place=place)
+    for piece in step.pieces:
+        if not len(piece.slow_ps) == len(piece.fast_ps) == len(step.uses):
+            raise InputError(
+                f"found {len(piece.slow_ps)} slow and {len(piece.fast_ps)} fast terms, expected {len(step.uses)} of each",
+                place=f"{place}.pieces",
+            )
+    table = step.table
+    if table is not None:
+        if len(table.uses) > MAX_TABLE_USES or len(set(table.uses)) != len(table.uses):
+            raise InputError(
+                f"found {len(table.uses)} uses, expected at most {MAX_TABLE_USES} distinct", place=f"{place}.table.uses"
+            )
+        if any(not 0 <= use < len(step.uses) for use in table.uses):
+            raise InputError(f"expected positions below {len(step.uses)}", place=f"{place}.table.uses")
+        if len(table.latency_ps) != 1 << len(table.uses):
+            raise InputError(
+                f"found {len(table.latency_ps)} entries, expected {1 << len(table.uses)}", place=f"{place}.table.latency_ps"
+            )
+    if step.floor_ps < 0:
+        raise InputError(f"found a least latency of {step.floor_ps} ps, expected at least 0", place=place)
+
+
+def _check_loops(problem: Problem) -> None:
+    # Sorted so that an enclosing loop comes before the loops in it; a stack then finds any crossing.
+    open_loops: list[Loop] = []
+    for number, loop in sorted(enumerate(problem.loops), key=lambda item: (item[1].start, -item[1].end)):
+        place = f"loops[{number}]"
+        if not 0 <= loop.start < loop.end <= problem.horizon:
+            raise InputError(
+                f"found steps [{loop.start}, {loop.end}), expected a range within 0 to {problem.horizon}", place=place
+            )
+        if loop.trip_count < 1:
+            raise InputError(f"found a trip count of {loop.trip_count}, expected at least 1", place=place)
+        while open_loops and open_loops[-1].end <= loop.start:
+            open_loops.pop()
+        if open_loops and loop.end > open_loops[-1].end:
+            raise InputError("crosses another loop, expected loops nested or disjoint", place=place)
+        open_loops.append(loop)

@@ -1,0 +1,1 @@
+"""Heuristics, candidates, the runner that races them, and the choice of the verified best."""
