@@ -112,7 +112,7 @@ def decode(data: bytes, kind: type[T], *, format_name: str, version: int, source
     Raises
     ------
     InputError
-        Not JSON, another format or version, an unknown or missing field, or a value of a wrong type; the message has the path of
+        Not JSON, another format or version, an unknown or missing field, or a value of a wrong type; the message names
         the field.
     """
     try:

@@ -68,6 +68,7 @@ class Program(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def use_count(self) -> int:
+        """Number of uses."""
         return sum(len(step.uses) for step in self.steps)
 
     @cached_property

@@ -141,6 +141,7 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
     @cached_property
     def use_count(self) -> int:
+        """Number of uses."""
         return sum(len(step.uses) for step in self.steps)
 
     @cached_property
