@@ -1,0 +1,145 @@
+"""What ``solve`` returns, for every kind of problem."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+Status = Literal["optimal", "feasible", "infeasible", "no_plan"]
+StopReason = Literal["optimal", "gap_reached", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"]
+
+
+class SavesItself(Protocol):
+    """A plan of any kind."""
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan."""
+
+
+class HistoryEntry(msgspec.Struct, frozen=True):
+    """The incumbent or the bound improved."""
+
+    seconds: float
+    source: str
+    """Candidate that found it."""
+    objective: int | None
+    """Best verified objective so far."""
+    bound: int | None
+    """Best proven bound so far."""
+
+
+class CandidateReport(msgspec.Struct, frozen=True):
+    """What became of one candidate."""
+
+    name: str
+    objective: int | None
+    bound: int | None
+    seconds: float
+    outcome: Literal["finished", "stopped", "rejected", "failed", "skipped"]
+    """``rejected``: a plan of it failed verification; ``stopped``: ended by the limit."""
+    note: str = ""
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """How to get this result again."""
+
+    candidate: str
+    seed: int
+    deterministic: bool
+    versions: dict[str, str]
+    program: str
+    target: str
+    cost_model: str
+    problem_digest: str
+    options: dict[str, Any] = {}
+    checkpoint: str | None = None
+    """Hash of the checkpoint of a learned candidate."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The verified best plan, what is proven about it, and how it was found.
+
+    Objectives and bounds are integers in ``unit``; smaller is better.
+    """
+
+    kind: str
+    plan: Any
+    """The plan (a :class:`SavesItself`), or ``None`` where there is none."""
+    objective: int | None
+    bound: int | None
+    """Proven: no valid plan is better. The best of all candidates' bounds; kept even where no plan was found."""
+    status: Status
+    """``optimal`` and ``infeasible`` only with a proof; running out of time is neither."""
+    stop_reason: StopReason
+    verified: bool
+    baseline_name: str
+    baseline: int | None
+    """Objective of the named baseline."""
+    baselines: dict[str, int]
+    """Objectives of all baselines."""
+    history: tuple[HistoryEntry, ...]
+    candidates: tuple[CandidateReport, ...]
+    provenance: Provenance
+    seconds: float
+    unit: str = "ps"
+    details: dict[str, Any] = {}
+    """Facts of the kind: capacity, normalised return, stalls and the like."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def gap(self) -> float | None:
+        """(objective - bound) / objective: 0 where proven optimal, None where either is missing."""
+        if self.objective is None or self.bound is None:
+            return None
+        return max(0.0, (self.objective - self.bound) / self.objective) if self.objective else 0.0
+
+    @property
+    def speedup(self) -> float | None:
+        """Baseline / objective; at least 1 whenever the baseline is a candidate."""
+        if self.objective is None or self.baseline is None:
+            return None
+        return self.baseline / self.objective if self.objective else 1.0
+
+    def speedup_over(self, name: str) -> float | None:
+        """Speedup over another of the baselines, None where it has no objective."""
+        other = self.baselines.get(name)
+        if other is None or self.objective is None:
+            return None
+        return other / self.objective if self.objective else 1.0
+
+    def to_dict(self, plan_path: str | None = None) -> dict[str, Any]:
+        """Plain values, the plan by its path; what ``--json`` prints."""
+        names = [field for field in self.__struct_fields__ if field != "plan"]
+        values: dict[str, Any] = {"plan": plan_path}
+        values.update((name, msgspec.to_builtins(getattr(self, name))) for name in names)
+        values["gap"] = self.gap
+        values["speedup"] = self.speedup
+        return values
+
+    def summary(self) -> str:
+        """A few lines for people."""
+        lines = [f"{self.provenance.program} on {self.provenance.target} ({self.provenance.cost_model})"]
+        if self.objective is None:
+            lines.append(f"  no plan ({self.status}, stopped by {self.stop_reason})")
+        else:
+            how = "verified" if self.verified else "NOT verified"
+            lines.append(f"  objective  {format_ps(self.objective)}  ({how}, by {self.provenance.candidate})")
+        if self.bound is not None:
+            gap = "" if self.gap is None else f"  gap {self.gap:.2%}"
+            lines.append(f"  bound      {format_ps(self.bound)}{gap}")
+        lines.append(f"  status     {self.status}, stopped by {self.stop_reason} after {self.seconds:.1f} s")
+        for name, value in self.baselines.items():
+            ratio = self.speedup_over(name)
+            lines.append(f"  speedup    {ratio:.3f} over {name} ({format_ps(value)})" if ratio else f"  baseline   {name}")
+        lines.extend(f"  warning    {warning}" for warning in self.warnings)
+        return "\n".join(lines)
+
+
+def format_ps(picoseconds: int) -> str:
+    """A duration in a unit a person reads easily."""
+    for unit, size in (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3)):
+        if abs(picoseconds) >= size:
+            return f"{picoseconds / size:.4g} {unit}"
+    return f"{picoseconds} ps"
