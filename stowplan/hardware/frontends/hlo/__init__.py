@@ -1,0 +1,18 @@
+"""Front end for HLO: the text of a compiled module, and the program it is."""
+
+from stowplan.hardware.frontends.hlo.module import Alias, Computation, HloModule, Instruction
+from stowplan.hardware.frontends.hlo.parse import parse_module, read_module
+from stowplan.hardware.frontends.hlo.shape import ArrayShape, Shape, TupleShape, parse_shape
+
+__all__ = [
+    "Alias",
+    "ArrayShape",
+    "Computation",
+    "HloModule",
+    "Instruction",
+    "Shape",
+    "TupleShape",
+    "parse_module",
+    "parse_shape",
+    "read_module",
+]

@@ -1,0 +1,208 @@
+"""Shapes of HLO text: element type, dimensions, layout, and the bytes a value takes as stored."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from stowplan.errors import InputError
+
+#: Bits of each element type (``xla/primitive_util.h``). Types below a byte are packed only where the layout says so.
+_BITS = {
+    "pred": 8,
+    "s1": 1, "u1": 1, "s2": 2, "u2": 2, "s4": 4, "u4": 4,
+    "s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "u32": 32, "s64": 64, "u64": 64,
+    "f4e2m1fn": 4,
+    "f8e5m2": 8, "f8e4m3": 8, "f8e4m3fn": 8, "f8e4m3b11fnuz": 8, "f8e5m2fnuz": 8, "f8e4m3fnuz": 8, "f8e3m4": 8, "f8e8m0fnu": 8,
+    "bf16": 16, "f16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128,
+    "token": 0, "opaque": 0,
+}  # fmt: skip
+
+#: Deeper tuples than this are refused, so that walks over shapes may recurse.
+MAX_DEPTH = 64
+#: Larger values than this are refused (256 TiB): no machine holds them, and sums stay within 64 bits.
+MAX_BYTES = 1 << 48
+
+_ARRAY = r"[a-z][a-z0-9]*\[[0-9,<=]*\](?:\{[^{}]*\})?"
+_ARRAY_PARTS = re.compile(r"([a-z][a-z0-9]*)\[([0-9,<=]*)\](?:\{([^{}]*)\})?")
+_TUPLE_TOKEN = re.compile(rf"(?:/\*[^*]*\*/|\s)*(?:([(),])|({_ARRAY}))")
+_LAYOUT_FIELD = re.compile(r"(T|SC|S|E|L|M|D|P|#|\*)((?:\([^()]*\))+)")
+_DIMENSION = re.compile(r"(?:<=)?([0-9]{1,18})")
+
+
+class ArrayShape(msgspec.Struct, frozen=True, gc=False):
+    """Shape of one array, with its layout."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    minor_to_major: tuple[int, ...]
+    """Dimension numbers, the fastest-varying first."""
+    tiles: tuple[tuple[int, ...], ...]
+    """Nested tiles of the physical layout, outermost first; ``-1`` merges a dimension into the next more minor one."""
+    memory_space: int
+    """``S(n)`` of the layout, 0 where it has none. On TPUs 1 is VMEM, 2 sync flags, 3 CMEM, 6 scalar memory."""
+    elements: int
+    """Logical elements, padding left out."""
+    bytes: int
+    """Bytes as stored, tile padding included."""
+
+    def leaves(self) -> Iterator[tuple[tuple[int, ...], ArrayShape]]:
+        """The array itself, at the empty index."""
+        yield (), self
+
+
+class TupleShape(msgspec.Struct, frozen=True):
+    """Shape of a tuple, perhaps nested."""
+
+    parts: tuple[Shape, ...]
+
+    def leaves(self) -> Iterator[tuple[tuple[int, ...], ArrayShape]]:
+        """Arrays of the tuple with their indices, in order: ``((0,), a), ((1, 0), b), ...``."""
+        for number, part in enumerate(self.parts):
+            for index, leaf in part.leaves():
+                yield (number, *index), leaf
+
+
+Shape = ArrayShape | TupleShape
+
+
+def parse_shape(text: str) -> Shape:
+    """Shape from HLO text such as ``(f32[2,3]{1,0:T(8,128)S(3)}, /*index=1*/pred[])``.
+
+    Raises
+    ------
+    InputError
+        Not a shape, an unknown element type or layout field, or a layout that does not fit the dimensions.
+    """
+    if not text.startswith("("):
+        return _parse_array(text)
+    open_tuples: list[list[Shape]] = []
+    expect_part = True
+    position = 0
+    while position < len(text):
+        token = _TUPLE_TOKEN.match(text, position)
+        if token is None:
+            break
+        position = token.end()
+        mark, array = token.groups()
+        closed: Shape
+        if mark == "(" and expect_part:
+            if len(open_tuples) == MAX_DEPTH:
+                raise InputError(f"found a tuple shape nested deeper than {MAX_DEPTH} levels")
+            open_tuples.append([])
+            continue
+        if mark == "," and not expect_part:
+            expect_part = True
+            continue
+        if mark == ")" and (not expect_part or not open_tuples[-1]):
+            closed = TupleShape(tuple(open_tuples.pop()))
+            if not open_tuples:
+                if position == len(text):
+                    return closed
+                break
+        elif array is not None and expect_part:
+            closed = _parse_array(array)
+        else:
+            break
+        open_tuples[-1].append(closed)
+        expect_part = False
+    raise InputError(f"found {excerpt(text)}, expected a tuple shape")
+
+
+def excerpt(text: str, length: int = 60) -> str:
+    """``text`` quoted for a message, cut where it is long."""
+    return repr(text if len(text) <= length else text[: length - 3] + "...")
+
+
+def _parse_array(text: str) -> ArrayShape:
+    match = _ARRAY_PARTS.fullmatch(text)
+    if match is None:
+        raise InputError(f"found {excerpt(text)}, expected a shape such as f32[8,128]{{1,0}}")
+    dtype, dims_text, layout = match.groups()
+    if dtype not in _BITS:
+        raise InputError(f"found element type {excerpt(dtype)} in {excerpt(text)}, expected one such as f32, bf16, s32 or pred")
+    dims = tuple(_parse_dimension(dim, text) for dim in dims_text.split(",")) if dims_text else ()
+    order = tuple(range(len(dims) - 1, -1, -1))
+    fields: dict[str, str] = {}
+    if layout is not None:
+        order_text, _, fields_text = layout.partition(":")
+        fields = _parse_fields(fields_text, text)
+        order = tuple(_parse_dimension(dim, text) for dim in order_text.split(",")) if order_text else ()
+        if sorted(order) != list(range(len(dims))):
+            raise InputError(
+                f"found layout {{{excerpt(layout)[1:-1]}}} in {excerpt(text)}, expected an order of {len(dims)} dimensions"
+            )
+    tiles = _parse_tiles(fields.get("T", ""), text)
+    elements = math.prod(dims)
+    bits = _parse_number(fields.get("E", "(0)"), text)
+    bits = bits or (_BITS[dtype] + 7) // 8 * 8
+    stored = _stored_elements([dims[dim] for dim in reversed(order)], tiles)
+    alignment = _parse_number(fields.get("L", "(1)"), text)
+    if alignment > 1:
+        stored = -(-stored // alignment) * alignment
+    size = -(-stored * bits // 8) if elements else 0
+    if size > MAX_BYTES:
+        raise InputError(f"found {excerpt(text)} of {size} bytes, expected at most {MAX_BYTES}")
+    return ArrayShape(dtype, dims, order, tiles, _parse_number(fields.get("S", "(0)"), text), elements, size)
+
+
+def _parse_dimension(text: str, shape: str) -> int:
+    match = _DIMENSION.fullmatch(text)
+    if match is None:
+        raise InputError(f"found dimension {excerpt(text)} in {excerpt(shape)}, expected a number")
+    return int(match[1])
+
+
+def _parse_number(text: str, shape: str) -> int:
+    return _parse_dimension(text[1:-1], shape)
+
+
+def _parse_fields(text: str, shape: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    position = 0
+    while position < len(text):
+        match = _LAYOUT_FIELD.match(text, position)
+        if match is None:
+            raise InputError(
+                f"found layout field {excerpt(text[position:])} in {excerpt(shape)}, expected one such as T(8,128) or S(1)"
+            )
+        fields[match[1]] = match[2]
+        position = match.end()
+    return fields
+
+
+def _parse_tiles(text: str, shape: str) -> tuple[tuple[int, ...], ...]:
+    if not text:
+        return ()
+    tiles = tuple(
+        tuple(-1 if dim == "*" else _parse_dimension(dim, shape) for dim in tile.split(",")) for tile in text[1:-1].split(")(")
+    )
+    if any(dim == 0 for tile in tiles for dim in tile) or any(tile[-1] == -1 for tile in tiles):
+        raise InputError(f"found tile {excerpt(text)} in {excerpt(shape)}, expected positive sizes")
+    return tiles
+
+
+def _stored_elements(physical: list[int], tiles: tuple[tuple[int, ...], ...]) -> int:
+    """Elements of a physical (major to minor) shape once every tile has padded it.
+
+    Each tile covers the most minor dimensions; the next one applies to what it leaves: the grid of tiles, then the tile.
+    """
+    for tile in tiles:
+        rank = len(tile)
+        padded = [1] * (rank - len(physical)) + physical
+        outer, inner = padded[:-rank], padded[-rank:]
+        grid: list[int] = []
+        sides: list[int] = []
+        carried = 1
+        for size, side in zip(inner, tile, strict=True):
+            if side == -1:
+                carried *= size
+                continue
+            grid.append(-(-size * carried // side))
+            sides.append(side)
+            carried = 1
+        physical = outer + grid + sides
+    return math.prod(physical)
