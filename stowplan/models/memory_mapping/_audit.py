@@ -1,0 +1,157 @@
+"""Problem and plan side by side, indexed for the verifier's rules."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+
+from stowplan.models.memory_mapping.plan import Plan, Residency
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.violations import Reason, ViolationLog
+
+
+def is_range(start: int, end: int, horizon: int) -> bool:
+    """Whether ``[start, end)`` is a range, perhaps empty, of a program of ``horizon`` steps."""
+    return 0 <= start <= end <= horizon
+
+
+class Audit:
+    """Problem and plan indexed for the rules, and the violations found so far.
+
+    Residencies, copies and fast uses that make no sense by themselves are left out of the index.
+    """
+
+    def __init__(self, problem: Problem, plan: Plan) -> None:
+        self.problem, self.plan = problem, plan
+        self.log = ViolationLog()
+        self.horizon = len(problem.steps)
+        tensors = range(len(problem.tensors))
+        self.use_tensor: list[int] = []
+        self.use_step: list[int] = []
+        self.first_use: list[int] = []
+        """Number of each step's first use."""
+        self.reads: list[dict[int, int]] = [{} for _ in tensors]
+        """For each tensor, the steps that read it, each with the number of that use."""
+        self.writes: list[dict[int, int]] = [{} for _ in tensors]
+        for index, step in enumerate(problem.steps):
+            self.first_use.append(len(self.use_tensor))
+            for use in step.uses:
+                (self.writes if use.is_output else self.reads)[use.tensor][index] = len(self.use_tensor)
+                self.use_tensor.append(use.tensor)
+                self.use_step.append(index)
+        self.fast = [False] * len(self.use_tensor)
+        for number in plan.fast_uses:
+            if 0 <= number < len(self.fast):
+                self.fast[number] = True
+
+        self.residencies = {
+            number: item
+            for number, item in enumerate(plan.residencies)
+            if item.tensor in tensors and item.start < item.end and is_range(item.start, item.end, self.horizon)
+        }
+        self.copies = {
+            number: item
+            for number, item in enumerate(plan.copies)
+            if item.tensor in tensors and is_range(item.start, item.end, self.horizon)
+        }
+        self.copies_well_formed = len(self.copies) == len(plan.copies)
+        self.starting: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        """Residencies by tensor and start."""
+        self.copy_ins: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        """Copies into fast memory by tensor and start."""
+        self._homes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for number, residency in sorted(self.residencies.items(), key=lambda item: item[1].start):
+            self.starting[residency.tensor, residency.start].append(number)
+            # Of the residencies that started by now, the one that ends last holds a later step if any of them does.
+            homes = self._homes[residency.tensor]
+            if homes and self.residencies[homes[-1][1]].end > residency.end:
+                homes.append((residency.start, homes[-1][1]))
+            else:
+                homes.append((residency.start, number))
+        for number, copy in self.copies.items():
+            if copy.direction == "in":
+                self.copy_ins[copy.tensor, copy.start].append(number)
+
+        self.loops_around = _loops_around(problem)
+        self.internal_loops = [self._loops_holding(tensor) for tensor in tensors]
+        """For each tensor, the loops it is internal to."""
+
+    def home(self, tensor: int, step: int) -> int | None:
+        """A residency of ``tensor`` that holds ``step``, and of these the one that ends last."""
+        homes = self._homes.get(tensor, [])
+        place = bisect_right(homes, step, key=lambda item: item[0]) - 1
+        if place < 0:
+            return None
+        number = homes[place][1]
+        return number if step < self.residencies[number].end else None
+
+    def is_defined_at_start(self, residency: Residency) -> bool:
+        """Whether the residency's first step writes the whole tensor to fast memory."""
+        written = self.writes[residency.tensor].get(residency.start)
+        return written is not None and self.fast[written] and residency.start not in self.reads[residency.tensor]
+
+    def span(self, number: int) -> tuple[int, int]:
+        """Bytes ``[low, high)`` of a residency."""
+        item = self.residencies[number]
+        return item.offset, item.offset + self.problem.tensors[item.tensor].size
+
+    def loops_crossing(self, boundary: int) -> list[int]:
+        """Loops with the boundary strictly inside."""
+        if boundary >= self.horizon:
+            return []
+        return [loop for loop in self.loops_around[boundary] if self.problem.loops[loop].start < boundary]
+
+    def _loops_holding(self, tensor: int) -> list[int]:
+        """Loops that hold every use of a tensor that is neither input nor output."""
+        steps = self.reads[tensor].keys() | self.writes[tensor].keys()
+        if not steps or self.problem.tensors[tensor].is_input or self.problem.tensors[tensor].is_output:
+            return []
+        last = max(steps)
+        return [loop for loop in self.loops_around[min(steps)] if last < self.problem.loops[loop].end]
+
+    def step_name(self, step: int) -> str:
+        """A step in words."""
+        return f"step {step} ({self.problem.steps[step].name})"
+
+    def loop_name(self, loop: int) -> str:
+        """A loop in words."""
+        return f"loop [{self.problem.loops[loop].start}, {self.problem.loops[loop].end})"
+
+    def residency_name(self, number: int) -> str:
+        """A residency in words."""
+        item = self.plan.residencies[number]
+        return f"residency {number} of {self.problem.tensors[item.tensor].name} [{item.start}, {item.end})"
+
+    def copy_name(self, number: int) -> str:
+        """A copy in words."""
+        item = self.plan.copies[number]
+        return f"copy-{item.direction} {number} of {self.problem.tensors[item.tensor].name} [{item.start}, {item.end})"
+
+    def blame_residency(self, code: Reason, number: int, fault: str) -> None:
+        """Report residency ``number``, whose tensor exists."""
+        item = self.plan.residencies[number]
+        message = f"{self.residency_name(number)} {fault}"
+        self.log.add(code, message, tensor=item.tensor, step=item.start, residencies=[number])
+
+    def blame_copy(self, code: Reason, number: int, fault: str) -> None:
+        """Report copy ``number``, whose tensor exists."""
+        item = self.plan.copies[number]
+        self.log.add(code, f"{self.copy_name(number)} {fault}", tensor=item.tensor, step=item.start, copies=[number])
+
+    def blame_use(self, code: Reason, number: int, fault: str) -> None:
+        """Report use ``number``, which exists."""
+        step = self.use_step[number]
+        self.log.add(code, f"{self.step_name(step)} {fault}", tensor=self.use_tensor[number], step=step, uses=[number])
+
+
+def _loops_around(problem: Problem) -> list[tuple[int, ...]]:
+    """For each step, the loops it runs in."""
+    starting: defaultdict[int, list[int]] = defaultdict(list)
+    for number, loop in enumerate(problem.loops):
+        starting[loop.start].append(number)
+    around: list[tuple[int, ...]] = []
+    now: tuple[int, ...] = ()
+    for step in range(len(problem.steps)):
+        now = (*(loop for loop in now if step < problem.loops[loop].end), *starting.get(step, ()))
+        around.append(now)
+    return around

@@ -1,0 +1,371 @@
+"""Solver-free check of a memory-mapping plan: every broken rule, and the objective from scratch.
+
+The rules and their codes are those of ``docs/memory-mapping.md``. This module and its two helpers, ``_audit`` and ``_replay``,
+share no code with the simulator, the exact models or the heuristics, so that an error made there is seen here.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
+from itertools import accumulate
+
+import msgspec
+
+from stowplan.models.memory_mapping._audit import Audit, is_range
+from stowplan.models.memory_mapping._replay import duration_ps, objective_ps
+from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.violations import MAX_LISTED, Reason, Violation
+
+__all__ = ["MAX_LISTED", "Reason", "Verification", "Violation", "verify"]
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """What :func:`verify` found: all violations, and what the plan costs."""
+
+    violations: tuple[Violation, ...]
+    """In the order of the codes. Of each code at most :data:`MAX_LISTED`, then one that says how many more there are."""
+    objective_ps: int | None
+    """Recomputed objective; None where the plan is too malformed to run."""
+    stall_ps: int | None
+    """Part of the objective spent waiting for copies."""
+    copy_busy_ps: int
+    """Durations of all copies together."""
+    peak_fast_bytes: int
+    """Most bytes resident during one step."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the plan is valid and claims the right objective."""
+        return not self.violations
+
+
+def verify(problem: Problem, plan: Plan) -> Verification:
+    """Check ``plan`` against every rule and recompute its objective.
+
+    Never raises on a plan that decodes: what is malformed is reported, and left out of the rules that cannot be asked about it.
+    """
+    audit = Audit(problem, plan)
+    if plan.problem != problem.digest:
+        audit.log.add(Reason.WRONG_PROBLEM, f"found digest {plan.problem[:12]!r}, expected {problem.digest[:12]!r}")
+    _check_residency_form(audit)
+    _check_copy_form(audit)
+    _check_fast_use_form(audit)
+    _check_memory(audit)
+    _check_preloads(audit)
+    _check_sources(audit)
+    _check_copies(audit)
+    _check_uses(audit)
+    _check_slow_memory(audit)
+    _check_loop_residencies(audit)
+    _check_loop_copies(audit)
+    _check_loop_uses(audit)
+    if problem.alias_rule == "uniform":
+        _check_aliases(audit)
+    objective, stall = objective_ps(audit)
+    if objective is not None and plan.objective_ps != objective:
+        audit.log.add(Reason.WRONG_OBJECTIVE, f"found {plan.objective_ps} ps claimed, expected {objective} ps")
+    return Verification(
+        violations=tuple(audit.log.violations()),
+        objective_ps=objective,
+        stall_ps=stall,
+        copy_busy_ps=sum(duration_ps(audit, copy) for copy in audit.copies.values()),
+        peak_fast_bytes=_peak_bytes(audit),
+    )
+
+
+def _check_residency_form(audit: Audit) -> None:
+    problem, log = audit.problem, audit.log
+    for number, item in enumerate(audit.plan.residencies):
+        size = 0
+        if 0 <= item.tensor < len(problem.tensors):
+            size = problem.tensors[item.tensor].size
+        else:
+            log.add(Reason.BAD_INDEX, f"residency {number} is of unknown tensor {item.tensor}", residencies=[number])
+        if item.start >= item.end or not is_range(item.start, item.end, audit.horizon):
+            message = f"residency {number} has steps [{item.start}, {item.end}), of {audit.horizon}"
+            log.add(Reason.BAD_INTERVAL, message, residencies=[number])
+        if item.offset < 0 or item.offset % problem.alignment or item.offset + size > problem.capacity:
+            message = (
+                f"residency {number} has {size} bytes at offset {item.offset}, "
+                f"with capacity {problem.capacity} and alignment {problem.alignment}"
+            )
+            log.add(Reason.BAD_OFFSET, message, residencies=[number])
+
+
+def _check_copy_form(audit: Audit) -> None:
+    log = audit.log
+    before = None
+    for number, copy in enumerate(audit.plan.copies):
+        if not 0 <= copy.tensor < len(audit.problem.tensors):
+            log.add(Reason.BAD_INDEX, f"copy {number} is of unknown tensor {copy.tensor}", copies=[number])
+        if not is_range(copy.start, copy.end, audit.horizon):
+            message = f"copy {number} has window [{copy.start}, {copy.end}), of {audit.horizon} steps"
+            log.add(Reason.BAD_INTERVAL, message, copies=[number])
+        elif copy.start == copy.end and audit.problem.stalls == "forbidden":
+            log.add(Reason.BAD_INTERVAL, f"copy {number} has an empty window at {copy.start} and would stall", copies=[number])
+        if before is not None and copy.start < before:
+            message = f"copy {number} starts at {copy.start}, the one before it at {before}"
+            log.add(Reason.COPY_ORDER, message, copies=[number - 1, number])
+        before = copy.start
+
+
+def _check_fast_use_form(audit: Audit) -> None:
+    before = None
+    for place, use in enumerate(audit.plan.fast_uses):
+        if not 0 <= use < len(audit.fast):
+            audit.log.add(Reason.BAD_INDEX, f"fast_uses[{place}] is {use}, of {len(audit.fast)} uses", uses=[use])
+        if before is not None and use <= before:
+            audit.log.add(Reason.BAD_INDEX, f"fast_uses[{place}] is {use} after {before}, not ascending", uses=[use])
+        before = use
+
+
+class _Ranges:
+    """Byte ranges now in memory; counts those that meet a given one without looking at each."""
+
+    def __init__(self) -> None:
+        self._lows: list[int] = []
+        self._highs: list[int] = []
+
+    def add(self, low: int, high: int) -> None:
+        insort(self._lows, low)
+        insort(self._highs, high)
+
+    def remove(self, low: int, high: int) -> None:
+        del self._lows[bisect_left(self._lows, low)]
+        del self._highs[bisect_left(self._highs, high)]
+
+    def meeting(self, low: int, high: int) -> int:
+        return bisect_left(self._lows, high) - bisect_right(self._highs, low)
+
+    def __len__(self) -> int:
+        return len(self._lows)
+
+
+def _check_memory(audit: Audit) -> None:
+    """Sweep over time: no two residencies in one place, no tensor in two places."""
+    everything = _Ranges()
+    of_tensor: defaultdict[int, _Ranges] = defaultdict(_Ranges)
+    present: dict[int, Residency] = {}
+    ends: list[tuple[int, int]] = []
+    for number, item in sorted(audit.residencies.items(), key=lambda entry: entry[1].start):
+        while ends and ends[0][0] <= item.start:
+            gone = heapq.heappop(ends)[1]
+            everything.remove(*audit.span(gone))
+            of_tensor[present.pop(gone).tensor].remove(*audit.span(gone))
+        own, span = of_tensor[item.tensor], audit.span(number)
+        # Pairs are counted fast, and looked for only while they would be listed: a mad plan takes no quadratic time either.
+        overlaps, doubles = everything.meeting(*span) - own.meeting(*span), len(own)
+        if overlaps and audit.log.has_room(Reason.OVERLAP):
+            _list_overlaps(audit, number, present)
+        else:
+            audit.log.add_unlisted(Reason.OVERLAP, overlaps)
+        if doubles and audit.log.has_room(Reason.DOUBLE_RESIDENCY):
+            _list_doubles(audit, number, present)
+        else:
+            audit.log.add_unlisted(Reason.DOUBLE_RESIDENCY, doubles)
+        everything.add(*span)
+        own.add(*span)
+        present[number] = item
+        heapq.heappush(ends, (item.end, number))
+
+
+def _list_overlaps(audit: Audit, number: int, present: dict[int, Residency]) -> None:
+    item, (low, high) = audit.residencies[number], audit.span(number)
+    for other, neighbour in present.items():
+        other_low, other_high = audit.span(other)
+        if neighbour.tensor != item.tensor and other_low < high and low < other_high:
+            message = (
+                f"{audit.residency_name(number)} at bytes [{low}, {high}) meets "
+                f"{audit.residency_name(other)} at [{other_low}, {other_high}) in {audit.step_name(item.start)}"
+            )
+            audit.log.add(Reason.OVERLAP, message, tensor=item.tensor, step=item.start, residencies=[other, number])
+
+
+def _list_doubles(audit: Audit, number: int, present: dict[int, Residency]) -> None:
+    item = audit.residencies[number]
+    for other, neighbour in present.items():
+        if neighbour.tensor == item.tensor:
+            message = f"{audit.residency_name(number)} and {audit.residency_name(other)} share {audit.step_name(item.start)}"
+            audit.log.add(Reason.DOUBLE_RESIDENCY, message, tensor=item.tensor, step=item.start, residencies=[other, number])
+
+
+def _peak_bytes(audit: Audit) -> int:
+    change = [0] * (audit.horizon + 1)
+    for item in audit.residencies.values():
+        change[item.start] += audit.problem.tensors[item.tensor].size
+        change[item.end] -= audit.problem.tensors[item.tensor].size
+    return max(accumulate(change))
+
+
+def _check_preloads(audit: Audit) -> None:
+    preloaded = [number for number, item in enumerate(audit.plan.residencies) if item.preloaded]
+    if len(preloaded) > audit.problem.max_preloads:
+        message = f"{len(preloaded)} residencies are preloaded, at most {audit.problem.max_preloads} may be"
+        audit.log.add(Reason.BAD_PRELOAD, message, residencies=preloaded[:MAX_LISTED])
+    for number in sorted(audit.residencies.keys() & set(preloaded)):
+        if audit.residencies[number].start != 0:
+            audit.blame_residency(Reason.BAD_PRELOAD, number, "is preloaded, but does not start with the program")
+        if not audit.problem.tensors[audit.residencies[number].tensor].is_input:
+            audit.blame_residency(Reason.BAD_PRELOAD, number, "is preloaded, but is not of a program input")
+
+
+def _check_sources(audit: Audit) -> None:
+    """Every residency gets its content from somewhere."""
+    for number, item in audit.residencies.items():
+        copy_ins = audit.copy_ins.get((item.tensor, item.start), [])
+        if item.preloaded or audit.is_defined_at_start(item) or len(copy_ins) == 1:
+            continue
+        fault = "starts with more than one copy-in" if copy_ins else "starts with no preload, no copy-in and no fast definition"
+        audit.blame_residency(Reason.NO_SOURCE, number, fault)
+
+
+def _check_copies(audit: Audit) -> None:
+    """Every copy has a residency, moves content that is there, and meets no write."""
+    write_steps = [list(steps) for steps in audit.writes]
+    for number, copy in audit.copies.items():
+        fault = _copy_in_fault(audit, copy) if copy.direction == "in" else _copy_out_fault(audit, copy)
+        if fault is not None:
+            audit.blame_copy(fault[0], number, fault[1])
+        written = write_steps[copy.tensor]
+        place = bisect_left(written, copy.start)
+        if place < len(written) and written[place] < copy.end:
+            step = audit.step_name(written[place])
+            audit.blame_copy(Reason.COPY_DURING_WRITE, number, f"runs while {step} writes the tensor")
+
+
+def _copy_in_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
+    starting = audit.starting.get((copy.tensor, copy.start), [])
+    if not starting:
+        return Reason.COPY_WITHOUT_RESIDENCY, "starts where no residency of the tensor starts"
+    items = [audit.residencies[number] for number in starting]
+    filled = [item for item in items if not item.preloaded and not audit.is_defined_at_start(item)]
+    if not filled:
+        return Reason.COPY_WITHOUT_RESIDENCY, f"fills {audit.residency_name(starting[0])}, which has another source"
+    if all(copy.end > item.end for item in filled):
+        return Reason.COPY_WITHOUT_RESIDENCY, f"ends after {audit.residency_name(starting[0])}"
+    return None
+
+
+def _copy_out_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
+    home = audit.home(copy.tensor, copy.start)
+    if home is None:
+        return Reason.COPY_WITHOUT_RESIDENCY, "starts where the tensor has no residency"
+    residency = audit.residencies[home]
+    if copy.end > residency.end:
+        return Reason.COPY_WITHOUT_RESIDENCY, f"ends after {audit.residency_name(home)}"
+    if copy.start == residency.start and audit.is_defined_at_start(residency):
+        return Reason.COPY_OUT_EARLY, f"starts before {audit.step_name(copy.start)} defines the tensor"
+    for number in audit.copy_ins.get((copy.tensor, residency.start), []):
+        # Copies queued at one boundary may run side by side: after a copy-in with an empty window comes another boundary.
+        if copy.start < max(audit.copies[number].end, residency.start + 1):
+            return Reason.COPY_OUT_EARLY, f"starts before {audit.copy_name(number)} is complete"
+    return None
+
+
+def _check_uses(audit: Audit) -> None:
+    """Fast uses find their tensor in fast memory; slow writes leave no old content there."""
+    for number, (tensor, step) in enumerate(zip(audit.use_tensor, audit.use_step, strict=True)):
+        home = audit.home(tensor, step)
+        name = audit.problem.tensors[tensor].name
+        is_write = audit.writes[tensor].get(step) == number
+        if audit.fast[number] and home is None:
+            audit.blame_use(Reason.FAST_USE_NOT_RESIDENT, number, f"uses {name} from fast memory, where it is not")
+        elif audit.fast[number] and home is not None:
+            for copy in audit.copy_ins.get((tensor, audit.residencies[home].start), []):
+                if step < audit.copies[copy].end:
+                    fault = f"uses {name} from fast memory before {audit.copy_name(copy)} is complete"
+                    audit.blame_use(Reason.COPY_IN_LATE, number, fault)
+        elif is_write and home is not None:
+            fault = f"writes {name} to slow memory during {audit.residency_name(home)}"
+            audit.blame_use(Reason.STALE_FAST, number, fault)
+        if is_write and step in audit.reads[tensor] and audit.fast[number] != audit.fast[audit.reads[tensor][step]]:
+            fault = f"updates {name} in place, but reads and writes it in different memories"
+            audit.blame_use(Reason.SPLIT_IN_PLACE, number, fault)
+
+
+def _check_slow_memory(audit: Audit) -> None:
+    """Whoever reads the slow copy of a tensor finds it valid."""
+    copies_of: defaultdict[int, list[int]] = defaultdict(list)
+    for number, copy in audit.copies.items():
+        copies_of[copy.tensor].append(number)
+    for index, tensor in enumerate(audit.problem.tensors):
+        copies = copies_of.get(index, [])
+        # (boundary, rank, valid from here on): at one boundary a copy-out follows the write of the step before.
+        changes = [(-1, 0, tensor.is_input)]
+        changes += [(step + 1, 0, not audit.fast[number]) for step, number in audit.writes[index].items()]
+        changes += [(audit.copies[number].end, 1, True) for number in copies if audit.copies[number].direction == "out"]
+        changes.sort()
+
+        def is_stale(boundary: int, changes: list[tuple[int, int, bool]] = changes) -> bool:
+            return not changes[bisect_right(changes, boundary, key=lambda change: change[0]) - 1][2]
+
+        for step, number in audit.reads[index].items():
+            if not audit.fast[number] and is_stale(step):
+                audit.blame_use(Reason.STALE_SLOW, number, f"reads {tensor.name} from slow memory, where it is not valid")
+        for number in copies:
+            if audit.copies[number].direction == "in" and is_stale(audit.copies[number].start):
+                audit.blame_copy(Reason.STALE_SLOW, number, "reads slow memory, where the tensor is not valid")
+        if tensor.is_output and is_stale(audit.horizon):
+            message = f"program output {tensor.name} is not valid in slow memory at the end"
+            audit.log.add(Reason.OUTPUT_NOT_SLOW, message, tensor=index)
+
+
+def _check_loop_residencies(audit: Audit) -> None:
+    """A tensor from outside a loop stays for the whole of it or not at all; one that lives in the loop stays inside."""
+    loops = audit.problem.loops
+    for number, item in audit.residencies.items():
+        internal = audit.internal_loops[item.tensor]
+        for loop in internal:
+            if item.start < loops[loop].start or loops[loop].end < item.end:
+                fault = f"leaves {audit.loop_name(loop)}, which holds all uses of the tensor"
+                audit.blame_residency(Reason.LOOP_PARTIAL, number, fault)
+        for loop in {*audit.loops_crossing(item.start), *audit.loops_crossing(item.end)}.difference(internal):
+            fault = f"covers a part of {audit.loop_name(loop)}, which the tensor enters or leaves"
+            audit.blame_residency(Reason.LOOP_PARTIAL, number, fault)
+
+
+def _check_loop_copies(audit: Audit) -> None:
+    for number, copy in audit.copies.items():
+        for loop in {*audit.loops_crossing(copy.start), *audit.loops_crossing(copy.end)}:
+            audit.blame_copy(Reason.LOOP_PARTIAL, number, f"starts or ends inside {audit.loop_name(loop)}")
+        for loop in audit.internal_loops[copy.tensor]:
+            audit.blame_copy(Reason.LOOP_PARTIAL, number, f"is of a tensor that lives only in {audit.loop_name(loop)}")
+
+
+def _check_loop_uses(audit: Audit) -> None:
+    for tensor, (reads, writes) in enumerate(zip(audit.reads, audit.writes, strict=True)):
+        written_in = {loop for step in writes for loop in audit.loops_around[step]}.difference(audit.internal_loops[tensor])
+        if not written_in:
+            continue
+        uses_in: defaultdict[int, list[int]] = defaultdict(list)
+        for step, number in [*reads.items(), *writes.items()]:
+            for loop in audit.loops_around[step]:
+                uses_in[loop].append(number)
+        for loop in sorted(written_in):
+            if len({audit.fast[number] for number in uses_in[loop]}) > 1:
+                message = f"{audit.loop_name(loop)} writes {audit.problem.tensors[tensor].name} and uses it in both memories"
+                audit.log.add(Reason.LOOP_MIXED, message, tensor=tensor, uses=sorted(uses_in[loop]))
+
+
+def _check_aliases(audit: Audit) -> None:
+    """The paper's rule: an alias group is all fast and at one offset, or all slow and nowhere resident."""
+    offsets: defaultdict[int, set[int]] = defaultdict(set)
+    for item in audit.residencies.values():
+        offsets[item.tensor].add(item.offset)
+    for index, tensor in enumerate(audit.problem.tensors):
+        if len(tensor.members) < 2:
+            continue
+        uses = sorted([*audit.reads[index].values(), *audit.writes[index].values()])
+        fast = [number for number in uses if audit.fast[number]]
+        faults = []
+        if fast and len(fast) < len(uses):
+            faults.append(f"has {len(fast)} of {len(uses)} uses served from fast memory")
+        if offsets[index] and not fast:
+            faults.append("has a residency, but no fast use")
+        if len(offsets[index]) > 1:
+            faults.append(f"stands at {len(offsets[index])} offsets")
+        for fault in faults:
+            audit.log.add(Reason.ALIAS_NOT_UNIFORM, f"alias group {tensor.name} {fault}", tensor=index, uses=fast)
