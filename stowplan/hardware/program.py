@@ -65,6 +65,8 @@ class Program(msgspec.Struct, frozen=True, dict=True):
     loops: tuple[ProgramLoop, ...] = ()
     value_tensor: dict[str, int] = {}
     """Tensor of every value: ``"instruction"``, or ``"instruction{0,1}"`` for a leaf of a tuple."""
+    notes: tuple[str, ...] = ()
+    """What the front end could not take literally, for people to read."""
 
     @cached_property
     def use_count(self) -> int:

@@ -2,6 +2,7 @@
 
 from stowplan.hardware.frontends.hlo.module import Alias, Computation, HloModule, Instruction
 from stowplan.hardware.frontends.hlo.parse import parse_module, read_module
+from stowplan.hardware.frontends.hlo.program import program_from_module, read_program
 from stowplan.hardware.frontends.hlo.shape import ArrayShape, Shape, TupleShape, parse_shape
 
 __all__ = [
@@ -14,5 +15,7 @@ __all__ = [
     "TupleShape",
     "parse_module",
     "parse_shape",
+    "program_from_module",
     "read_module",
+    "read_program",
 ]

@@ -298,7 +298,7 @@ class _Parser:
         for name in called:
             if name not in self.computations:
                 raise InputError(
-                    f"found a call of computation {excerpt(name)}, expected one that ends above: callees come first, without cycles"
+                    f"found a call of computation {excerpt(name)}, expected one that ends above (callees come first, no cycles)"
                 )
         return called
 
