@@ -1,0 +1,1 @@
+"""Pictures, the HTML report and readable dumps of plans."""

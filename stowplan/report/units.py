@@ -1,0 +1,62 @@
+"""Sizes, times and axis ticks as people read them."""
+
+from __future__ import annotations
+
+import math
+
+from stowplan.result import format_ps
+
+#: Units of time by their length in picoseconds, longest first.
+TIME_UNITS = (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3), ("ps", 1))
+
+MIB = 1 << 20
+
+
+def format_bytes(count: int) -> str:
+    """``1536`` as ``1.5 KiB``."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", MIB), ("KiB", 1 << 10)):
+        if abs(count) >= size:
+            return f"{count / size:.4g} {unit}"
+    return f"{count} B"
+
+
+def byte_unit(top: int) -> tuple[str, int]:
+    """Unit (and its size in bytes) for an axis from 0 to ``top`` bytes; MiB unless the memory is tiny."""
+    for unit, size in (("MiB", MIB), ("KiB", 1 << 10)):
+        if top >= size:
+            return unit, size
+    return "B", 1
+
+
+def time_unit(top_ps: int) -> tuple[str, int]:
+    """Unit (and its length in picoseconds) for an axis from 0 to ``top_ps``."""
+    return next(((unit, size) for unit, size in TIME_UNITS if top_ps >= size), TIME_UNITS[-1])
+
+
+def format_value(value: int | None, unit: str) -> str:
+    """An objective or bound of a result: a duration, a size, or a plain number with its unit."""
+    if value is None:
+        return "–"
+    if unit == "ps":
+        return format_ps(value)
+    if unit in ("bytes", "B"):
+        return format_bytes(value)
+    return f"{value:,} {unit}".rstrip()
+
+
+def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """At most ``most`` round values (1, 2 or 5 times a power of ten apart) from ``low`` to ``high``, inclusive."""
+    span = high - low
+    if not span > 0 or not math.isfinite(span):
+        return [low]
+    step = 10.0 ** math.floor(math.log10(span / most))
+    for factor in (1.0, 2.0, 5.0, 10.0, 20.0):
+        first, last = math.ceil(low / (step * factor) - 1e-9), math.floor(high / (step * factor) + 1e-9)
+        if last - first < most:
+            return [index * step * factor for index in range(first, last + 1)]
+    return [low]
+
+
+def format_tick(value: float) -> str:
+    """A tick's label: thousands apart, no needless digits."""
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.6g}"
