@@ -1,0 +1,97 @@
+"""From a program and a target to a memory-mapping problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+from stowplan.errors import UsageError
+from stowplan.hardware.costs.cycles import CycleTable
+from stowplan.hardware.costs.roofline import roofline_pieces
+from stowplan.hardware.program import Program, ProgramStep
+from stowplan.hardware.targets import Target
+from stowplan.models.memory_mapping.problem import AliasRule, Loop, Piece, Problem, Stalls, Step, Table, Tensor, Use
+
+CostModel = Literal["roofline", "table", "measured"]
+
+#: Latency of one run of a step: the largest of some pieces, or a table.
+Latency = tuple[Piece, ...] | Table
+
+
+def make_problem(
+    program: Program,
+    target: Target,
+    *,
+    cost_model: CostModel | None = None,
+    capacity: int | None = None,
+    stalls: Stalls | None = None,
+    alias_rule: AliasRule = "in_place",
+    cycles: CycleTable | None = None,
+    name: str | None = None,
+) -> Problem:
+    """The memory-mapping problem of a program on a target.
+
+    Parameters
+    ----------
+    cost_model
+        ``"roofline"``; ``"table"``, which needs ``cycles``. The target's own where None.
+    capacity
+        Bytes of fast memory, instead of the target's.
+    stalls
+        May the program wait for copies? The target's default where None.
+    alias_rule
+        What values that share storage must have in common, see ``docs/memory-mapping.md``.
+    name
+        Name of the problem; the program's where None.
+
+    Raises
+    ------
+    UsageError
+        An unknown cost model, or one whose data were not given.
+    InputError
+        A program that breaks a rule of the problem.
+    """
+    model = cost_model or target.cost_model
+    if capacity is not None:
+        target = target.with_capacity(capacity)
+    latency = _latency_of(model, target, cycles)
+    steps = []
+    for step in program.steps:
+        uses = tuple([Use(use.tensor, use.is_output, use.bytes) for use in step.uses])
+        cost = latency(step)
+        pieces, table = ((), cost) if isinstance(cost, Table) else (cost, None)
+        steps.append(Step(step.name, step.opcode, step.weight, uses, pieces, table))
+    tensors = [
+        Tensor(
+            name=tensor.name,
+            size=max(tensor.size, 1),  # an empty tensor still has an address
+            copy_in_ps=target.copies.in_ps(tensor.size),
+            copy_out_ps=target.copies.out_ps(tensor.size),
+            is_input=tensor.is_input,
+            is_output=tensor.is_output,
+            members=tensor.members,
+        )
+        for tensor in program.tensors
+    ]
+    return Problem(
+        name=program.name if name is None else name,
+        target=target.name,
+        cost_model=model,
+        capacity=target.fast_memory.capacity,
+        steps=tuple(steps),
+        tensors=tuple(tensors),
+        loops=tuple(Loop(loop.start, loop.end, loop.trip_count) for loop in program.loops),
+        alignment=target.fast_memory.alignment,
+        channels=target.copies.channels,
+        max_preloads=target.fast_memory.max_preloads,
+        stalls=target.stalls if stalls is None else stalls,
+        alias_rule=alias_rule,
+    )
+
+
+def _latency_of(model: str, target: Target, cycles: CycleTable | None) -> Callable[[ProgramStep], Latency]:
+    if model not in get_args(CostModel):
+        raise UsageError(f"found cost model {model!r}, expected one of {', '.join(get_args(CostModel))}")
+    if model == "roofline":
+        return lambda step: roofline_pieces(step, target)
+    raise UsageError(f"the cost model {model!r} is not available")
