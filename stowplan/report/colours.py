@@ -43,6 +43,14 @@ def assign_colours(problem: Problem, plans: Sequence[Plan]) -> dict[int, int]:
     return colours
 
 
+def ink_on(colour: str) -> str:
+    """Black or white, whichever reads better on ``#rrggbb`` (relative luminance of WCAG 2)."""
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#000000" if luminance > 0.179 else "#ffffff"
+
+
 def _touching_pairs(plan: Plan) -> set[tuple[int, int]]:
     """Tensors that stand next to each other in memory, or take each other's place; an approximation."""
     events = [(residency.start, 0, index) for index, residency in enumerate(plan.residencies)]

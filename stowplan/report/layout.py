@@ -17,9 +17,9 @@ from stowplan import files
 from stowplan.errors import InputError, MissingDependencyError, UsageError
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.report.colours import PALETTE, assign_colours
+from stowplan.report.colours import PALETTE, assign_colours, ink_on
 from stowplan.report.scene import Scene, TimeAxis, build_scene
-from stowplan.report.units import byte_unit, format_bytes, time_unit
+from stowplan.report.units import byte_unit, format_bytes, memory_ticks, shorten, time_unit
 from stowplan.result import format_ps
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def save_picture(
         for (label, _), scene, ax in zip(plans, scenes, grid, strict=True):
             _draw(scene, ax, f"{label}: {format_ps(scene.timeline.total_ps)}", colours, end_ps)
         heading = f"{problem.name} on {problem.target}, {format_bytes(problem.capacity)} of fast memory"
-        figure.suptitle(_shorten(heading, 110), fontsize=11, y=0.975)
+        figure.suptitle(_plain(shorten(heading, 110)), fontsize=11, y=0.975)
         stream = io.BytesIO()
         undated: dict[str, Any] = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]
         figure.savefig(stream, format=suffix[1:], dpi=dpi, metadata=undated)
@@ -144,10 +144,10 @@ def _draw(
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelbottom=axes is channel, bottom=axes is channel)
     ax.set_xlim(0, end)
-    channel.xaxis.set_major_locator(MaxNLocator(6, integer=scene.axis == "steps"))
+    channel.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=scene.axis == "steps"))
     channel.set_xlabel(label)
     if title:
-        ax.set_title(_shorten(title, 90), fontsize=10, loc="left")
+        ax.set_title(_plain(shorten(title, 90)), fontsize=10, loc="left")
     _draw_boxes(scene, ax, colours, scale)
     _draw_usage(scene, usage, scale)
     _draw_channel(scene, channel, scale)
@@ -172,20 +172,23 @@ def _draw_boxes(scene: Scene, ax: Axes, colours: Mapping[int, int], scale: float
     )
     top = scene.problem.capacity / size_of_unit
     ax.set_ylim(0, top)
+    ax.set_yticks(memory_ticks(scene.problem.capacity))
     ax.axhline(top, color=INK, linewidth=1, clip_on=False)
     ax.grid(axis="y", color=FAINT, linewidth=0.6)
     ax.set_ylabel(f"offset ({unit})")
     if len(residencies) <= LABELLED:
-        _label_boxes(scene, ax, scale, bottom, size / size_of_unit)
+        _label_boxes(scene, ax, colours, scale, bottom, size / size_of_unit)
 
 
-def _label_boxes(scene: Scene, ax: Axes, scale: float, bottom: Any, height: Any) -> None:
+def _label_boxes(
+    scene: Scene, ax: Axes, colours: Mapping[int, int], scale: float, bottom: Any, height: Any
+) -> None:
     """Write names into the boxes that are wide and high enough for them."""
     frame = ax.get_figure(root=True)
     if frame is None:
         return
     area = ax.get_window_extent()
-    # 100 dots an inch, 7 points high, 0.6 of that wide: rough, and small enough to stay inside.
+    # Letters 7 points high and 0.6 of that wide: rough, and small enough to stay inside.
     point = frame.dpi / 72
     per_x, per_y = area.width / ax.get_xlim()[1], area.height * 0.68 / ax.get_ylim()[1]
     for index, residency in enumerate(scene.plan.residencies):
@@ -195,18 +198,17 @@ def _label_boxes(scene: Scene, ax: Axes, scale: float, bottom: Any, height: Any)
         if height[index] * per_y < 10 * point or letters < min(len(name), 6):
             continue
         middle = ((left + right) / 2, bottom[index] + height[index] / 2)
-        ax.annotate(_shorten(name, letters), middle, fontsize=7, ha="center", va="center", color="black")
+        ink = ink_on(PALETTE[colours[residency.tensor]])
+        ax.annotate(_plain(shorten(name, letters)), middle, fontsize=7, ha="center", va="center", color=ink)
 
 
 def _draw_usage(scene: Scene, ax: Axes, scale: float) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     unit, size_of_unit = byte_unit(scene.problem.capacity)
     capacity = scene.problem.capacity / size_of_unit
     ax.stairs(scene.occupancy / size_of_unit, scene.boundaries / scale, fill=True, color="#9aa7b5", linewidth=0)
     ax.axhline(capacity, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
     ax.set_ylim(0, capacity * 1.12)
-    ax.yaxis.set_major_locator(MaxNLocator(2))
+    ax.set_yticks(memory_ticks(scene.problem.capacity, most=2))
     ax.set_ylabel(f"in use\n({unit})", fontsize=8)
 
 
@@ -232,14 +234,10 @@ def _draw_channel(scene: Scene, ax: Axes, scale: float) -> None:
         if stall.right > stall.left:
             ax.axvspan(stall.left / scale, stall.right / scale, ymin=0.03, ymax=0.3, color=STALL, linewidth=0)
     at = [stall.left / scale for stall in scene.stalls]
-    ax.add_collection(LineCollection([[(x, 0.1), (x, 0.9)] for x in at], colors=STALL, linewidths=0.8))
+    ax.add_collection(LineCollection([[(x, 0.1), (x, 0.9)] for x in at], colors=STALL, linewidths=0.8 if len(at) < 200 else 0.25))
     ax.set_ylim(0, 3)
-    ax.set_yticks([2.5, 1.5, 0.5], ["copy in", "copy out", _stall_label(scene)], fontsize=7)
+    ax.set_yticks([2.5, 1.5, 0.5], ["copy in", "copy out", "stalls" if scene.stalls else "no stalls"], fontsize=7)
     ax.tick_params(axis="y", length=0)
-
-
-def _stall_label(scene: Scene) -> str:
-    return "stalls" if scene.stalls else "no stalls"
 
 
 def _rectangles(left: Any, right: Any, bottom: Any, top: Any) -> Any:
@@ -248,7 +246,6 @@ def _rectangles(left: Any, right: Any, bottom: Any, top: Any) -> Any:
     return np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)
 
 
-def _shorten(text: str, most: int) -> str:
-    # A dollar sign would start a formula.
-    text = text if len(text) <= most else text[: max(1, most - 1)] + "…"
+def _plain(text: str) -> str:
+    """Text that matplotlib leaves alone: a dollar sign would start a formula."""
     return text.replace("$", r"\$")

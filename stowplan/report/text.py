@@ -22,7 +22,7 @@ def summarize_plan(problem: Problem, plan: Plan, timeline: Timeline | None = Non
     """
     check_fits(problem, plan)
     timeline = simulate(problem, plan) if timeline is None else timeline
-    lines = [f"{problem.name or 'program'} on {problem.target}: {format_ps(timeline.total_ps)} simulated"]
+    lines = [f"{_printable(problem.name or 'program')} on {_printable(problem.target)}: {format_ps(timeline.total_ps)} simulated"]
     if plan.objective_ps != timeline.total_ps:
         lines.append(f"  claimed       {format_ps(plan.objective_ps)}")
     lines += [
@@ -72,7 +72,7 @@ def _residencies(problem: Problem, plan: Plan, top: int | None) -> list[str]:
         if any(residency.start <= start < residency.end for start in stored.get(residency.tensor, ())):
             source += ", copied out"
         rows.append(
-            (f"[{residency.start}, {residency.end})", f"{residency.offset:#x}", format_bytes(tensor.size), tensor.name, source)
+            (f"[{residency.start}, {residency.end})", f"{residency.offset:#x}", format_bytes(tensor.size), _printable(tensor.name), source)
         )
     title = f"{_count(len(ordered), 'residency', 'residencies')}, by start"
     return _table(title, ("steps", "offset", "size", "tensor", "source"), rows, len(ordered), right=(0, 1, 2))
@@ -92,7 +92,7 @@ def _copies(problem: Problem, plan: Plan, timeline: Timeline, top: int | None) -
                 format_ps(transfer.begin_ps),
                 format_ps(transfer.end_ps - transfer.begin_ps),
                 format_ps(queued) if queued else "-",
-                tensor.name,
+                _printable(tensor.name),
             )
         )
     moved = sum(problem.tensors[copy.tensor].size for copy in plan.copies)
@@ -121,3 +121,8 @@ def _table(
 
 def _count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _printable(name: str) -> str:
+    """A name from a file must not steer the terminal."""
+    return name if name.isprintable() else ascii(name)

@@ -60,3 +60,21 @@ def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
 def format_tick(value: float) -> str:
     """A tick's label: thousands apart, no needless digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.6g}"
+
+
+def memory_ticks(capacity: int, most: int = 4) -> list[float]:
+    """Ticks of an axis from 0 to ``capacity`` bytes in its :func:`byte_unit`: even parts of it where they are whole."""
+    _, size = byte_unit(capacity)
+    if capacity % (size * most) == 0:
+        return [float(part * (capacity // size // most)) for part in range(most + 1)]
+    return nice_ticks(0, capacity / size, most + 1)
+
+
+def shorten(text: str, most: int) -> str:
+    """``text`` in at most ``most`` letters; its end stays, since numbered names differ there."""
+    if len(text) <= most:
+        return text
+    if most <= 2:
+        return "…"
+    tail = min(4, (most - 1) // 2)
+    return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
