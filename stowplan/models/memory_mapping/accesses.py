@@ -1,0 +1,222 @@
+"""Each tensor's sequence of accesses, and where its residencies and copies may begin and end.
+
+A tensor is touched at *accesses*, one for each step that uses it; between them lie *gaps*. Gap ``j`` stands before access ``j``
+and the last one after the last access, so a tensor of ``k`` accesses has ``k + 1`` gaps. Every decision of memory mapping is
+made at an access (served from fast memory or not) or in a gap (stay resident, leave, come in, be copied out).
+
+Loops restrict boundaries. A copy neither starts nor ends strictly inside any loop; a residency neither starts nor ends
+strictly inside a loop that its tensor is *outside* of; a tensor that is *internal* to a loop is never copied.
+(``docs/memory-mapping.md``, rule ``loop_partial``.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from stowplan.models.memory_mapping.problem import Loop, Problem
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One step that touches a tensor."""
+
+    step: int
+    read: int | None
+    """Number of the reading use in the program's sequence of uses."""
+    write: int | None
+    """Number of the writing use; a step with both updates the tensor in place."""
+
+    @property
+    def is_pure_write(self) -> bool:
+        """The step overwrites the tensor without reading it: a residency may begin here, without a copy."""
+        return self.read is None
+
+    @property
+    def uses(self) -> tuple[int, ...]:
+        """Numbers of its one or two uses."""
+        return tuple(use for use in (self.read, self.write) if use is not None)
+
+
+class Boundaries:
+    """Which boundaries ``0 … T`` are free, i.e. not strictly inside one of some loops, with both neighbours of any boundary.
+
+    ``next[t]`` is the first free boundary ``>= t``, ``prev[t]`` the last ``<= t``; both arrays have shape ``[T + 1]``.
+    """
+
+    def __init__(self, horizon: int, loops: Sequence[Loop]):
+        depth = np.zeros(horizon + 2, dtype=np.int64)
+        for loop in loops:
+            if loop.end - loop.start > 1:
+                depth[loop.start + 1] += 1
+                depth[loop.end] -= 1
+        self.free: npt.NDArray[np.bool_] = np.cumsum(depth)[: horizon + 1] == 0
+        index = np.arange(horizon + 1)
+        self.prev: IntArray = np.maximum.accumulate(np.where(self.free, index, 0))
+        self.next: IntArray = np.minimum.accumulate(np.where(self.free, index, horizon)[::-1])[::-1]
+
+
+@dataclass(frozen=True)
+class TensorAccesses:
+    """Accesses of one tensor in step order, and the boundaries at which its residencies may begin and end."""
+
+    tensor: int
+    size: int
+    accesses: tuple[Access, ...]
+    is_input: bool
+    is_output: bool
+    may_copy: bool
+    """False for a tensor internal to a loop."""
+    uniform: bool
+    """All uses fast or all slow (``alias_rule="uniform"`` and more than one member)."""
+    horizon: int
+    residency: Boundaries
+    """Free boundaries for this tensor's residencies."""
+    copy: Boundaries
+    """Free boundaries for copies, the same for all tensors."""
+
+    def __len__(self) -> int:
+        return len(self.accesses)
+
+    @cached_property
+    def last_write(self) -> tuple[int, ...]:
+        """``last_write[j]``: the write access before gap ``j`` that made the tensor's content there; -1 for the initial one."""
+        latest, result = -1, []
+        for number, access in enumerate(self.accesses):
+            result.append(latest)
+            if access.write is not None:
+                latest = number
+        result.append(latest)
+        return tuple(result)
+
+    def gap(self, j: int) -> tuple[int, int]:
+        """First and last boundary of gap ``j``: right after access ``j - 1``, right before access ``j``; both inclusive."""
+        first = self.accesses[j - 1].step + 1 if j else 0
+        last = self.accesses[j].step if j < len(self.accesses) else self.horizon
+        return first, last
+
+    def is_glued(self, j: int) -> bool:
+        """Gap ``j`` has no free boundary: the tensor is resident at both its accesses or at neither."""
+        first, last = self.gap(j)
+        return 0 < j < len(self.accesses) and int(self.residency.next[first]) > last
+
+    def may_begin_by_write(self, j: int) -> bool:
+        """A residency may begin with access ``j`` itself: a pure write at a boundary free for this tensor."""
+        access = self.accesses[j]
+        return access.is_pure_write and bool(self.residency.free[access.step])
+
+    def is_dead(self, j: int) -> bool:
+        """Nothing is gained by being resident throughout gap ``j``: the tensor is never touched again, or overwritten afresh."""
+        return j == len(self.accesses) or self.may_begin_by_write(j)
+
+    def version_start(self, j: int) -> int:
+        """First boundary of the content that gap ``j`` holds: right after its last write, or 0."""
+        write = self.last_write[j]
+        return self.accesses[write].step + 1 if write >= 0 else 0
+
+    def copy_in_window(self, j: int, *, in_flight: bool = False) -> tuple[int, int] | None:
+        """Earliest start and latest end of a copy-in that lands in gap ``j``, or None where it cannot.
+
+        Without ``in_flight`` it also starts in the gap. With it, it starts before: it passes over access ``j - 1``, which then is a
+        read served from slow memory, and it may start right after the content was written.
+        """
+        if not self.may_copy or j == len(self.accesses) or self.is_dead(j):
+            return None
+        if self.last_write[j] < 0 and not self.is_input:
+            return None
+        if in_flight and (j == 0 or self.accesses[j - 1].write is not None):
+            return None
+        first, last = self.gap(j)
+        end = int(self.copy.prev[last])
+        if end < first:
+            return None
+        start = int(self.copy.next[self.version_start(j) if in_flight else first])
+        return (start, end) if start <= end else None
+
+    def copy_out_window(self, j: int) -> tuple[int, int] | None:
+        """Earliest start and latest end of a copy of gap ``j``'s content out to slow memory, for use at or after access ``j``."""
+        if not self.may_copy:
+            return None
+        start = int(self.copy.next[self.version_start(j)])
+        end = int(self.copy.prev[self.gap(j)[1]])
+        return (start, end) if start <= end else None
+
+
+def access_sequences(problem: Problem) -> tuple[TensorAccesses, ...]:
+    """Access sequence of every tensor of the problem, in the order of ``problem.tensors``."""
+    found: list[list[Access]] = [[] for _ in problem.tensors]
+    number = 0
+    for index, step in enumerate(problem.steps):
+        reads: dict[int, int] = {}
+        writes: dict[int, int] = {}
+        for use in step.uses:
+            (writes if use.is_output else reads)[use.tensor] = number
+            number += 1
+        for tensor in {**reads, **writes}:
+            found[tensor].append(Access(index, reads.get(tensor), writes.get(tensor)))
+    tree = _LoopTree(problem)
+    copy = Boundaries(problem.horizon, problem.loops)
+    result = []
+    for index, (tensor, accesses) in enumerate(zip(problem.tensors, found, strict=True)):
+        inner = -1
+        if accesses and not (tensor.is_input or tensor.is_output):
+            inner = tree.innermost(accesses[0].step, accesses[-1].step)
+        result.append(
+            TensorAccesses(
+                tensor=index,
+                size=tensor.size,
+                accesses=tuple(accesses),
+                is_input=tensor.is_input,
+                is_output=tensor.is_output,
+                may_copy=inner < 0,
+                uniform=problem.alias_rule == "uniform" and len(tensor.members) > 1,
+                horizon=problem.horizon,
+                residency=tree.boundaries(inner),
+                copy=copy,
+            )
+        )
+    return tuple(result)
+
+
+class _LoopTree:
+    """Nesting of the loops, outermost first, to find the innermost loop that a tensor is internal to."""
+
+    def __init__(self, problem: Problem):
+        self._horizon = problem.horizon
+        self._loops = sorted(problem.loops, key=lambda loop: (loop.start, -loop.end))
+        self._parent: list[int] = []
+        self._innermost = [-1] * problem.horizon
+        stack: list[int] = []
+        for index, loop in enumerate(self._loops):
+            while stack and self._loops[stack[-1]].end <= loop.start:
+                stack.pop()
+            self._parent.append(stack[-1] if stack else -1)
+            stack.append(index)
+            # Inner loops come later, so they overwrite what their parents wrote.
+            self._innermost[loop.start : loop.end] = [index] * (loop.end - loop.start)
+        self._boundaries: dict[int, Boundaries] = {}
+
+    def innermost(self, first: int, last: int) -> int:
+        """Innermost loop that holds the steps ``first`` and ``last``; -1 where none does."""
+        loop = self._innermost[first]
+        while loop >= 0 and self._loops[loop].end <= last:
+            loop = self._parent[loop]
+        return loop
+
+    def boundaries(self, internal_to: int) -> Boundaries:
+        """Free boundaries for tensors whose innermost internal loop is ``internal_to``: that loop and those around it do not bind."""
+        if internal_to not in self._boundaries:
+            around = set()
+            loop = internal_to
+            while loop >= 0:
+                around.add(loop)
+                loop = self._parent[loop]
+            bound = [loop for index, loop in enumerate(self._loops) if index not in around]
+            self._boundaries[internal_to] = Boundaries(self._horizon, bound)
+        return self._boundaries[internal_to]

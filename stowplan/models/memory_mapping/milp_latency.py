@@ -1,0 +1,170 @@
+"""Latency of steps as linear terms over "this use is fast", never above the true latency.
+
+The largest of several affine pieces is bounded by each of them: exact for 0/1 values wherever latency is minimised. A table is
+bounded by its convex hull where it is short, and otherwise by affine functions that lie under all of its entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from stowplan.models.memory_mapping.problem import Piece, Problem, Step
+
+#: Bound of a row that has none on this side: far beyond any sum of picoseconds or bytes, and safe in 64 bits.
+INFINITE = 1 << 62
+
+#: A table over more uses than this is bounded from below by affine functions instead of one column for each entry.
+MAX_HULL_USES = 3
+
+
+class RowSink(Protocol):
+    """What takes new columns and rows."""
+
+    def column(self, upper: int, *, lower: int = 0, cost: int = 0, integer: bool = True) -> int:
+        """Add a column; its number."""
+
+    def add_row(self, terms: Sequence[tuple[int, int]], lower: int, upper: int) -> None:
+        """Add ``lower <= sum(coefficient * column) <= upper``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """``constant + sum(gain[u] for u fast)``, in ps; ``gain`` is negative where fast memory helps."""
+
+    constant: int
+    gain: tuple[int, ...]
+
+    def least(self) -> int:
+        """Least value over all choices."""
+        return self.constant + sum(min(0, gain) for gain in self.gain)
+
+    def most(self) -> int:
+        """Largest value over all choices."""
+        return self.constant + sum(max(0, gain) for gain in self.gain)
+
+    def less(self, other: Affine) -> Affine:
+        """Their difference."""
+        return Affine(self.constant - other.constant, tuple(a - b for a, b in zip(self.gain, other.gain, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class StepLatency:
+    """Latency of one run of a step: the largest of ``pieces``, or ``table`` over ``table_uses``."""
+
+    pieces: tuple[Affine, ...]
+    table_uses: tuple[int, ...] = ()
+    table: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(step: Step) -> StepLatency:
+        """Latency of the step, without the pieces that never decide it."""
+        if step.table is not None:
+            return StepLatency((), step.table.uses, step.table.latency_ps)
+        return StepLatency(_undominated([_affine(piece) for piece in step.pieces]))
+
+    def may_gain(self, use: int) -> bool:
+        """Whether the step can run faster with its ``use``-th use fast, for some choice of the others."""
+        if self.table:
+            return any(change < 0 for change in self._changes(use))
+        return any(piece.gain[use] < 0 for piece in self.pieces)
+
+    def never_loses(self, use: int) -> bool:
+        """Whether the step runs no slower with its ``use``-th use fast, whatever the others do."""
+        if self.table:
+            return all(change <= 0 for change in self._changes(use))
+        return all(piece.gain[use] <= 0 for piece in self.pieces)
+
+    def _changes(self, use: int) -> list[int]:
+        if use not in self.table_uses:
+            return []
+        return marginals(self.table, self.table_uses.index(use))
+
+    def add_to(self, sink: RowSink, fast: Sequence[Sequence[int]], weight: int) -> tuple[int, list[tuple[int, int]]]:
+        """``weight`` times a lower bound of the latency, as a constant and terms over columns.
+
+        ``fast[i]`` lists columns whose sum says whether the i-th use is fast; an empty one is slow for certain.
+        """
+        if self.table:
+            return self._add_table(sink, fast, weight)
+        possible = [Affine(p.constant, tuple(g if fast[u] else 0 for u, g in enumerate(p.gain))) for p in self.pieces]
+        pieces = _undominated(possible)
+        if len(pieces) == 1:
+            return weight * pieces[0].constant, _scaled(pieces[0].gain, fast, weight)
+        return _largest(sink, pieces, fast, weight)
+
+    def _add_table(self, sink: RowSink, fast: Sequence[Sequence[int]], weight: int) -> tuple[int, list[tuple[int, int]]]:
+        uses, table = list(self.table_uses), list(self.table)
+        for bit in reversed(range(len(uses))):
+            if not fast[uses[bit]]:
+                table = [value for mask, value in enumerate(table) if not mask >> bit & 1]
+                del uses[bit]
+        columns = [fast[use] for use in uses]
+        if len(uses) > MAX_HULL_USES:
+            return _largest(sink, affine_lower_bounds(table), columns, weight)
+        hull = [sink.column(1, integer=False) for _ in table]
+        sink.add_row([(column, 1) for column in hull], 1, 1)
+        for bit, parts in enumerate(columns):
+            chosen = [(column, 1) for mask, column in enumerate(hull) if mask >> bit & 1]
+            sink.add_row(chosen + [(part, -1) for part in parts], 0, 0)
+        return 0, [(column, weight * value) for column, value in zip(hull, table, strict=True) if value]
+
+
+def step_latencies(problem: Problem) -> list[StepLatency]:
+    """Latency of every step."""
+    return [StepLatency.of(step) for step in problem.steps]
+
+
+def marginals(table: Sequence[int], bit: int) -> list[int]:
+    """Change of the latency when use ``bit`` becomes fast, for every choice of the others."""
+    return [table[mask | 1 << bit] - value for mask, value in enumerate(table) if not mask >> bit & 1]
+
+
+def affine_lower_bounds(table: Sequence[int]) -> list[Affine]:
+    """Affine functions under all entries of a table of ``2**k`` latencies: tight at all slow, tight at all fast, and a fit."""
+    bits = range(len(table).bit_length() - 1)
+    changes = [marginals(table, bit) for bit in bits]
+    from_slow = Affine(table[0], tuple(min(change) for change in changes))
+    most = tuple(max(change) for change in changes)
+    from_fast = Affine(table[-1] - sum(most), most)
+    masks = np.arange(len(table))
+    chosen = np.stack([np.ones(len(table)), *((masks >> bit & 1).astype(float) for bit in bits)], axis=1)
+    fit = np.linalg.lstsq(chosen, np.array(table, dtype=float), rcond=None)[0]
+    gain = tuple(round(float(value)) for value in fit[1:])
+    # Rounding and the fit's errors do not matter: the constant is lowered until no entry lies below.
+    constant = min(value - sum(g for bit, g in enumerate(gain) if mask >> bit & 1) for mask, value in enumerate(table))
+    return [from_slow, from_fast, Affine(constant, gain)]
+
+
+def _affine(piece: Piece) -> Affine:
+    gains = tuple(fast - slow for slow, fast in zip(piece.slow_ps, piece.fast_ps, strict=True))
+    return Affine(piece.base_ps + sum(piece.slow_ps), gains)
+
+
+def _undominated(pieces: Sequence[Affine]) -> tuple[Affine, ...]:
+    """The pieces that somewhere exceed each of the others; of equal ones the last."""
+    kept: list[Affine] = []
+    for number, piece in enumerate(pieces):
+        if all(piece.less(other).most() > 0 for other in (*kept, *pieces[number + 1 :])):
+            kept.append(piece)
+    return tuple(kept)
+
+
+def _largest(
+    sink: RowSink, pieces: Sequence[Affine], fast: Sequence[Sequence[int]], weight: int
+) -> tuple[int, list[tuple[int, int]]]:
+    """A column no less than any of the pieces."""
+    column = sink.column(
+        max(piece.most() for piece in pieces), lower=max(0, *(piece.least() for piece in pieces)), integer=False
+    )
+    for piece in pieces:
+        terms = [(column, 1), *((c, -value) for c, value in _scaled(piece.gain, fast, 1))]
+        sink.add_row(terms, piece.constant, INFINITE)
+    return 0, [(column, weight)]
+
+
+def _scaled(gains: Sequence[int], fast: Sequence[Sequence[int]], weight: int) -> list[tuple[int, int]]:
+    return [(column, weight * gain) for gain, parts in zip(gains, fast, strict=True) if gain for column in parts]

@@ -1,0 +1,393 @@
+"""Columns and rows of the linear relaxation of memory mapping, in exact integers.
+
+The relaxation speaks of logical time only through accesses and gaps (:mod:`~stowplan.models.memory_mapping.accesses`). Of each
+tensor it asks
+
+* ``landed`` residency at access ``j``, the sum of: kept since access ``j - 1``; copied in within the gap before it; copied in
+  *in flight* over access ``j - 1``, which is then read from slow memory; begun by a pure write; preloaded;
+* ``out[m, j]``: the content that access ``m`` wrote fast is copied out in time for access ``j`` (or for the end).
+
+Every valid plan, once cleared of what is of no use in it (residencies and copies that serve nothing, copies that end before they must), gives values
+to the columns that satisfy all rows; so the least cost over the rows is a lower bound on the objective of every plan. Rows:
+
+* capacity: the occupied units at each step, as a chain of differences between steps, which keeps the matrix sparse;
+* slow memory: who reads a tensor from it, or copies it in, finds the content valid;
+* time: steps one after the other with their latency and, where stalls are allowed, a wait before each;
+* copy channels: rows over windows, made on demand (:mod:`~stowplan.models.memory_mapping.milp_windows`).
+
+What the relaxation leaves out: offsets, the order of copies, how long before its first use a copied tensor takes up space
+(beyond what its duration forces where stalls are forbidden), and all but the hull of tables of latencies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
+from stowplan.models.memory_mapping.milp_latency import INFINITE, step_latencies
+from stowplan.models.memory_mapping.problem import Problem
+
+IntArray = npt.NDArray[np.int64]
+
+#: A sum of columns, each with coefficient one.
+Terms = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class CopyJob:
+    """A copy that must run between two boundaries if ``column`` (less ``minus``, where given) is one."""
+
+    column: int
+    minus: int | None
+    """Column of the same copy with an earlier deadline, whose share is counted there."""
+    release: int
+    deadline: int
+    duration_ps: int
+
+
+@dataclass(slots=True)
+class AccessColumns:
+    """Columns of one access of one tensor."""
+
+    landed: Terms = ()
+    """Resident with content, at the access."""
+    fast: Terms = ()
+    """Served from fast memory."""
+    keep: int | None = None
+    """Kept, landed, through the gap before the access."""
+    copy_in: int | None = None
+    in_flight: int | None = None
+    begun: int | None = None
+    preload: int | None = None
+
+
+@dataclass
+class Rows:
+    """Rows under construction: ``lower <= sum(coefficient * column) <= upper``."""
+
+    row: list[int] = field(default_factory=list)
+    column: list[int] = field(default_factory=list)
+    value: list[int] = field(default_factory=list)
+    lower: list[int] = field(default_factory=list)
+    upper: list[int] = field(default_factory=list)
+
+    def add(self, terms: Sequence[tuple[int, int]], lower: int = -INFINITE, upper: int = INFINITE) -> None:
+        """Add a row; a column may appear in ``terms`` several times."""
+        number = len(self.lower)
+        for column, value in terms:
+            self.row.append(number)
+            self.column.append(column)
+            self.value.append(value)
+        self.lower.append(lower)
+        self.upper.append(upper)
+
+    def matrix(self, columns: int) -> sparse.csr_matrix:
+        """The rows as a sparse matrix of shape ``[rows, columns]``, duplicates summed, of dtype int64."""
+        entries = (np.array(self.value, dtype=np.int64), (np.array(self.row), np.array(self.column)))
+        matrix = sparse.coo_matrix(entries, shape=(len(self.lower), columns), dtype=np.int64).tocsr()
+        matrix.eliminate_zeros()
+        return matrix
+
+
+class RelaxationModel:
+    """All columns and the initial rows for one problem.
+
+    Attributes
+    ----------
+    lower, upper, cost : list of int, one for each column
+        Bounds and objective coefficients, in ps, units of memory, or plain 0/1.
+    is_integer : list of bool
+        Whether the column is a decision of a plan.
+    offset_ps
+        Constant part of the objective.
+    jobs
+        Copies and their windows, for the rows of the channels.
+    """
+
+    def __init__(self, problem: Problem, sequences: Sequence[TensorAccesses] | None = None):
+        self.problem = problem
+        self.sequences = access_sequences(problem) if sequences is None else sequences
+        self.lower: list[int] = []
+        self.upper: list[int] = []
+        self.cost: list[int] = []
+        self.is_integer: list[bool] = []
+        self.offset_ps = 0
+        self.rows = Rows()
+        self.jobs: list[CopyJob] = []
+        self.access: list[list[AccessColumns]] = []
+        self.fast: list[Terms] = [()] * problem.use_count
+        """Columns whose sum is 1 where the use is fast, for each use."""
+        self.out: list[dict[tuple[int, int], int]] = []
+        floors = [step.weight * step.floor_ps for step in problem.steps]
+        self.floor_until: list[int] = [0, *np.cumsum(np.array(floors, dtype=object)).tolist()]
+        """Least time from the start of the program to each boundary, in ps; shape ``[T + 1]``."""
+        self._units = -(-problem.capacity // problem.alignment)
+        self._occupancy = Rows()
+        self._events: list[tuple[int, int, int]] = []
+        self._preloads: list[int] = []
+        self._latency = step_latencies(problem)
+        self._find_savings()
+        for sequence in self.sequences:
+            _TensorColumns(self, sequence).build()
+        if len(self._preloads) > problem.max_preloads:
+            self.rows.add([(column, 1) for column in self._preloads], upper=problem.max_preloads)
+        self._add_capacity()
+        self._add_time()
+
+    def column(self, upper: int, *, lower: int = 0, cost: int = 0, integer: bool = True) -> int:
+        """Add a column; its number."""
+        self.lower.append(lower)
+        self.upper.append(upper)
+        self.cost.append(cost)
+        self.is_integer.append(integer)
+        return len(self.cost) - 1
+
+    def add_row(self, terms: Sequence[tuple[int, int]], lower: int = -INFINITE, upper: int = INFINITE) -> None:
+        """Add a row; a column may appear in ``terms`` several times."""
+        self.rows.add(terms, lower, upper)
+
+    def is_candidate(self, sequence: TensorAccesses) -> bool:
+        """Whether the tensor may gain anything from fast memory and fits there."""
+        return sequence.size <= self.problem.capacity and self._useful[sequence.tensor] and len(sequence) > 0
+
+    def occupy(self, columns: Terms, size: int, start: int, end: int) -> None:
+        """The columns, where 1, occupy ``size`` bytes during the steps ``[start, end)``."""
+        if start >= end:
+            return
+        units = -(-size // self.problem.alignment)
+        for column in columns:
+            self._events.append((start, column, units))
+            self._events.append((end, column, -units))
+
+    def is_never_slower(self, use: int) -> bool:
+        """Whether serving the use from fast memory never makes its step slower."""
+        return self._never_loses[use]
+
+    def offer_preload(self, column: int) -> None:
+        """Count the column among the preloads."""
+        self._preloads.append(column)
+
+    def _find_savings(self) -> None:
+        self._useful = [False] * len(self.problem.tensors)
+        self._never_loses: list[bool] = []
+        for step, latency in zip(self.problem.steps, self._latency, strict=True):
+            for place, use in enumerate(step.uses):
+                self._never_loses.append(latency.never_loses(place))
+                self._useful[use.tensor] |= latency.may_gain(place)
+
+    def _add_capacity(self) -> None:
+        by_step: dict[int, dict[int, int]] = {}
+        for step, column, units in self._events:
+            change = by_step.setdefault(step, {})
+            change[column] = change.get(column, 0) + units
+        level = None
+        for step in sorted(by_step):
+            terms = [(column, units) for column, units in by_step[step].items() if units]
+            if not terms or step >= self.problem.horizon:
+                continue
+            previous, level = level, self.column(self._units, integer=False)
+            terms.append((level, -1))
+            if previous is not None:
+                terms.append((previous, 1))
+            self.rows.add(terms, 0, 0)
+
+    def _add_time(self) -> None:
+        """Latency of every step, and where stalls are allowed the moment at which every step begins."""
+        problem = self.problem
+        self.step_terms: list[tuple[int, list[tuple[int, int]]]] = []
+        """For each step: constant, and terms, of ``weight * latency`` in ps."""
+        numbers = 0
+        for step, latency in zip(problem.steps, self._latency, strict=True):
+            fast = self.fast[numbers : numbers + len(step.uses)]
+            numbers += len(step.uses)
+            self.step_terms.append(latency.add_to(self, fast, step.weight))
+        self.begin: list[int] = []
+        """Where stalls are allowed: column of the moment each boundary is left, after its waits; shape ``[T + 1]``."""
+        if problem.stalls == "forbidden":
+            for constant, terms in self.step_terms:
+                self.offset_ps += constant
+                for column, value in terms:
+                    self.cost[column] += value
+            return
+        # No plan worth having is slower than the one that keeps everything in slow memory.
+        latest = problem.all_slow_ps - self.floor_until[-1]
+        self.begin = [self.column(floor + latest, lower=floor, integer=False) for floor in self.floor_until]
+        self.cost[self.begin[-1]] = 1
+        for step, (constant, terms) in enumerate(self.step_terms):
+            row = [(self.begin[step + 1], 1), (self.begin[step], -1)]
+            self.rows.add(row + [(column, -value) for column, value in terms], lower=constant)
+
+
+class _TensorColumns:
+    """Columns and rows of one tensor."""
+
+    def __init__(self, model: RelaxationModel, sequence: TensorAccesses):
+        self.model = model
+        self.sequence = sequence
+        tensor = model.problem.tensors[sequence.tensor]
+        self.copy_in_ps = tensor.copy_in_ps
+        self.copy_out_ps = tensor.copy_out_ps
+        self.forbidden = model.problem.stalls == "forbidden"
+        self.columns = [AccessColumns() for _ in sequence.accesses]
+        self.out: dict[tuple[int, int], int] = {}
+        self.uniform = -1
+
+    def build(self) -> None:
+        model, sequence = self.model, self.sequence
+        model.access.append(self.columns)
+        model.out.append(self.out)
+        if not model.is_candidate(sequence):
+            return
+        if sequence.uniform:
+            self.uniform = model.column(1)
+        for j in range(len(sequence)):
+            self._land(j)
+            self._serve(j)
+        for j, access in enumerate(sequence.accesses):
+            for use in access.uses:
+                model.fast[use] = self.columns[j].fast
+            self._occupy(j)
+        self._slow_memory()
+
+    def _land(self, j: int) -> None:
+        """How the tensor may be resident at access ``j``."""
+        model, sequence, here = self.model, self.sequence, self.columns[j]
+        before = self.columns[j - 1].landed if j else ()
+        if sequence.is_glued(j):
+            here.landed = before
+            return
+        if sequence.is_dead(j):
+            here.begun = self.uniform if sequence.uniform else model.column(1)
+            here.landed = (here.begun,)
+            return
+        parts = []
+        if j and before:
+            here.keep = model.column(1)
+            model.rows.add([(here.keep, 1), *((column, -1) for column in before)], upper=0)
+            parts.append(here.keep)
+        if j == 0 and sequence.is_input and model.problem.max_preloads:
+            here.preload = model.column(1)
+            model.offer_preload(here.preload)
+            parts.append(here.preload)
+        window = self._feasible(sequence.copy_in_window(j), self.copy_in_ps)
+        if window:
+            here.copy_in = model.column(1)
+            parts.append(here.copy_in)
+            model.jobs.append(CopyJob(here.copy_in, None, *window, self.copy_in_ps))
+        window = self._feasible(sequence.copy_in_window(j, in_flight=True), self.copy_in_ps)
+        if window:
+            here.in_flight = model.column(1)
+            parts.append(here.in_flight)
+            model.jobs.append(CopyJob(here.in_flight, None, *window, self.copy_in_ps))
+            if before:
+                model.rows.add([(here.in_flight, 1), *((column, 1) for column in before)], upper=1)
+        if len(parts) > 1:
+            model.rows.add([(column, 1) for column in parts], upper=1)
+        here.landed = tuple(parts)
+        if self.uniform >= 0:
+            model.rows.add([(self.uniform, -1), *((column, 1) for column in parts)], 0, 0)
+
+    def _serve(self, j: int) -> None:
+        """Whether access ``j`` is served from fast memory: always, where it is landed and that is never slower."""
+        here, access = self.columns[j], self.sequence.accesses[j]
+        here.fast = here.landed
+        model = self.model
+        if access.write is None and access.read is not None and here.landed and self.uniform < 0 and not self._is_tied(j):
+            if model.is_never_slower(access.read):
+                return
+            column = model.column(1)
+            here.fast = (column,)
+            model.rows.add([(column, 1), *((part, -1) for part in here.landed)], upper=0)
+
+    def _is_tied(self, j: int) -> bool:
+        """Access ``j`` lies in a loop that writes the tensor from outside: all uses in it go together."""
+        sequence, first, last = self.sequence, j, j
+        while sequence.is_glued(first):
+            first -= 1
+        while last + 1 < len(sequence) and sequence.is_glued(last + 1):
+            last += 1
+        return first < last and any(access.write is not None for access in sequence.accesses[first : last + 1])
+
+    def _occupy(self, j: int) -> None:
+        model, sequence, here = self.model, self.sequence, self.columns[j]
+        step = sequence.accesses[j].step
+        model.occupy(here.landed, sequence.size, step, step + 1)
+        first, last = sequence.gap(j)
+        through = self.columns[j - 1].landed if sequence.is_glued(j) else _terms(here.keep, here.preload)
+        model.occupy(through, sequence.size, first, last)
+        if here.in_flight is not None:
+            model.occupy((here.in_flight,), sequence.size, sequence.accesses[j - 1].step, first)
+        copied = _terms(here.copy_in, here.in_flight)
+        if copied:
+            # The place is taken from the start of the copy on, and that is no later than its duration allows.
+            end = int(sequence.copy.prev[last])
+            start = self._latest_start(end, self.copy_in_ps) if self.forbidden else end
+            model.occupy(copied, sequence.size, max(first, start), last)
+
+    def _slow_memory(self) -> None:
+        """Slow reads, copies in and the end of the program find valid content in slow memory."""
+        sequence = self.sequence
+        count = len(sequence)
+        earlier: dict[int, int] = {}
+        for j in range(count + 1):
+            m = sequence.last_write[j]
+            is_read = j < count and sequence.accesses[j].read is not None
+            is_needed = is_read or (j == count and sequence.is_output)
+            # Without a fast write there is nothing to bring back: what a program input or a slow write left is valid.
+            if m < 0 or not is_needed or not self.columns[m].landed:
+                continue
+            column = self._copy_out(m, j, earlier.get(m))
+            if column is not None:
+                earlier[m] = column
+            self._need(m, j, column)
+
+    def _need(self, m: int, j: int, out: int | None) -> None:
+        rows, written = self.model.rows, self.columns[m].fast
+        less_out = [] if out is None else [(out, -1)]
+        was_fast = [(column, 1) for column in written]
+        if j == len(self.sequence):
+            rows.add(was_fast + less_out, upper=0)
+            return
+        here = self.columns[j]
+        if here.fast != written:
+            rows.add(was_fast + less_out + [(column, -1) for column in here.fast], upper=0)
+        copied = _terms(here.copy_in, here.in_flight)
+        if copied:
+            rows.add(was_fast + less_out + [(column, 1) for column in copied], upper=1)
+
+    def _copy_out(self, m: int, j: int, earlier: int | None) -> int | None:
+        """Column: what access ``m`` wrote fast is copied out by access ``j``; None where no window is long enough."""
+        model, sequence = self.model, self.sequence
+        window = self._feasible(sequence.copy_out_window(j), self.copy_out_ps)
+        if window is None:
+            return None
+        column = self.out[m, j] = model.column(1)
+        model.jobs.append(CopyJob(column, earlier, *window, self.copy_out_ps))
+        if earlier is not None:
+            model.rows.add([(earlier, 1), (column, -1)], upper=0)
+        return column
+
+    def _feasible(self, window: tuple[int, int] | None, duration_ps: int) -> tuple[int, int] | None:
+        """The window, where a copy of this duration may run in it."""
+        if window is None or not self.forbidden:
+            return window
+        start, end = window
+        until = self.model.floor_until
+        return window if start < end and until[end] - until[start] >= duration_ps else None
+
+    def _latest_start(self, end: int, duration_ps: int) -> int:
+        """Last boundary at which a copy may start to be complete by ``end``, where stalls are forbidden."""
+        until = self.model.floor_until
+        start = end - 1
+        while until[end] - until[start] < duration_ps:
+            start -= 1
+        return int(self.sequence.copy.prev[start])
+
+
+def _terms(*columns: int | None) -> Terms:
+    return tuple(column for column in columns if column is not None)
