@@ -14,7 +14,8 @@ from stowplan.hardware.frontends.hlo.shape import Shape, excerpt
 _ATTRIBUTE_NAME = re.compile(r"\s*([\w.\-]+)=")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _MARK = re.compile(r'[,{}()\[\]"]')
-_ALIAS = re.compile(r"\{([0-9, ]*)\}:\s*\(\s*([0-9]{1,9})\s*,\s*\{([0-9, ]*)\}\s*(?:,\s*([a-z\-]+)\s*)?\)")
+_INDEX = r"\{((?:[0-9]{1,9}(?:,\s*)?)*)\}"
+_ALIAS = re.compile(rf"{_INDEX}:\s*\(\s*([0-9]{{1,9}})\s*,\s*{_INDEX}\s*(?:,\s*([a-z\-]+)\s*)?\)")
 
 
 class Alias(msgspec.Struct, frozen=True):
@@ -143,6 +144,8 @@ def split_attributes(text: str, line: int) -> Iterator[tuple[str, str]]:
             raise InputError(f"found {excerpt(text[position:])}, expected an attribute name=value", place=f"line {line}")
         start = name.end()
         end = end_of_value(text, start, line)
+        if end < len(text) and text[end] != ",":
+            raise InputError(f"found {text[end]!r} after {excerpt(text[start:end])}, expected a comma", place=f"line {line}")
         yield name[1], text[start:end]
         position = end + 1
 

@@ -42,6 +42,8 @@ _CALL_ATTRIBUTES = (
     "select",
     "scatter",
 )
+#: How many computations an instruction must call, at least.
+_CALLS = {"while": 2, "fusion": 1, "call": 1, "conditional": 1}
 #: A file's first bytes say whether reading on is worth it.
 _PEEK_BYTES = 1 << 12
 
@@ -232,8 +234,10 @@ class _Parser:
         called: tuple[str, ...] = ()
         if attributes_text:
             _check_balance(attributes_text, self.line)
-            if "%" in attributes_text or opcode in ("fusion", "while", "call", "conditional") or "to_apply=" in attributes_text:
+            if opcode in _CALLS or any(f"{key}=" in attributes_text for key in _CALL_ATTRIBUTES):
                 called = self._called(attributes_text, opcode)
+        elif opcode in _CALLS:
+            raise InputError(f"found {opcode} without attributes, expected the computations it calls")
         return Instruction(name, opcode, shape, operands, argument, attributes_text, called, root is not None, self.line)
 
     def _split_slowly(self, line: str) -> tuple[str | None, str, str, str, str, str]:
@@ -287,19 +291,21 @@ class _Parser:
         return InputError(f"found unknown operand {excerpt(name)}, expected an instruction defined above")
 
     def _called(self, attributes_text: str, opcode: str) -> tuple[str, ...]:
-        expected = {"while": 2, "fusion": 1, "call": 1}.get(opcode, -1)
+        expected = _CALLS.get(opcode, 0)
         found: dict[str, list[str]] = {}
         for key, value in split_attributes(attributes_text, self.line):
             if key in _CALL_ATTRIBUTES:
                 found[key] = value.strip("{}").split(",")
-            if len(found) == expected:
-                break
+            if len(found) == expected and opcode != "conditional":
+                break  # what follows may be a long backend configuration
         called = tuple(name.strip().removeprefix("%") for key in _CALL_ATTRIBUTES for name in found.get(key, ()))
         for name in called:
             if name not in self.computations:
                 raise InputError(
                     f"found a call of computation {excerpt(name)}, expected one that ends above (callees come first, no cycles)"
                 )
+        if len(called) < expected:
+            raise InputError(f"found {opcode} with {len(called)} called computations, expected {expected}")
         return called
 
 

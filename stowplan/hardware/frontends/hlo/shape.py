@@ -145,7 +145,7 @@ def _parse_array(text: str) -> ArrayShape:
         stored = -(-stored // alignment) * alignment
     size = -(-stored * bits // 8) if elements else 0
     if size > MAX_BYTES:
-        raise InputError(f"found {excerpt(text)} of {size} bytes, expected at most {MAX_BYTES}")
+        raise InputError(f"found {excerpt(text)}, expected at most {MAX_BYTES} bytes")
     return ArrayShape(dtype, dims, order, tiles, _parse_number(fields.get("S", "(0)"), text), elements, size)
 
 

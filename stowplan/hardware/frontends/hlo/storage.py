@@ -21,20 +21,18 @@ class Values:
         self.sizes: list[int] = []
         self.defined: list[int] = []
         self.last_read: list[int] = []
-        self.is_input: list[bool] = []
         self.frozen: list[bool] = []
         """Inputs that nobody may overwrite: constants, and parameters that the caller keeps."""
         self._parent: list[int] = []
         self._lives: list[list[tuple[int, int]]] | None = None
         self._frozen_sets: set[int] = set()
 
-    def add(self, name: str, size: int, defined: int, *, is_input: bool = False, frozen: bool = False) -> int:
+    def add(self, name: str, size: int, defined: int, *, frozen: bool = False) -> int:
         """A new value in storage of its own; ``size`` in bytes."""
         self.names.append(name)
         self.sizes.append(size)
         self.defined.append(defined)
         self.last_read.append(defined)
-        self.is_input.append(is_input)
         self.frozen.append(frozen)
         self._parent.append(len(self._parent))
         return len(self._parent) - 1

@@ -15,10 +15,10 @@ _WINDOW_FIELD = re.compile(r"([a-z_]+)=([0-9x_\-]+)")
 
 #: These move or name data and compute nothing.
 _NO_ARITHMETIC = frozenset({
-     "after-all", "async-done", "async-update", "bitcast", "bitcast-convert", "broadcast", "concatenate", "constant", "copy",
-     "copy-done", "copy-start", "custom-call", "domain", "dynamic-slice", "dynamic-update-slice", "gather",
-     "get-dimension-size", "get-tuple-element", "infeed", "iota", "opt-barrier", "optimization-barrier", "outfeed", "pad",
-     "parameter", "partition-id", "replica-id", "reshape", "reverse", "slice", "transpose", "tuple",
+    "after-all", "async-done", "async-update", "bitcast", "bitcast-convert", "broadcast", "concatenate", "constant", "copy",
+    "copy-done", "copy-start", "custom-call", "domain", "dynamic-slice", "dynamic-update-slice", "gather",
+    "get-dimension-size", "get-tuple-element", "infeed", "iota", "opt-barrier", "optimization-barrier", "outfeed", "pad",
+    "parameter", "partition-id", "replica-id", "reshape", "reverse", "slice", "transpose", "tuple",
     "call", "conditional", "while",  # counted where they stand in line
 })  # fmt: skip
 #: These combine many elements into one (or one into many), so that their operands may say more than their result.
