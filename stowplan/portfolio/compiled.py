@@ -1,32 +1,71 @@
-"""``njit`` with a compile cache that never breaks an import.
+"""``njit`` with a compile cache that is never stale and never breaks an import.
 
-Numba caches compiled code beside the source; where the package lies in a read-only place and there is no writable home,
-importing a cached function raises. The cache then moves to a temporary folder of the user's.
+Numba looks only at the file of a function to see whether its cached code is fresh, not at the files of those it calls, and
+it cannot import a cached function where the package is read-only and there is no writable home. So the cache lies in a folder of
+the user's whose name carries a digest of all the compiled sources.
+
+Compiling everything takes most of a minute, once. Until it has been done on a machine (:func:`is_warm`), the runner lets the
+same functions run interpreted: set ``STOWPLAN_INTERPRET=1`` to get that by hand.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+INTERPRET = "STOWPLAN_INTERPRET"
+_MARKER = "complete"
 
-def _choose_cache() -> None:
-    if "NUMBA_CACHE_DIR" in os.environ:
-        return
-    here = Path(__file__).resolve().parent
-    home = Path(os.path.expanduser("~"))
-    if not os.access(here, os.W_OK) and not os.access(home, os.W_OK):
-        os.environ["NUMBA_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), f"stowplan-numba-{os.getuid()}")
+
+@lru_cache(maxsize=1)
+def cache_folder() -> Path:
+    """Where compiled code is kept; ``STOWPLAN_CACHE`` names another place."""
+    import numba
+
+    digest = hashlib.sha256(numba.__version__.encode())
+    for source in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(source.read_bytes())
+    base = os.environ.get("STOWPLAN_CACHE")
+    places = [Path(base)] if base else [Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stowplan"]
+    places.append(Path(tempfile.gettempdir()) / f"stowplan-{os.getuid()}")
+    for place in places:
+        folder = place / f"compiled-{digest.hexdigest()[:16]}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    return Path(tempfile.mkdtemp(prefix="stowplan-"))
+
+
+def is_warm() -> bool:
+    """Whether everything has been compiled on this machine."""
+    return (cache_folder() / _MARKER).exists()
+
+
+def mark_warm() -> None:
+    """Remember that everything has been compiled."""
+    (cache_folder() / _MARKER).touch()
 
 
 def njit(function: F) -> F:
-    """Compile with numba on first call and keep the result on disk."""
-    _choose_cache()
+    """Compile with numba on first call and keep the result on disk; a function to be interpreted stays as it is."""
+    if os.environ.get(INTERPRET) == "1":
+        return function
     import numba
 
-    return cast(F, numba.njit(function, cache=True))
+    # The place of a function's cache is fixed when it is decorated; other packages keep theirs.
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(cache_folder())
+    try:
+        return cast(F, numba.njit(function, cache=True))
+    finally:
+        numba.config.CACHE_DIR = before

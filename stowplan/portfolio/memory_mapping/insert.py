@@ -30,6 +30,7 @@ from stowplan.portfolio.memory_mapping.engine import (
     END,
     FIRST,
     LAST,
+    MOVED_BEGIN,
     NEVER,
     NEXT,
     OFFSET,
@@ -40,6 +41,7 @@ from stowplan.portfolio.memory_mapping.engine import (
     START,
     TENSOR,
     TOTAL,
+    TRANSFERS,
     State,
     access_gain,
     earliest_gap,
@@ -97,6 +99,8 @@ def copy_out(data: Data, state: State, slot: int, written: int, limit: int, poli
     start = max(written, data.snap[min(step_at(state, begin), data.horizon - 1), DOWN])
     if start >= limit:
         start = written
+    if start >= limit:
+        return False
     end = np.searchsorted(state.begins, begin + length, side="left")
     end = data.snap[end, UP] if end <= data.horizon else data.horizon + 1
     if end > limit:
@@ -110,7 +114,6 @@ def copy_out(data: Data, state: State, slot: int, written: int, limit: int, poli
     state.slots[slot, OUT_START] = start
     state.slots[slot, OUT_END] = end
     queue_copy(state, 2 * slot + 1, start)
-    replay(data, state)
     return True
 
 
@@ -137,17 +140,15 @@ def copy_in(data: Data, state: State, access: int, tensor: int, valid: int, mode
     offset = find_offset(data, state, start, data.accesses[access, HIGH], data.tensors[tensor, SIZE], policy)
     if offset < 0:
         return -1
-    slot = open_slot(data, state, tensor, access, COPIED, start, data.accesses[access, HIGH], offset)
-    replay(data, state)
-    return slot
+    return open_slot(data, state, tensor, access, COPIED, start, data.accesses[access, HIGH], offset)
 
 
 @njit
 def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int, skip: int) -> bool:
     """Serve a tensor that has no residency in one way; False, and nothing changed, where that cannot be.
 
-    The timeline must be that of the present state. It is replayed as copies are queued; the caller replays once more for the
-    total. ``skip`` takes earlier idle stretches of the channel for copies in.
+    The timeline must be that of the present state. It is replayed between the copies of the tensor; the caller replays once
+    more for the total, or brings the old timeline back. ``skip`` takes earlier idle stretches of the channel for copies in.
     """
     size = data.tensors[tensor, SIZE]
     if size > data.capacity:
@@ -158,6 +159,7 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
     dirty = False
     written = 0
     ended = 0
+    stale = False
     has_later_write = False
     for access in range(first + 1, last):
         has_later_write = has_later_write or data.accesses[access, FLAGS] & WRITES != 0
@@ -177,6 +179,9 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
                     valid = NEVER
                 continue
             if dirty and valid == NEVER and flags & READS:
+                if stale:
+                    replay(data, state)
+                stale = True
                 if not data.tensors[tensor, CAN_COPY] or not copy_out(data, state, slot, written, low, policy):
                     remove_tensor(data, state, tensor)
                     return False
@@ -196,6 +201,9 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
                     limit = data.accesses[access + 1, LOW] if access + 1 < last else data.horizon
                     if data.tensors[tensor, IS_OUTPUT] or access + 1 >= last:
                         limit = data.horizon
+                    if stale:
+                        replay(data, state)
+                    stale = True
                     if copy_out(data, state, slot, written, limit, policy):
                         valid = state.slots[slot, OUT_END]
                 continue
@@ -206,6 +214,9 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
                     if offset >= 0:
                         slot = open_slot(data, state, tensor, access, PRELOADED, 0, high, offset)
             elif mode & COPY:
+                if stale:
+                    replay(data, state)
+                stale = True
                 slot = copy_in(data, state, access, tensor, max(valid, ended), mode, policy, skip)
             if slot >= 0:
                 dirty = flags & WRITES != 0
@@ -223,6 +234,8 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
         if flags & WRITES:
             valid = high
     must_leave = slot >= 0 and dirty and valid == NEVER and data.tensors[tensor, IS_OUTPUT]
+    if must_leave and stale:
+        replay(data, state)
     if must_leave and not copy_out(data, state, slot, written, data.horizon, policy):
         remove_tensor(data, state, tensor)
         return False
@@ -289,6 +302,10 @@ def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bo
     base = state.counts[TOTAL]
     best_value = 0.0
     best_mode = -1
+    # Bringing the timeline back is cheaper than replaying it.
+    begins = state.begins.copy()
+    transfers = state.counts[TRANSFERS]
+    moved = state.copies[:transfers, MOVED_BEGIN:].copy()
     for mode in ways(data, tensor, thorough):
         if insert_tensor(data, state, tensor, mode, policy, skip):
             total = replay(data, state)
@@ -298,7 +315,9 @@ def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bo
                     best_value = value
                     best_mode = mode
             remove_tensor(data, state, tensor)
-        replay(data, state)
+        state.begins[:] = begins
+        state.copies[:transfers, MOVED_BEGIN:] = moved
+        state.counts[TRANSFERS] = transfers
     if best_mode < 0:
         return 0
     insert_tensor(data, state, tensor, best_mode, policy, skip)
