@@ -92,4 +92,3 @@ def _limit_at_floor(step: Step, latency: int) -> Limit:
         return "its floor"
     without_traffic = (piece.base_ps for piece in step.pieces if not any(piece.slow_ps) and not any(piece.fast_ps))
     return "compute" if latency in without_traffic else "fast memory"
-

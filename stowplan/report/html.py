@@ -57,9 +57,7 @@ def write_report(
     files.write_atomic(path, render_report(problem, result, compare=compare, time=time).encode("utf-8", errors="replace"))
 
 
-def render_report(
-    problem: object, result: Result, *, compare: tuple[str, Plan] | None = None, time: TimeAxis = "steps"
-) -> str:
+def render_report(problem: object, result: Result, *, compare: tuple[str, Plan] | None = None, time: TimeAxis = "steps") -> str:
     """Text of the page that :func:`write_report` writes."""
     details = Details(tensors={}, plans=[])
     sections = [_summary(problem, result), _warnings(result.warnings)]
@@ -83,7 +81,8 @@ def render_report(
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)} – stowplan</title>\n'
         f"<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n<main>\n<h1>{escape(title)}</h1>\n"
         + "\n".join(section for section in sections if section)
-        + f'\n</main>\n<div id="tip" role="status"></div>\n<script id="data" type="application/json">{details.to_json()}</script>\n'
+        + '\n</main>\n<div id="tip" role="status"></div>\n'
+        f'<script id="data" type="application/json">{details.to_json()}</script>\n'
         f"<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
     )
 
@@ -121,8 +120,8 @@ def _summary(problem: object, result: Result) -> str:
         ]
     for name, value in result.baselines.items():
         ratio = result.speedup_over(name)
-        times = "" if ratio is None else f" ({ratio:.3f}× slower)" if ratio >= 1 else f" ({1 / ratio:.3f}× faster)"
-        facts.append((f"Baseline {name}", format_value(value, unit) + times))
+        faster = "" if ratio is None else f", speedup {ratio:.3f}"
+        facts.append((f"Baseline {name}", format_value(value, unit) + faster))
     return (
         '<dl class="cards">'
         + "".join(
@@ -148,7 +147,8 @@ def _warnings(warnings: Sequence[str]) -> str:
 def _layouts(scenes: Sequence[tuple[str, Scene]], colours: dict[int, int], details: Details) -> str:
     end = max(scene.end for _, scene in scenes)
     zooms = "".join(
-        f'<button type="button" data-zoom="{zoom}" aria-pressed="{str(zoom == 1).lower()}">{zoom}×</button>' for zoom in (1, 2, 4, 8)
+        f'<button type="button" data-zoom="{zoom}" aria-pressed="{str(zoom == 1).lower()}">{zoom}×</button>'
+        for zoom in (1, 2, 4, 8)
     )
     figures = []
     for label, scene in scenes:
@@ -163,8 +163,9 @@ def _layouts(scenes: Sequence[tuple[str, Scene]], colours: dict[int, int], detai
         figures.append(f"<figure><h3>{escape(label)}</h3><figcaption>{caption}</figcaption>{plot}</figure>")
     return (
         "<section><h2>Layout</h2>\n<p>Time runs across, offsets in fast memory run up. One colour is one tensor"
-        f"{', in both plans' if len(scenes) > 1 else ''}; many tensors share colours. Point at a box to see its tensor wherever "
-        "it stands, click to keep it. Below: bytes in use, copies as they ran, and where the program waited for them.</p>\n"
+        f"{', in both plans' if len(scenes) > 1 else ''}; many tensors share colours. Point at a box to see its tensor "
+        "wherever it stands, click to keep it. Below: bytes in use, copies as they ran, and where the program "
+        "waited for them.</p>\n"
         f'<div class="tools"><span id="zoom">Zoom</span><span role="group" aria-labelledby="zoom">{zooms}</span></div>\n'
         f'<div class="plans">{"".join(figures)}</div></section>'
     )
@@ -177,7 +178,12 @@ def _convergence(result: Result) -> str:
     entries = list(result.history)
     shown = entries if len(entries) <= MOST_HISTORY else entries[: MOST_HISTORY // 2] + entries[-MOST_HISTORY // 2 :]
     rows = [
-        (f"{entry.seconds:.2f}", entry.source, format_value(entry.objective, result.unit), format_value(entry.bound, result.unit))
+        (
+            f"{entry.seconds:.2f}",
+            entry.source,
+            format_value(entry.objective, result.unit),
+            format_value(entry.bound, result.unit),
+        )
         for entry in shown
     ]
     left_out = f", {len(entries) - len(shown):,} in the middle left out" if len(shown) < len(entries) else ""
@@ -202,7 +208,7 @@ def _candidates(result: Result) -> str:
     ordered = sorted(result.candidates, key=lambda candidate: (candidate.objective is None, candidate.objective or 0))
     rows = [row(candidate) for candidate in ordered]
     best = [index for index, candidate in enumerate(ordered) if candidate.name == result.provenance.candidate][:1]
-    head = ("Candidate:n", "Objective:r", "Bound:r", "Seconds:r", "Outcome", "Verified", "Note")
+    head = ("Candidate:n", "Objective:r", "Bound:r", "Seconds:r", "Outcome", "Verified", "Note:o")
     return f"<section><h2>Candidates</h2>\n{_table('Best objective first', head, rows, best)}</section>"
 
 
@@ -256,8 +262,8 @@ def _steps(problem: Problem, plan: Plan) -> str:
         )
     head = ("Step:n", "Operation", "At:r", "Runs:r", "Latency:r", "Share:r", "All slow:r", "Floor:r", "Bound by")
     caption = (
-        "Latency over all runs. Bound by slow memory: its operands, served otherwise, could make the step faster; else it is at "
-        f"its floor. {min(TOP, len(found)):,} of {len(found):,} steps."
+        "Latency over all runs. Bound by slow memory: its operands, served otherwise, could make the step faster; else it is "
+        f"at its floor. {min(TOP, len(found)):,} of {len(found):,} steps."
     )
     return f"<section><h2>Steps that take longest</h2>\n{_table(caption, head, rows)}</section>"
 
@@ -284,11 +290,17 @@ def _table(
     best: Sequence[int] = (),
     marks: Sequence[tuple[int, str]] = (),
 ) -> str:
-    """A table; a column named ``"X:r"`` is set right, ``"X:n"`` holds names. The first column heads its row.
+    """A table; a column named ``"X:r"`` is set right, ``"X:n"`` holds names, ``"X:o"`` notes. The first column heads its row.
 
     ``marks`` gives each row a tensor and its colour.
     """
-    columns = [(name.partition(":")[0], {"r": ' class="r"', "n": ' class="name"'}.get(name.partition(":")[2], "")) for name in head]
+    columns = [
+        (
+            name.partition(":")[0],
+            {"r": ' class="r"', "n": ' class="name"', "o": ' class="note"'}.get(name.partition(":")[2], ""),
+        )
+        for name in head
+    ]
     lines = "".join(f'<th scope="col"{kind.replace("name", "")}>{escape(name)}</th>' for name, kind in columns)
     body = []
     for index, row in enumerate(rows):
@@ -301,6 +313,6 @@ def _table(
         cells += [f"<td{kind}>{escape(cell)}</td>" for cell, (_, kind) in zip(row[1:], columns[1:], strict=True)]
         body.append(f"<tr{attributes}>{''.join(cells)}</tr>")
     return (
-        f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(caption)}"><table><caption>{escape(caption)}</caption>'
-        f"<thead><tr>{lines}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+        f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(caption)}"><table>'
+        f"<caption>{escape(caption)}</caption><thead><tr>{lines}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
     )

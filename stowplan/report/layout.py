@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stowplan import files
-from stowplan.errors import InputError, MissingDependencyError, UsageError
+from stowplan.errors import MissingDependencyError, UsageError
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.report.colours import PALETTE, assign_colours, ink_on
@@ -122,12 +122,10 @@ def _import_matplotlib() -> Any:
     return matplotlib
 
 
-def _draw(
-    scene: Scene, ax: Axes, title: str | None, colours: Mapping[int, int], end_ps: int | None
-) -> tuple[Axes, Axes, Axes]:
+def _draw(scene: Scene, ax: Axes, title: str | None, colours: Mapping[int, int], end_ps: int | None) -> tuple[Axes, Axes, Axes]:
     _import_matplotlib()
     from matplotlib.ticker import MaxNLocator
-    from mpl_toolkits.axes_grid1 import make_axes_locatable
+    from mpl_toolkits.axes_grid1 import make_axes_locatable  # type: ignore[import-untyped,unused-ignore]
 
     if scene.axis == "seconds":
         last_ps = max(scene.timeline.total_ps, end_ps or 0)
@@ -180,9 +178,7 @@ def _draw_boxes(scene: Scene, ax: Axes, colours: Mapping[int, int], scale: float
         _label_boxes(scene, ax, colours, scale, bottom, size / size_of_unit)
 
 
-def _label_boxes(
-    scene: Scene, ax: Axes, colours: Mapping[int, int], scale: float, bottom: Any, height: Any
-) -> None:
+def _label_boxes(scene: Scene, ax: Axes, colours: Mapping[int, int], scale: float, bottom: Any, height: Any) -> None:
     """Write names into the boxes that are wide and high enough for them."""
     frame = ax.get_figure(root=True)
     if frame is None:
@@ -234,7 +230,9 @@ def _draw_channel(scene: Scene, ax: Axes, scale: float) -> None:
         if stall.right > stall.left:
             ax.axvspan(stall.left / scale, stall.right / scale, ymin=0.03, ymax=0.3, color=STALL, linewidth=0)
     at = [stall.left / scale for stall in scene.stalls]
-    ax.add_collection(LineCollection([[(x, 0.1), (x, 0.9)] for x in at], colors=STALL, linewidths=0.8 if len(at) < 200 else 0.25))
+    ax.add_collection(
+        LineCollection([[(x, 0.1), (x, 0.9)] for x in at], colors=STALL, linewidths=0.8 if len(at) < 200 else 0.25)
+    )
     ax.set_ylim(0, 3)
     ax.set_yticks([2.5, 1.5, 0.5], ["copy in", "copy out", "stalls" if scene.stalls else "no stalls"], fontsize=7)
     ax.tick_params(axis="y", length=0)

@@ -58,7 +58,9 @@
     button.addEventListener("click", () => {
       const first = scrollers[0];
       const middle = (first.scrollLeft + first.clientWidth / 2) / first.scrollWidth;
-      document.querySelector(".plans").style.setProperty("--zoom", button.dataset.zoom);
+      const plans = document.querySelector(".plans");
+      plans.style.setProperty("--zoom", button.dataset.zoom);
+      plans.classList.toggle("zoomed", button.dataset.zoom >= 4);
       for (const other of document.querySelectorAll("button[data-zoom]")) other.setAttribute("aria-pressed", String(other === button));
       for (const scroller of scrollers) scroller.scrollLeft = middle * scroller.scrollWidth - scroller.clientWidth / 2;
     });

@@ -17,7 +17,16 @@ import numpy as np
 
 from stowplan.report.colours import PALETTE, ink_on
 from stowplan.report.scene import Bar, Scene
-from stowplan.report.units import byte_unit, format_bytes, format_tick, format_value, memory_ticks, nice_ticks, time_unit
+from stowplan.report.units import (
+    byte_unit,
+    format_bytes,
+    format_tick,
+    format_value,
+    memory_ticks,
+    nice_ticks,
+    shorten,
+    time_unit,
+)
 from stowplan.result import HistoryEntry, format_ps
 
 WIDE, HIGH = 20_000, 2_000
@@ -28,6 +37,8 @@ MOST_BOXES = 6_000
 DENSE = 800
 #: Names are written into boxes of plots with at most this many.
 LABELLED = 60
+#: Letters that fit across a plot of the usual width.
+LETTERS = 74
 #: Bars nearer than this are drawn as one, where there are many.
 NEAR = 10
 MANY_BARS = 1_000
@@ -58,10 +69,10 @@ def plan_plot(scene: Scene, colours: Mapping[int, int], details: Details, end: f
     few = memory_ticks(scene.problem.capacity, most=2)
     top = scene.problem.capacity / byte_unit(scene.problem.capacity)[1]
     lines = "".join(f'<path class="grid" d="M0 {_flip(tick / top)}h{WIDE}"/>' for tick in ticks)
-    capacity = '<path class="rule" d="M0 0h20000"/>'
+    capacity = f'<path class="rule" d="M0 0h{WIDE}"/>'
     labels = [
-        f'<div class="h-layout">{_y_ticks((tick / top, format_tick(tick)) for tick in ticks)}<span class="unit">offset ({unit})</span></div>',
-        f'<div class="h-usage">{_y_ticks((tick / top, format_tick(tick)) for tick in few)}<span class="unit">in use</span></div>',
+        _axis("h-layout", ((tick / top, format_tick(tick)) for tick in ticks), f"offset ({unit})"),
+        _axis("h-usage", ((tick / top, format_tick(tick)) for tick in few), "in use"),
         *(f'<div class="h-lane"><span class="row">{name}</span></div>' for name in ("copy in", "copy out", "stalls")),
         '<div class="h-ticks"></div>',
     ]
@@ -80,21 +91,20 @@ def convergence_plot(
     history: Sequence[HistoryEntry], seconds: float, unit: str, baselines: Mapping[str, int], baseline: int | None
 ) -> str:
     """Incumbent and bound over wall-clock time, with the baselines that lie in their range; empty without history."""
-    found = [(entry.seconds, entry.objective, entry.source) for entry in history if entry.objective is not None]
-    proven = [(entry.seconds, entry.bound, entry.source) for entry in history if entry.bound is not None]
+    found = _changes((entry.seconds, entry.objective, entry.source) for entry in history)
+    proven = _changes((entry.seconds, entry.bound, entry.source) for entry in history)
     if not found and not proven:
         return ""
     # The worst bounds say little and would flatten all else, so the scale ends at the last one.
-    values = [value for _, value, _ in found] + [proven[-1][1]] * bool(proven)
+    values = [value for _, value, _ in found] + [value for _, value, _ in proven[-1:]]
     if found and baseline is not None:
         values.append(baseline)
-    low, high = min(values), max(values)
-    margin = max((high - low) * 0.06, abs(high) * 0.002, 1)
-    low, high = low - margin, high + margin
+    margin = max((max(values) - min(values)) * 0.06, max(values) * 0.002, 1.0)
+    low, high = min(values) - margin, max(values) + margin
     end = max([seconds, *(moment for moment, _, _ in found + proven), 1e-3])
     first = min((moment for moment, _, _ in found + proven if moment > 0), default=end)
     is_log = end / max(first, 1e-3) > 50
-    begin = 10 ** math.floor(math.log10(max(first, 1e-3))) if is_log else 0.0
+    begin = math.pow(10, math.floor(math.log10(max(first, 1e-3)))) if is_log else 0.0
 
     def across(moment: float) -> int:
         if is_log:
@@ -105,10 +115,13 @@ def convergence_plot(
         return _flip(min(max((value - low) / (high - low), 0.0), 1.0))
 
     per_unit, name = (time_unit(int(high))[1], time_unit(int(high))[0]) if unit == "ps" else (1, unit)
-    y_ticks = [((tick * per_unit - low) / (high - low), format_tick(tick)) for tick in nice_ticks(low / per_unit, high / per_unit)]
+    y_ticks = [
+        ((tick * per_unit - low) / (high - low), format_tick(tick)) for tick in nice_ticks(low / per_unit, high / per_unit)
+    ]
     x_ticks = _log_ticks(begin, end) if is_log else nice_ticks(0, end, 6)
     drawn = [f'<path class="grid" d="M0 {_flip(place)}h{WIDE}"/>' for place, _ in y_ticks]
-    named, taken = [], []
+    named: list[str] = []
+    taken: list[float] = []
     for label, value in sorted(baselines.items(), key=lambda item: item[1]):
         place = (value - low) / (high - low)
         if not found or not 0 <= place <= 1:
@@ -120,25 +133,33 @@ def convergence_plot(
     for series, kind, word in ((proven, "bound", "bound"), (found, "incumbent", "objective")):
         if not series:
             continue
-        path = f"M{across(series[0][0])} {up(series[0][1])}" + "".join(f"H{across(s)}V{up(v)}" for s, v, _ in series[1:])
+        # Bounds below the scale are left out; the curve then comes up from its edge.
+        series = [point for point in series if point[1] >= low]
+        path = (
+            f"M{across(series[0][0])} {HIGH}V{up(series[0][1])}"
+            if kind == "bound"
+            else f"M{across(series[0][0])} {up(series[0][1])}"
+        )
+        path += "".join(f"H{across(s)}V{up(v)}" for s, v, _ in series[1:])
         drawn.append(f'<path class="curve {kind}" d="{path}H{WIDE}"/>')
         for moment, value, source in _apart(series, across):
             tip = escape(f"{word} {format_value(value, unit)}\n{source} after {moment:.2f} s")
             drawn.append(f'<path class="dot {kind}" d="M{across(moment)} {up(value)}h0" data-tip="{tip}"/>')
     labels = [
-        f'<div class="h-chart">{_y_ticks(y_ticks)}</div>',
-        f'<div class="h-ticks"><span class="row">{escape(name)}</span></div>',
+        _axis("h-chart", y_ticks, f"objective ({name})"),
+        '<div class="h-ticks"></div>',
     ]
     ticks = _x_ticks(((across(tick) / WIDE, f"{tick:g}") for tick in x_ticks), "seconds" + (", logarithmic" if is_log else ""))
     spoken = f"Objective and bound over {end:.1f} seconds; the table below has the numbers"
     panels = [f'<div class="h-chart frame">{_svg("".join(drawn), spoken)}{"".join(named)}</div>', ticks]
-    return _plot(labels, panels, "Convergence", wide_labels=True)
+    return _plot(labels, panels, "Convergence")
 
 
-def _plot(labels: Iterable[str], panels: Iterable[str], name: str, wide_labels: bool = False) -> str:
+def _plot(labels: Iterable[str], panels: Iterable[str], name: str) -> str:
     return (
-        f'<div class="plot{" wide-labels" if wide_labels else ""}"><div class="labels">{"".join(labels)}</div>'
-        f'<div class="scroller" tabindex="0" role="group" aria-label="{name}"><div class="panels">{"".join(panels)}</div></div></div>'
+        f'<div class="plot"><div class="labels">{"".join(labels)}</div>'
+        f'<div class="scroller" tabindex="0" role="group" aria-label="{name}">'
+        f'<div class="panels">{"".join(panels)}</div></div></div>'
     )
 
 
@@ -186,15 +207,18 @@ def _boxes(scene: Scene, colours: Mapping[int, int], details: Details, scale: fl
         groups[residency.tensor].append(f'<path d="{path}" data-i="{len(rows)}"/>')
         rows.append((residency.start, residency.end, format_bytes(residency.offset), source))
         if len(residencies) <= LABELLED and right - left > WIDE * 0.05 and top - bottom > 0.05:
+            letters = round((right - left) / WIDE * LETTERS)
             colour = ink_on(PALETTE[colours[residency.tensor]])
             names.append(
                 f'<span style="left:{left / WIDE * 100:.2f}%;width:{(right - left) / WIDE * 100:.2f}%;'
-                f'bottom:{bottom * 100:.2f}%;height:{(top - bottom) * 100:.2f}%;color:{colour}"><b>{escape(tensor.name)}</b></span>'
+                f'bottom:{bottom * 100:.2f}%;height:{(top - bottom) * 100:.2f}%;color:{colour}">'
+                f"<b>{escape(shorten(tensor.name, letters))}</b></span>"
             )
     details.plans.append(rows)
     drawn = "".join(f'<path fill="{PALETTE[colour]}" d="{"".join(paths)}"/>' for colour, paths in sorted(rest.items()))
     drawn += "".join(
-        f'<g data-t="{tensor}" fill="{PALETTE[colours[tensor]]}">{"".join(paths)}</g>' for tensor, paths in sorted(groups.items())
+        f'<g data-t="{tensor}" fill="{PALETTE[colours[tensor]]}">{"".join(paths)}</g>'
+        for tensor, paths in sorted(groups.items())
     )
     dense = " dense" if len(residencies) > DENSE else ""
     attributes = f' class="boxes{dense}" data-plan="{len(details.plans) - 1}"'
@@ -231,8 +255,9 @@ def _copies(scene: Scene, direction: str, scale: float) -> tuple[str, str]:
             first = members[0].transfer
             if len(members) == 1:
                 copy, tensor = scene.plan.copies[first.copy], problem.tensors[first.tensor]
+                took = format_ps(first.end_ps - first.begin_ps)
                 tip = (
-                    f"{tensor.name}\n{format_bytes(tensor.size)} copied {direction} in {format_ps(first.end_ps - first.begin_ps)}\n"
+                    f"{tensor.name}\n{format_bytes(tensor.size)} copied {direction} in {took}\n"
                     f"window [{copy.start}, {copy.end}), begun at {format_ps(first.begin_ps)}"
                 )
                 if first.begin_ps > first.queued_ps:
@@ -243,7 +268,8 @@ def _copies(scene: Scene, direction: str, scale: float) -> tuple[str, str]:
             height = 1 / scene.lanes
             path = _box(members[0].left * scale, members[-1].right * scale, lane * height, (lane + 1) * height)
             drawn.append(f'<path d="{path}" data-tip="{escape(tip)}"/>')
-    return f'<g class="bar {direction}">{"".join(drawn)}</g>', f"{count} copies {direction}"
+    dense = " dense" if count > MANY_BARS // 4 else ""
+    return f'<g class="bar {direction}{dense}">{"".join(drawn)}</g>', f"{count} copies {direction}"
 
 
 def _stalls(scene: Scene, scale: float) -> tuple[str, str]:
@@ -252,11 +278,16 @@ def _stalls(scene: Scene, scale: float) -> tuple[str, str]:
     for group in _clusters([(stall.left, stall.right) for stall in scene.stalls], near):
         members = [scene.stalls[i] for i in group]
         wait = format_ps(sum(stall.wait_ps for stall in members))
-        tip = f"waits {wait} before step {members[0].boundary}" if len(members) == 1 else f"{len(members)} stalls, {wait} together"
+        tip = (
+            f"waits {wait} before step {members[0].boundary}"
+            if len(members) == 1
+            else f"{len(members)} stalls, {wait} together"
+        )
         path = _box(members[0].left * scale, members[-1].right * scale, 0, 1)
         drawn.append(f'<path d="{path}" data-tip="{tip}"/>')
     spoken = f"{len(scene.stalls)} stalls, {format_ps(scene.timeline.stall_ps)} together"
-    return f'<g class="bar stall">{"".join(drawn)}</g>', spoken
+    dense = " dense" if len(scene.stalls) > MANY_BARS // 4 else ""
+    return f'<g class="bar stall{dense}">{"".join(drawn)}</g>', spoken
 
 
 def _clusters(spans: Sequence[tuple[float, float]], near: float) -> list[list[int]]:
@@ -268,6 +299,15 @@ def _clusters(spans: Sequence[tuple[float, float]], near: float) -> list[list[in
         else:
             runs.append([index])
     return runs if near >= 0 else [[index] for index in range(len(spans))]
+
+
+def _changes(entries: Iterable[tuple[float, int | None, str]]) -> list[tuple[float, int, str]]:
+    """Entries with a value other than the one before."""
+    kept: list[tuple[float, int, str]] = []
+    for seconds, value, source in entries:
+        if value is not None and (not kept or kept[-1][1] != value):
+            kept.append((seconds, value, source))
+    return kept
 
 
 def _apart(series: Sequence[tuple[float, int, str]], across: Callable[[float], int]) -> list[tuple[float, int, str]]:
@@ -283,20 +323,24 @@ def _log_ticks(begin: float, end: float) -> list[float]:
     return [10.0**power for power in range(math.floor(math.log10(begin)), math.floor(math.log10(end)) + 1)]
 
 
-def _y_ticks(ticks: Iterable[tuple[float, str]]) -> str:
-    return "".join(f'<span class="tick" style="bottom:{place * 100:.2f}%">{label}</span>' for place, label in ticks)
+def _axis(panel: str, ticks: Iterable[tuple[float, str]], title: str) -> str:
+    """Labels left of a panel; places are parts of its height."""
+    labels = "".join(f'<span class="tick" style="bottom:{place * 100:.2f}%">{label}</span>' for place, label in ticks)
+    return f'<div class="{panel}">{labels}<span class="unit">{escape(title)}</span></div>'
 
 
-def _x_ticks(ticks: Iterable[tuple[float, str]], title: str) -> str:
+def _x_ticks(ticks: Iterable[tuple[float, str]], title: str, minor: Iterable[tuple[float, str]] = ()) -> str:
+    """Labels below a plot; ``minor`` ones show only where it is zoomed."""
     parts = []
-    for place, label in ticks:
-        side = " first" if place < 0.01 else " last" if place > 0.97 else ""
-        parts.append(f'<span class="xtick{side}" style="left:{place * 100:.2f}%">{label}</span>')
+    major = list(ticks)
+    for place, label in [*major, *(tick for tick in minor if tick not in major)]:
+        kind = " first" if place < 0.01 else " last" if place > 0.97 else ""
+        kind += "" if (place, label) in major else " minor"
+        parts.append(f'<span class="xtick{kind}" style="left:{place * 100:.2f}%">{label}</span>')
     return f'<div class="h-ticks">{"".join(parts)}<span class="axis">{title}</span></div>'
 
 
 def _time_ticks(scene: Scene, end: float) -> str:
-    if scene.axis == "seconds":
-        unit, size = time_unit(int(end))
-        return _x_ticks(((tick * size / end, format_tick(tick)) for tick in nice_ticks(0, end / size)), f"simulated time ({unit})")
-    return _x_ticks(((tick / end, format_tick(tick)) for tick in nice_ticks(0, end)), "logical time (step)")
+    unit, size = time_unit(int(end)) if scene.axis == "seconds" else ("step", 1)
+    major, minor = ([(tick * size / end, format_tick(tick)) for tick in nice_ticks(0, end / size, most)] for most in (5, 40))
+    return _x_ticks(major, f"{'simulated' if scene.axis == 'seconds' else 'logical'} time ({unit})", minor)

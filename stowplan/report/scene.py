@@ -113,14 +113,15 @@ def check_fits(problem: Problem, plan: Plan) -> None:
     if plan.problem != problem.digest:
         raise InputError(f"found a plan for problem {plan.problem[:12]}…, expected {problem.digest[:12]}…", place="plan")
     tensors, horizon = len(problem.tensors), problem.horizon
-    for place, parts in (("residencies", plan.residencies), ("copies", plan.copies)):
-        for number, part in enumerate(parts):
-            if not (0 <= part.tensor < tensors and 0 <= part.start <= part.end <= horizon):
-                raise InputError(
-                    f"found tensor {part.tensor} during [{part.start}, {part.end}), expected a tensor below {tensors} "
-                    f"and steps within 0 to {horizon}",
-                    place=f"plan.{place}[{number}]",
-                )
+    spans = [(f"residencies[{i}]", part.tensor, part.start, part.end) for i, part in enumerate(plan.residencies)]
+    spans += [(f"copies[{i}]", part.tensor, part.start, part.end) for i, part in enumerate(plan.copies)]
+    for place, tensor, start, end in spans:
+        if not (0 <= tensor < tensors and 0 <= start <= end <= horizon):
+            raise InputError(
+                f"found tensor {tensor} during [{start}, {end}), expected a tensor below {tensors} "
+                f"and steps within 0 to {horizon}",
+                place=f"plan.{place}",
+            )
     for use in plan.fast_uses:
         if not 0 <= use < problem.use_count:
             raise InputError(f"found use {use}, expected one below {problem.use_count}", place="plan.fast_uses")

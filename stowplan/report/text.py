@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stowplan.hardware.simulator import Timeline, simulate
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
@@ -22,7 +24,9 @@ def summarize_plan(problem: Problem, plan: Plan, timeline: Timeline | None = Non
     """
     check_fits(problem, plan)
     timeline = simulate(problem, plan) if timeline is None else timeline
-    lines = [f"{_printable(problem.name or 'program')} on {_printable(problem.target)}: {format_ps(timeline.total_ps)} simulated"]
+    lines = [
+        f"{_printable(problem.name or 'program')} on {_printable(problem.target)}: {format_ps(timeline.total_ps)} simulated"
+    ]
     if plan.objective_ps != timeline.total_ps:
         lines.append(f"  claimed       {format_ps(plan.objective_ps)}")
     lines += [
@@ -72,7 +76,13 @@ def _residencies(problem: Problem, plan: Plan, top: int | None) -> list[str]:
         if any(residency.start <= start < residency.end for start in stored.get(residency.tensor, ())):
             source += ", copied out"
         rows.append(
-            (f"[{residency.start}, {residency.end})", f"{residency.offset:#x}", format_bytes(tensor.size), _printable(tensor.name), source)
+            (
+                f"[{residency.start}, {residency.end})",
+                f"{residency.offset:#x}",
+                format_bytes(tensor.size),
+                _printable(tensor.name),
+                source,
+            )
         )
     title = f"{_count(len(ordered), 'residency', 'residencies')}, by start"
     return _table(title, ("steps", "offset", "size", "tensor", "source"), rows, len(ordered), right=(0, 1, 2))
@@ -101,9 +111,7 @@ def _copies(problem: Problem, plan: Plan, timeline: Timeline, top: int | None) -
     return _table(title, head, rows, len(transfers), right=(1, 2, 3, 4, 5))
 
 
-def _table(
-    title: str, head: tuple[str, ...], rows: list[tuple[str, ...]], total: int, right: tuple[int, ...]
-) -> list[str]:
+def _table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]], total: int, right: tuple[int, ...]) -> list[str]:
     lines = [title]
     if not rows:
         return lines
