@@ -159,6 +159,7 @@ class _Search:
             before = self.bound
             status = self._run()
             self._offer(self._solver.lp_bound())
+            if __import__("os").environ.get("MMDBG"): print(self.rounds, self.window_count, status, self.bound, round(self.seconds,2), self._solver.iterations, flush=True)
             if status != highspy.HighsModelStatus.kOptimal:
                 return
             self.values = self._solver.values()

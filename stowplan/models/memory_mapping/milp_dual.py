@@ -39,25 +39,22 @@ def proven_bound(
     ``[columns]``, ``[columns]``, ``[rows]``. All columns have finite bounds.
     """
     unit = 1 << PRECISION
-    # Duals beyond 2**62 / unit would not be meant; they are clipped, which is as valid as any other choice.
-    scaled = np.nan_to_num(duals * float(unit), nan=0.0, posinf=0.0, neginf=0.0).clip(-(2.0**62), 2.0**62)
-    multipliers = np.rint(scaled).astype(np.int64)
-    multipliers[(multipliers > 0) & (row_lower <= -INFINITE)] = 0
-    multipliers[(multipliers < 0) & (row_upper >= INFINITE)] = 0
-    sides = np.where(multipliers > 0, row_lower, row_upper)
-    active = np.flatnonzero(multipliers)
-    total = sum(y * side for y, side in zip(multipliers[active].tolist(), sides[active].tolist(), strict=True))
-    reduced = _reduced_costs(matrix[active], cost, multipliers[active], unit)
+    usable = np.isfinite(duals) & ((duals <= 0) | (row_lower > -INFINITE)) & ((duals >= 0) | (row_upper < INFINITE))
+    active = np.flatnonzero(usable & (duals != 0))
+    multipliers = [round(value) for value in (duals[active] * float(unit)).tolist()]
+    sides = np.where(duals > 0, row_lower, row_upper)[active].tolist()
+    total = sum(y * side for y, side in zip(multipliers, sides, strict=True))
+    reduced = _reduced_costs(matrix[active], cost, multipliers, unit)
     for value, low, high in zip(reduced, lower.tolist(), upper.tolist(), strict=True):
         total += value * (low if value > 0 else high)
     # The objective is an integer, so the bound may be rounded up.
     return -(-total // unit)
 
 
-def _reduced_costs(matrix: sparse.csr_matrix, cost: IntArray, multipliers: IntArray, unit: int) -> list[int]:
+def _reduced_costs(matrix: sparse.csr_matrix, cost: IntArray, multipliers: list[int], unit: int) -> list[int]:
     """``unit * cost - multipliers @ matrix`` in integers of any size."""
     by_column = matrix.tocsc()
-    products = by_column.data.astype(object) * multipliers[by_column.indices].astype(object)
+    products = by_column.data.astype(object) * np.array(multipliers, dtype=object)[by_column.indices]
     result = [unit * value for value in cost.tolist()]
     filled = np.flatnonzero(np.diff(by_column.indptr))
     if len(filled):

@@ -34,6 +34,9 @@ from stowplan.models.memory_mapping.problem import Problem
 
 IntArray = npt.NDArray[np.int64]
 
+#: Boundaries from one reading of the clock to the next: rows over long windows stay short by it.
+BLOCK = 32
+
 #: A sum of columns, each with coefficient one.
 Terms = tuple[int, ...]
 
@@ -206,21 +209,48 @@ class RelaxationModel:
             fast = self.fast[numbers : numbers + len(step.uses)]
             numbers += len(step.uses)
             self.step_terms.append(latency.add_to(self, fast, step.weight))
-        self.begin: list[int] = []
-        """Where stalls are allowed: column of the moment each boundary is left, after its waits; shape ``[T + 1]``."""
-        if problem.stalls == "forbidden":
-            for constant, terms in self.step_terms:
-                self.offset_ps += constant
-                for column, value in terms:
-                    self.cost[column] += value
-            return
+        for constant, terms in self.step_terms:
+            self.offset_ps += constant
+            for column, value in terms:
+                self.cost[column] += value
+        self.stall: list[int] = []
+        """Where stalls are allowed: column of the wait at each boundary, in ps; shape ``[T + 1]``."""
+        self.clock: list[int] = []
+        """Where stalls are allowed: column of the moment at which every ``BLOCK``-th boundary is reached, in ps."""
+        if problem.stalls == "allowed":
+            self._add_stalls()
+
+    def _add_stalls(self) -> None:
+        problem = self.problem
         # No plan worth having is slower than the one that keeps everything in slow memory.
-        latest = problem.all_slow_ps - self.floor_until[-1]
-        self.begin = [self.column(floor + latest, lower=floor, integer=False) for floor in self.floor_until]
-        self.cost[self.begin[-1]] = 1
-        for step, (constant, terms) in enumerate(self.step_terms):
-            row = [(self.begin[step + 1], 1), (self.begin[step], -1)]
-            self.rows.add(row + [(column, -value) for column, value in terms], lower=constant)
+        most = problem.all_slow_ps - self.floor_until[-1]
+        self.stall = [self.column(most, cost=1, integer=False) for _ in range(problem.horizon + 1)]
+        for start in range(0, problem.horizon + 1, BLOCK):
+            floor = self.floor_until[start]
+            self.clock.append(self.column(floor + most, lower=floor, integer=False))
+            if start:
+                constant, terms = self.between(start - BLOCK, start)
+                self.rows.add([(self.clock[-1], 1), (self.clock[-2], -1), *((c, -v) for c, v in terms)], constant, constant)
+
+    def between(self, start: int, end: int) -> tuple[int, list[tuple[int, int]]]:
+        """Time from reaching boundary ``start`` to reaching boundary ``end``, waits included: constant and terms, in ps."""
+        constant, terms = 0, [(column, 1) for column in self.stall[start:end]]
+        for step in range(start, end):
+            constant += self.step_terms[step][0]
+            terms += self.step_terms[step][1]
+        return constant, terms
+
+    def elapsed(self, start: int, end: int) -> tuple[int, list[tuple[int, int]]]:
+        """As :meth:`between`, and the waits at ``end`` too; over few terms, by way of the clock."""
+        first, last = -(-start // BLOCK), end // BLOCK
+        if first >= last:
+            constant, terms = self.between(start, end)
+        else:
+            head, head_terms = self.between(start, first * BLOCK)
+            tail, tail_terms = self.between(last * BLOCK, end)
+            constant = head + tail
+            terms = [*head_terms, *tail_terms, (self.clock[last], 1), (self.clock[first], -1)]
+        return constant, [*terms, (self.stall[end], 1)]
 
 
 class _TensorColumns:

@@ -49,7 +49,7 @@ class ScaledHighs:
         gain = max(1, problem.all_slow_ps - model.floor_until[-1])
         self._objective_scale = OBJECTIVE_RANGE / gain
         self._scale = np.maximum(1, self._upper - self._lower).astype(np.float64)
-        self._scale[np.array(model.begin, dtype=np.int64)] = max(1.0, gain / TIME_RANGE)
+        self._scale[np.array(model.stall + model.clock, dtype=np.int64)] = max(1.0, gain / TIME_RANGE)
         self._row_scale = self._scales(self._matrix)
         self._highs = highspy.Highs()
         self._highs.silent()

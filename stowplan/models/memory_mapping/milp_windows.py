@@ -13,7 +13,6 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from stowplan.models.memory_mapping.milp_latency import INFINITE
 from stowplan.models.memory_mapping.milp_model import RelaxationModel, Rows
 
 FloatArray = npt.NDArray[np.float64]
@@ -75,12 +74,13 @@ class WindowSeparator:
     def _moments(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
         """When each boundary is reached and when it is left, in ps; shapes ``[T + 1]``."""
         model = self.model
-        if not model.begin:
+        if not model.stall:
             floors = np.array(model.floor_until, dtype=np.float64)
             return floors, floors
-        leave = values[np.array(model.begin)]
+        stall = values[np.array(model.stall)]
         latency = np.array([constant + sum(v * values[c] for c, v in terms) for constant, terms in model.step_terms])
-        return np.concatenate([[0.0], leave[:-1] + latency]), leave
+        leave = np.cumsum(stall) + np.concatenate([[0.0], np.cumsum(latency)])
+        return leave - stall, leave
 
     def rows(self, windows: Iterable[Window]) -> Rows:
         """One row for each window."""
@@ -90,16 +90,10 @@ class WindowSeparator:
             duration = self._duration[inside].tolist()
             terms = list(zip(self._column[inside].tolist(), duration, strict=True))
             terms += [(c, -d) for c, d in zip(self._minus[inside].tolist(), duration, strict=True) if c >= 0]
-            if not model.begin:
-                room = self._channels * (model.floor_until[end] - model.floor_until[start])
-                rows.add(terms, upper=min(room, INFINITE))
-                continue
-            terms.append((model.begin[end], -self._channels))
-            room = 0
-            if start:
-                constant, latency = model.step_terms[start - 1]
-                terms.append((model.begin[start - 1], self._channels))
-                terms += [(column, self._channels * value) for column, value in latency]
-                room = -self._channels * constant
-            rows.add(terms, upper=room)
+            if model.stall:
+                constant, elapsed = model.elapsed(start, end)
+                terms += [(column, -self._channels * value) for column, value in elapsed]
+            else:
+                constant = model.floor_until[end] - model.floor_until[start]
+            rows.add(terms, upper=self._channels * constant)
         return rows
