@@ -108,6 +108,7 @@ def packed_plan(problem: Problem, lead: int = 2, longest: int = 8) -> Plan:
 
 def _lowest_gap(problem: Problem, placed: list[Residency], tensor: int, start: int, end: int) -> int | None:
     size, at = problem.tensors[tensor].size, 0
+    # The last 400 only, for speed: enough where residencies are short, as in the plans drawn here.
     for other in sorted((r for r in placed[-400:] if r.start < end and start < r.end), key=lambda r: r.offset):
         if other.offset - at >= size:
             break
