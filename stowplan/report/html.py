@@ -81,7 +81,7 @@ def render_report(problem: object, result: Result, *, compare: tuple[str, Plan] 
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)} – stowplan</title>\n'
         f"<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n<main>\n<h1>{escape(title)}</h1>\n"
         + "\n".join(section for section in sections if section)
-        + '\n</main>\n<div id="tip" role="status"></div>\n'
+        + '\n</main>\n<div id="tip" role="tooltip"></div>\n'
         f'<script id="data" type="application/json">{details.to_json()}</script>\n'
         f"<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
     )
