@@ -187,7 +187,7 @@ def parse_aliases(text: str, line: int) -> tuple[Alias, ...]:
     aliases = tuple(
         Alias(_parse_index(match[1]), int(match[2]), _parse_index(match[3]), match[4] or "") for match in _ALIAS.finditer(inner)
     )
-    if len(aliases) != inner.count(":") or not inner.startswith("{"):
+    if _ALIAS.sub("", inner).replace(" ", "").replace(",", "") != "{}":
         raise InputError(f"found {excerpt(text)}, expected aliases such as {{ {{0}}: (0, {{}}) }}", place=f"line {line}")
     return aliases
 

@@ -296,7 +296,7 @@ class _Parser:
         for key, value in split_attributes(attributes_text, self.line):
             if key in _CALL_ATTRIBUTES:
                 found[key] = value.strip("{}").split(",")
-            if len(found) == expected and opcode != "conditional":
+            if expected and len(found) == expected and opcode != "conditional":
                 break  # what follows may be a long backend configuration
         called = tuple(name.strip().removeprefix("%") for key in _CALL_ATTRIBUTES for name in found.get(key, ()))
         for name in called:

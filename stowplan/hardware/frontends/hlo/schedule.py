@@ -135,6 +135,8 @@ class Schedule:
         opcode = instruction.opcode
         if opcode in ("parameter", "constant"):
             return self._inputs(instruction, name)
+        if opcode == "after-all":
+            return [NOWHERE]
         if opcode == "tuple":
             return [value for leaves in scope.operands(instruction) for value in leaves]
         if opcode == "get-tuple-element":

@@ -72,10 +72,11 @@ def instruction_work(instruction: Instruction, computation: Computation, known: 
         if opcode == "scatter" and len(instruction.operands) == 3:
             elements = _elements(computation.by_name[instruction.operands[2]].shape)
     elif opcode == "reduce-window":
-        # A window as long as its dimension is a total or a running reduction; nobody computes those position by position.
-        extents = next((leaf.dims for _, leaf in instruction.shape.leaves()), ())
+        # A window as long as the dimension is a total or a running reduction; nobody computes those position by position.
+        reduced = _operand_array(instruction, computation, 0)
         sizes = _numbers(_window(instruction).get("size", "1"), instruction)
-        elements *= math.prod(size for size, extent in zip(sizes, extents, strict=False) if size < extent)
+        elements *= math.prod(size for size, extent in zip(sizes, reduced.dims, strict=False) if size < extent)
+        elements = max(elements, reduced.elements)
     return Work(0, elements)
 
 
