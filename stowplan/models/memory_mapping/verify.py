@@ -363,7 +363,7 @@ def _check_aliases(audit: Audit) -> None:
         faults = []
         if fast and len(fast) < len(uses):
             faults.append(f"has {len(fast)} of {len(uses)} uses served from fast memory")
-        if offsets[index] and not fast:
+        if offsets[index] and uses and not fast:
             faults.append("has a residency, but no fast use")
         if len(offsets[index]) > 1:
             faults.append(f"stands at {len(offsets[index])} offsets")
