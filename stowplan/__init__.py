@@ -1,3 +1,36 @@
-"""stowplan: verified, provably good memory plans for compiled machine-learning programs."""
+"""stowplan: verified, provably good memory plans for compiled machine-learning programs.
+
+Importing the package loads neither solvers nor learning libraries; they come with the first call that needs them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stowplan.errors import InputError, MissingDependencyError, StowplanError, UsageError, VerificationError
+
+if TYPE_CHECKING:
+    from stowplan.portfolio.read import read as read
+    from stowplan.portfolio.solve import solve as solve
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "InputError",
+    "MissingDependencyError",
+    "StowplanError",
+    "UsageError",
+    "VerificationError",
+    "read",
+    "solve",
+]
+
+_LAZY = {"read": "stowplan.portfolio.read", "solve": "stowplan.portfolio.solve"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        import importlib
+
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,8 @@
 """``njit`` with a compile cache that is never stale and never breaks an import.
 
 Numba looks only at the file of a function to see whether its cached code is fresh, not at the files of those it calls, and
-it cannot import a cached function where the package is read-only and there is no writable home. So the cache lies in a folder of
-the user's whose name carries a digest of all the compiled sources.
+it cannot import a cached function where the package is read-only and there is no writable home. So the cache lies in a
+folder of the user's whose name carries a digest of all the compiled sources.
 
 Compiling everything takes most of a minute, once. Until it has been done on a machine (:func:`is_warm`), the runner lets the
 same functions run interpreted: set ``STOWPLAN_INTERPRET=1`` to get that by hand.
@@ -63,9 +63,10 @@ def njit(function: F) -> F:
     import numba
 
     # The place of a function's cache is fixed when it is decorated; other packages keep theirs.
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(cache_folder())
+    config: Any = numba.config
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(cache_folder())
     try:
         return cast(F, numba.njit(function, cache=True))
     finally:
-        numba.config.CACHE_DIR = before
+        config.CACHE_DIR = before

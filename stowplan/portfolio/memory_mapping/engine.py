@@ -120,7 +120,7 @@ def latency(data: Data, fast: Ints, step: int) -> int:
         for bit in range(data.steps[step + 1, STEP_TABLE_USE] - begin):
             if fast[first + data.table_uses[begin + bit]]:
                 mask |= 1 << bit
-        return data.table[data.steps[step, STEP_TABLE] + mask]
+        return int(data.table[data.steps[step, STEP_TABLE] + mask])
     worst = -NEVER
     for piece in range(data.steps[step, STEP_PIECE], data.steps[step + 1, STEP_PIECE]):
         value = data.pieces[piece, BASE]
@@ -384,7 +384,7 @@ def open_slot(data: Data, state: State, tensor: int, access: int, source: int, s
     elif source == PRELOADED:
         state.counts[PRELOADS] += 1
     set_access(data, state, access, 1)
-    return slot
+    return int(slot)
 
 
 @njit

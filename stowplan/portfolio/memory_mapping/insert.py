@@ -23,6 +23,7 @@ from stowplan.portfolio.memory_mapping.arrays import (
     UP,
     WRITES,
     Data,
+    Ints,
 )
 from stowplan.portfolio.memory_mapping.engine import (
     COPIED,
@@ -244,7 +245,7 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
         if state.slots[slot, NEXT] >= 0 or state.slots[slot, FIRST] != first or state.slots[slot, LAST] != last - 1:
             remove_tensor(data, state, tensor)
             return False
-    return state.head[tensor] >= 0
+    return bool(state.head[tensor] >= 0)
 
 
 @njit
@@ -260,7 +261,7 @@ def area(data: Data, state: State, tensor: int) -> float:
 
 
 @njit
-def ways(data: Data, tensor: int, thorough: bool) -> np.ndarray:  # type: ignore[type-arg]
+def ways(data: Data, tensor: int, thorough: bool) -> Ints:
     """Modes worth trying for a tensor, most likely first."""
     found = np.zeros(8, np.int64)
     count = 0
@@ -322,4 +323,4 @@ def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bo
         return 0
     insert_tensor(data, state, tensor, best_mode, policy, skip)
     state.counts[TOTAL] = replay(data, state)
-    return base - state.counts[TOTAL]
+    return int(base - state.counts[TOTAL])

@@ -1,0 +1,51 @@
+"""What a candidate is given, and how it reports: the same in a worker process and in a test."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How to solve. Times in seconds."""
+
+    time_limit: float = 30.0
+    candidates: tuple[str, ...] = ("heuristic", "learned", "exact")
+    """Families or names of candidates."""
+    seed: int = 0
+    workers: int = 2
+    """Processes at most."""
+    deterministic: bool = False
+    """Limit work, not time: the same input, options and versions give the same plan, whatever the load of the machine."""
+    gap: float = 0.0
+    """Stop once (objective - bound) / objective is no more than this."""
+
+
+class Context(Protocol):
+    """A candidate's view of the run. ``plan`` and ``bound`` may be called again and again, each time with something better."""
+
+    options: Options
+    start_plan: Any
+    """A plan to start from (verified), or None."""
+
+    def plan(self, plan: Any, source: str) -> None:
+        """Report a plan under the name of what made it."""
+
+    def bound(self, bound: int, source: str) -> None:
+        """Report a proven lower bound."""
+
+    def proven_infeasible(self, source: str) -> None:
+        """Report a proof that there is no plan."""
+
+    def incumbent(self) -> tuple[Any, int | None]:
+        """The best verified plan and bound of all candidates so far; in deterministic runs always those at the start."""
+
+    def stop(self) -> bool:
+        """Whether to return now."""
+
+    def remaining(self) -> float:
+        """Seconds left."""
+
+    def note(self, text: str) -> None:
+        """A remark for the report of the candidate."""

@@ -1,0 +1,107 @@
+"""Memory mapping as a kind of problem: how its plans are verified, and its candidates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stowplan.hardware.simulator import simulate
+from stowplan.models.memory_mapping import plan as plans
+from stowplan.models.memory_mapping import problem as problems
+from stowplan.models.memory_mapping.plan import Plan
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.verify import verify
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.registry import Candidate, Check, Kind
+
+_HERE = "stowplan.portfolio.memory_mapping"
+
+#: The complete model is tried up to this many uses; beyond it proves nothing in minutes.
+COMPLETE_MODEL_USES = 400
+
+
+def _verify(problem: Problem, plan: Plan) -> Check:
+    found = verify(problem, msgspec.structs.replace(plan, problem=plan.problem or problem.digest))
+    return Check(found.ok, found.objective_ps, tuple(f"{each.code}: {each.message}" for each in found.violations))
+
+
+def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
+    return msgspec.structs.replace(plan, objective_ps=objective, program=problem.name, target=problem.target)
+
+
+def _initial(problem: Problem) -> dict[str, Plan]:
+    everything_slow = Plan(
+        problem=problem.digest, objective_ps=problem.all_slow_ps, program=problem.name, target=problem.target
+    )
+    return {"all_slow": everything_slow}
+
+
+def _bound(problem: Problem) -> int:
+    return sum(step.weight * step.floor_ps for step in problem.steps)
+
+
+def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    from stowplan.portfolio.compiled import is_warm
+
+    found = [Candidate("search", "heuristic", f"{_HERE}.candidates:search", share=0.6)]
+    if not is_warm():
+        found.append(Candidate("greedy", "heuristic", f"{_HERE}.candidates:greedy", share=0.2, interpret=True))
+    found.append(Candidate("relaxation", "exact", f"{_HERE}.candidates:relaxation", share=0.4))
+    if problem.use_count <= COMPLETE_MODEL_USES:
+        found.append(Candidate("cpsat", "exact", f"{_HERE}.candidates:complete", share=0.4))
+    return found
+
+
+def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "steps": problem.horizon,
+        "tensors": len(problem.tensors),
+        "uses": problem.use_count,
+        "capacity": problem.capacity,
+        "stalls": problem.stalls,
+        "all_fast": problem.all_fast_ps,
+    }
+    if plan is not None:
+        fast = set(plan.fast_uses)
+        moved = [use.bytes for step in problem.steps for use in step.uses]
+        weights = [step.weight for step in problem.steps for _ in step.uses]
+        traffic = sum(size * weight for size, weight in zip(moved, weights, strict=True))
+        served = sum(size * weight for use, (size, weight) in enumerate(zip(moved, weights, strict=True)) if use in fast)
+        facts |= {
+            "normalised_return": problem.normalised_return(plan.objective_ps),
+            "stall": simulate(problem, plan).stall_ps,
+            "fast_traffic": served / traffic if traffic else 0.0,
+            "residencies": len(plan.residencies),
+            "copies": len(plan.copies),
+            "preloads": [problem.tensors[each.tensor].name for each in plan.residencies if each.preloaded],
+        }
+    return facts
+
+
+def _identity(problem: Problem) -> dict[str, str]:
+    return {
+        "program": problem.name,
+        "target": problem.target,
+        "cost_model": problem.cost_model,
+        "digest": problem.digest,
+    }
+
+
+KIND = Kind(
+    name="memory_mapping",
+    problem_type=Problem,
+    problem_format=problems.FORMAT,
+    plan_format=plans.FORMAT,
+    decode_problem=problems.decode,
+    decode_plan=plans.decode,
+    verify=_verify,
+    finish=_finish,
+    initial=_initial,
+    bound=_bound,
+    candidates=_candidates,
+    baseline="greedy",
+    facts=_facts,
+    identity=_identity,
+    baseline_sources=("greedy",),
+)

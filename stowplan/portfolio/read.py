@@ -1,0 +1,82 @@
+"""One reader for every input: a problem file, or a front end's file together with a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stowplan import files
+from stowplan.errors import UsageError
+from stowplan.portfolio import registry
+
+
+def read(
+    path: str | Path,
+    target: str | Path | None = None,
+    *,
+    capacity: int | None = None,
+    cost_model: str | None = None,
+    stalls: str | None = None,
+    cycles: tuple[str | Path, str | Path] | None = None,
+) -> Any:
+    """Problem from a file, whatever kind it is.
+
+    Parameters
+    ----------
+    path
+        A problem file written by ``stowplan convert``, or a compiled program: scheduled HLO text, plain or gzip.
+    target
+        Name of a target, or path of a target file; needed for compiled programs, refused for problem files.
+    capacity
+        Bytes of fast memory, in place of the target's.
+    cost_model, stalls
+        In place of the target's own; see :func:`stowplan.hardware.costs.make_problem`.
+    cycles
+        For the ``table`` cost model: the module compiled without and with a fast-memory plan, with cycles in it.
+
+    Raises
+    ------
+    InputError
+        What is wrong with the file, and where.
+    UsageError
+        A target where none belongs, or none where one is needed.
+    """
+    data = files.read_bytes(path)
+    problem = registry.decode_problem(data, path)
+    if problem is not None:
+        if target is not None or cost_model is not None or cycles is not None:
+            raise UsageError(f"{path} is a problem already: target and cost model were fixed when it was made")
+        return _override(problem, capacity, stalls)
+    if target is None:
+        raise UsageError(f"{path} is a compiled program: name a target for it (stowplan targets lists them)")
+    return _from_program(path, target, capacity, cost_model, stalls, cycles)
+
+
+def _override(problem: Any, capacity: int | None, stalls: str | None) -> Any:
+    import msgspec
+
+    changes = {name: value for name, value in (("capacity", capacity), ("stalls", stalls)) if value is not None}
+    return msgspec.structs.replace(problem, **changes) if changes else problem
+
+
+def _from_program(
+    path: str | Path,
+    target: str | Path,
+    capacity: int | None,
+    cost_model: str | None,
+    stalls: str | None,
+    cycles: tuple[str | Path, str | Path] | None,
+) -> Any:
+    from stowplan.hardware.costs import make_problem
+    from stowplan.hardware.frontends.hlo import read_program
+    from stowplan.hardware.targets import load_target
+
+    machine = load_target(target)
+    program = read_program(path)
+    options: dict[str, Any] = {"capacity": capacity, "cost_model": cost_model, "stalls": stalls}
+    options = {name: value for name, value in options.items() if value is not None}
+    if cycles is not None:
+        from stowplan.hardware.costs.cycles import read_cycle_table
+
+        options["cycles"] = read_cycle_table(cycles[0], cycles[1], program)
+    return make_problem(program, machine, **options)

@@ -1,0 +1,110 @@
+"""The kinds of problem that can be solved. To add one, add its folder and one line here."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from stowplan import files
+from stowplan.errors import InputError, UsageError
+
+#: Module of each kind; it has a ``KIND``. Imported only when a problem of the kind turns up.
+_MODULES = {"memory_mapping": "stowplan.portfolio.memory_mapping.kind"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a kind's verifier says of a plan."""
+
+    ok: bool
+    objective: int | None
+    """Recomputed from scratch."""
+    violations: tuple[str, ...]
+    """One line each."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to find plans or bounds, run in a process of its own."""
+
+    name: str
+    family: str
+    """``heuristic``, ``learned`` or ``exact``."""
+    function: str
+    """``module:function`` of ``(problem, context) -> None``."""
+    share: float = 1.0
+    """Part of the time limit it gets where candidates must run one after the other."""
+    interpret: bool = False
+    """Run with compiled functions interpreted."""
+
+    def load(self) -> Callable[[Any, Any], None]:
+        """The function itself."""
+        module, _, name = self.function.partition(":")
+        return cast(Callable[[Any, Any], None], getattr(importlib.import_module(module), name))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of problem: its five parts and its candidates."""
+
+    name: str
+    problem_type: type
+    problem_format: str
+    plan_format: str
+    decode_problem: Callable[..., Any]
+    """``(bytes, source=None) -> problem``."""
+    decode_plan: Callable[..., Any]
+    verify: Callable[[Any, Any], Check]
+    finish: Callable[[Any, Any, int], Any]
+    """``(problem, plan, objective) -> plan`` with the verified objective written into it."""
+    initial: Callable[[Any], Mapping[str, Any]]
+    """Plans that cost nothing to make, by name."""
+    bound: Callable[[Any], int]
+    """A bound that costs nothing."""
+    candidates: Callable[[Any, Any], list[Candidate]]
+    """``(problem, options)`` to all candidates there are, most useful first."""
+    baseline: str
+    """Name of the baseline that speedups are over."""
+    facts: Callable[[Any, Any], dict[str, Any]]
+    """``(problem, plan or None)`` to details for the result."""
+    identity: Callable[[Any], dict[str, str]]
+    """Program, target, cost model and digest of a problem."""
+    baseline_sources: tuple[str, ...] = field(default=())
+    """Sources whose objectives the result lists as baselines."""
+
+
+@cache
+def kind(name: str) -> Kind:
+    """Kind of this name; raises UsageError where there is none."""
+    if name not in _MODULES:
+        raise UsageError(f"found kind {name!r}, expected one of {', '.join(_MODULES)}")
+    return cast(Kind, importlib.import_module(_MODULES[name]).KIND)
+
+
+def kinds() -> list[Kind]:
+    """All kinds."""
+    return [kind(name) for name in _MODULES]
+
+
+def kind_of(problem: object) -> Kind:
+    """Kind of a problem object."""
+    for each in kinds():
+        if isinstance(problem, each.problem_type):
+            return each
+    raise UsageError(f"found a {type(problem).__name__}, expected a problem: see stowplan.read")
+
+
+def decode_problem(data: bytes, source: str | Path | None = None) -> Any:
+    """Problem of any kind from a problem file's bytes, or None where they are not one of ours."""
+    found = files.peek_format(data)
+    if found is None:
+        return None
+    for each in kinds():
+        if found == each.problem_format:
+            return each.decode_problem(data, source)
+    known = ", ".join(each.problem_format for each in kinds())
+    raise InputError(f"found format {found!r}, expected one of {known}", source=source, place="format")

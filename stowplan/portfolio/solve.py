@@ -1,0 +1,157 @@
+"""One verb for all kinds: :func:`solve`."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from importlib import metadata
+from typing import Any
+
+from stowplan.deadline import Deadline
+from stowplan.errors import InputError, UsageError
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.registry import Candidate, Kind, kind_of
+from stowplan.portfolio.runner import Progress, Race
+from stowplan.result import Provenance, Result, Status, StopReason
+
+FAMILIES = ("heuristic", "learned", "exact")
+
+_VERSIONED = ("stowplan", "ortools", "highspy", "numpy", "numba")
+
+
+def solve(
+    problem: Any,
+    *,
+    time_limit: float = 30.0,
+    candidates: str | Iterable[str] = FAMILIES,
+    seed: int = 0,
+    workers: int = 2,
+    deterministic: bool = False,
+    gap: float = 0.0,
+    plans: Mapping[str, Any] | None = None,
+    baseline: str | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> Result:
+    """Best verified plan for a problem within a time limit, with a proven bound.
+
+    Parameters
+    ----------
+    problem
+        A problem of any kind: from :func:`stowplan.read`, or built by hand.
+    time_limit
+        Seconds, met to within 0.5 s + 5 %.
+    candidates
+        Families (``heuristic``, ``learned``, ``exact``) or names of candidates, as a list or separated by commas. The kind's
+        simplest plans are always there.
+    seed
+        Seed of everything random.
+    workers
+        Processes that run side by side, at most.
+    deterministic
+        Same input, options and versions give the same plan, byte for byte, whatever the load: work is limited instead of time.
+    gap
+        Stop once (objective - bound) / objective is at most this.
+    plans
+        Plans at hand, by name (another compiler's, say): verified, raced, and listed as baselines.
+    baseline
+        Name of the baseline for ``speedup``; the kind's own by default.
+    on_progress
+        Called from this thread whenever incumbent or bound improve.
+    cancel
+        Setting this event from another thread returns the best plan so far; so does Ctrl-C.
+
+    Raises
+    ------
+    UsageError
+        Unknown candidate names, a problem of no known kind, numbers out of range.
+    InputError
+        A plan at hand that is not valid for the problem.
+    """
+    kind = kind_of(problem)
+    names = tuple(candidates.split(",")) if isinstance(candidates, str) else tuple(candidates)
+    if time_limit <= 0:
+        raise UsageError(f"found a time limit of {time_limit} s, expected more than 0")
+    if workers < 1:
+        raise UsageError(f"found {workers} workers, expected at least 1")
+    if not 0 <= gap < 1:
+        raise UsageError(f"found a gap of {gap}, expected at least 0 and less than 1")
+    options = Options(time_limit=time_limit, candidates=names, seed=seed, workers=workers, deterministic=deterministic, gap=gap)
+    deadline = Deadline(time_limit, cancel)
+    race = Race(kind, problem, options, deadline, on_progress)
+    starts = dict(kind.initial(problem))
+    for name, plan in (plans or {}).items():
+        check = kind.verify(problem, plan)
+        if not check.ok:
+            raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(check.violations[:3])}")
+        starts[name] = plan
+    stop_reason = race.run(starts, _chosen(kind, problem, options))
+    return _result(race, stop_reason, baseline or kind.baseline, tuple(starts))
+
+
+def _chosen(kind: Kind, problem: Any, options: Options) -> list[Candidate]:
+    every = kind.candidates(problem, options)
+    known = {*FAMILIES, *(candidate.name for candidate in every)}
+    unknown = [name for name in options.candidates if name not in known]
+    if unknown:
+        raise UsageError(f"found candidate {unknown[0]!r}, expected some of {', '.join(sorted(known))}")
+    wanted = set(options.candidates)
+    return [candidate for candidate in every if candidate.name in wanted or candidate.family in wanted]
+
+
+def _result(race: Race, stop_reason: StopReason, baseline: str, starts: tuple[str, ...]) -> Result:
+    status: Status
+    if race.infeasible:
+        status = "infeasible"
+    elif race.objective is None:
+        status = "no_plan"
+    else:
+        status = "optimal" if race.bound is not None and race.objective <= race.bound else "feasible"
+    if race.options.deterministic and stop_reason == "time_limit":
+        race.warnings.append("the time limit ended a deterministic run before its work was done: another run may differ")
+    listed = dict.fromkeys((*starts, *race.kind.baseline_sources))
+    identity = race.kind.identity(race.problem)
+    return Result(
+        kind=race.kind.name,
+        plan=race.plan,
+        objective=race.objective,
+        bound=race.bound,
+        status=status,
+        stop_reason=stop_reason,
+        verified=race.objective is not None,
+        baseline_name=baseline,
+        baseline=race.sources.get(baseline),
+        baselines={name: race.sources[name] for name in listed if name in race.sources},
+        history=tuple(race.history),
+        candidates=tuple(race.reports),
+        provenance=Provenance(
+            candidate=race.source,
+            seed=race.options.seed,
+            deterministic=race.options.deterministic,
+            versions=_versions(),
+            program=identity["program"],
+            target=identity["target"],
+            cost_model=identity["cost_model"],
+            problem_digest=identity["digest"],
+            options={
+                "time_limit": race.options.time_limit,
+                "candidates": list(race.options.candidates),
+                "workers": race.options.workers,
+                "gap": race.options.gap,
+            },
+        ),
+        seconds=round(race.deadline.elapsed, 3),
+        details=race.kind.facts(race.problem, race.plan),
+        warnings=tuple(race.warnings),
+    )
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in _VERSIONED:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions

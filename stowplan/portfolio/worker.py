@@ -1,0 +1,161 @@
+"""The process that runs one candidate: ``python -m stowplan.portfolio.worker``.
+
+The job comes on standard input, then, whenever another candidate finds something, the incumbent; plans and bounds go out on
+what was standard output. Messages are MessagePack with a length in front. Solvers may print: their output goes to standard
+error. When the parent goes away, the input ends and the process with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+import traceback
+from typing import Any, BinaryIO
+
+import msgspec
+
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.registry import Candidate, kind
+
+_LENGTH = struct.Struct("<Q")
+
+
+class Job(msgspec.Struct):
+    """What a worker is to do."""
+
+    kind: str
+    candidate: dict[str, Any]
+    options: Options
+    problem: bytes
+    seconds: float
+    start_plan: bytes | None = None
+
+
+class Incumbent(msgspec.Struct):
+    """Parent to worker: the best plan and bound of all."""
+
+    plan: bytes | None = None
+    bound: int | None = None
+
+
+class Report(msgspec.Struct):
+    """Worker to parent."""
+
+    what: str
+    """``plan``, ``bound``, ``infeasible``, ``note``, ``done`` or ``failed``."""
+    source: str = ""
+    plan: bytes | None = None
+    bound: int | None = None
+    text: str = ""
+
+
+def write_message(stream: BinaryIO, message: object) -> None:
+    """Send one message."""
+    data = msgspec.msgpack.encode(message)
+    stream.write(_LENGTH.pack(len(data)))
+    stream.write(data)
+    stream.flush()
+
+
+def read_message(stream: BinaryIO) -> bytes | None:
+    """The next message, None at the end."""
+    head = stream.read(_LENGTH.size)
+    if head is None or len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    data = stream.read(length)
+    return data if data is not None and len(data) == length else None
+
+
+class WorkerContext:
+    """The candidate's view of the run; see :class:`stowplan.portfolio.context.Context`."""
+
+    def __init__(self, job: Job, outgoing: BinaryIO):
+        self.options = job.options
+        self._kind = kind(job.kind)
+        self.start_plan = None if job.start_plan is None else self._kind.decode_plan(job.start_plan)
+        self._end = time.monotonic() + job.seconds
+        self._outgoing = outgoing
+        self._lock = threading.Lock()
+        self._incumbent: tuple[Any, int | None] = (self.start_plan, None)
+
+    def _send(self, report: Report) -> None:
+        with self._lock:
+            write_message(self._outgoing, report)
+
+    def plan(self, plan: Any, source: str) -> None:
+        """Report a plan."""
+        self._send(Report("plan", source, plan=msgspec.json.encode(plan)))
+
+    def bound(self, bound: int, source: str) -> None:
+        """Report a bound."""
+        self._send(Report("bound", source, bound=bound))
+
+    def proven_infeasible(self, source: str) -> None:
+        """Report a proof that there is no plan."""
+        self._send(Report("infeasible", source))
+
+    def note(self, text: str) -> None:
+        """Report a remark."""
+        self._send(Report("note", text=text))
+
+    def incumbent(self) -> tuple[Any, int | None]:
+        """Best plan and bound of all candidates."""
+        return self._incumbent
+
+    def stop(self) -> bool:
+        """Whether time is up."""
+        return time.monotonic() >= self._end
+
+    def remaining(self) -> float:
+        """Seconds left."""
+        return max(0.0, self._end - time.monotonic())
+
+    def finish(self, what: str, text: str = "") -> None:
+        """The last report."""
+        self._send(Report(what, text=text))
+
+    def listen(self, incoming: BinaryIO) -> None:
+        """Take in incumbents until the parent goes away; then end the process, whatever it is doing."""
+        while (data := read_message(incoming)) is not None:
+            if self.options.deterministic:
+                continue
+            message = msgspec.msgpack.decode(data, type=Incumbent)
+            plan, bound = self._incumbent
+            if message.plan is not None:
+                plan = self._kind.decode_plan(message.plan)
+            self._incumbent = (plan, bound if message.bound is None else message.bound)
+        os._exit(0)
+
+
+def main() -> None:
+    """Run one job."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    outgoing = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    incoming = sys.stdin.buffer
+    data = read_message(incoming)
+    if data is None:
+        return
+    job = msgspec.msgpack.decode(data, type=Job)
+    context = WorkerContext(job, outgoing)
+    threading.Thread(target=context.listen, args=(incoming,), daemon=True).start()
+    try:
+        problem = kind(job.kind).decode_problem(job.problem)
+        Candidate(**job.candidate).load()(problem, context)
+    except BaseException as error:
+        traceback.print_exc()
+        context.finish("failed", f"{type(error).__name__}: {error}")
+    else:
+        context.finish("done")
+    # Threads of solvers may still be running; nothing here is worth waiting for.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
