@@ -24,7 +24,7 @@ from stowplan.models.memory_mapping.problem import Problem
 FloatArray = npt.NDArray[np.float64]
 
 #: Windows added in one round at most.
-MAX_WINDOWS = 400
+MAX_WINDOWS = 200
 
 #: A window counts as violated from this part of the all-slow latency on.
 WINDOW_TOLERANCE = 1e-7
@@ -159,7 +159,6 @@ class _Search:
             before = self.bound
             status = self._run()
             self._offer(self._solver.lp_bound())
-            if __import__("os").environ.get("MMDBG"): print(self.rounds, self.window_count, status, self.bound, round(self.seconds,2), self._solver.iterations, flush=True)
             if status != highspy.HighsModelStatus.kOptimal:
                 return
             self.values = self._solver.values()

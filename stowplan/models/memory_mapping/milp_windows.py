@@ -18,6 +18,9 @@ from stowplan.models.memory_mapping.milp_model import RelaxationModel, Rows
 FloatArray = npt.NDArray[np.float64]
 Window = tuple[int, int]
 
+#: See :func:`_diverse`.
+MOST_OVERLAP = 0.6
+
 
 class WindowSeparator:
     """Finds violated windows, and makes rows of them."""
@@ -34,7 +37,9 @@ class WindowSeparator:
         self._seen: set[Window] = set()
 
     def find(self, values: FloatArray, *, tolerance_ps: float, limit: int) -> list[Window]:
-        """For each deadline the window that ``values`` violates most, at most ``limit`` of them, none found before.
+        """For each deadline the window that ``values`` violates most; of these at most ``limit``, none found before.
+
+        Windows that share most of their time say nearly the same, so the less violated of two such is left for another round.
 
         Parameters
         ----------
@@ -67,7 +72,7 @@ class WindowSeparator:
             if violation > tolerance_ps and (int(starts[best]), end) not in self._seen:
                 found.append((-violation, int(starts[best]), end))
         found.sort()
-        windows = [(start, end) for _, start, end in found[:limit]]
+        windows = _diverse([(start, end) for _, start, end in found], limit)
         self._seen.update(windows)
         return windows
 
@@ -97,3 +102,19 @@ class WindowSeparator:
                 constant = model.floor_until[end] - model.floor_until[start]
             rows.add(terms, upper=self._channels * constant)
         return rows
+
+
+def _diverse(windows: list[Window], limit: int) -> list[Window]:
+    """The first windows of a list, without those that overlap an earlier one by more than ``MOST_OVERLAP`` of their union."""
+    chosen: list[Window] = []
+    for start, end in windows:
+        if len(chosen) == limit:
+            break
+        # Counted in boundaries, of which even an empty window has one.
+        if all(
+            min(end, other_end) - max(start, other_start) + 1
+            <= MOST_OVERLAP * (max(end, other_end) - min(start, other_start) + 1)
+            for other_start, other_end in chosen
+        ):
+            chosen.append((start, end))
+    return chosen
