@@ -1,0 +1,131 @@
+"""The rooms of the package import only downwards, and importing the package is cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stowplan
+
+ROOT = Path(stowplan.__file__).parent
+
+#: Floor of each room; what is not listed is a base module, on the ground floor.
+FLOORS = {"models": 1, "hardware": 2, "frontends": 2, "learned_guidance": 3, "portfolio": 4, "cli": 5, "report": 5}
+
+
+def room(parts: tuple[str, ...]) -> str:
+    """Room of a module below ``stowplan``, "" for the package's own ``__init__``."""
+    return parts[0] if parts else ""
+
+
+def floor(name: str) -> int:
+    # The package itself only hands out what its rooms make, on demand: it stands on top of them all.
+    return 6 if not name else FLOORS.get(name, 0)
+
+
+def is_module(name: str) -> bool:
+    return (ROOT / name).is_dir() or (ROOT / f"{name}.py").exists()
+
+
+def imported(path: Path, parts: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
+    """(line, module below ``stowplan``) of every import of our own in a file, also of those inside functions."""
+    package = parts if path.name == "__init__.py" else parts[:-1]
+    found: list[tuple[int, tuple[str, ...]]] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, tuple(alias.name.split("."))) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = ("stowplan", *package[: len(package) - node.level + 1]) if node.level else ()
+            module = (*start, *(node.module.split(".") if node.module else ()))
+            # "from stowplan import files" names a module only in its list; any other name comes from the package itself.
+            names = [alias.name for alias in node.names if module == ("stowplan",) and is_module(alias.name)]
+            found += [(node.lineno, (*module, name)) for name in names] or [(node.lineno, module)]
+    return [(line, module[1:]) for line, module in found if module[0] == "stowplan"]
+
+
+def modules() -> list[tuple[Path, tuple[str, ...]]]:
+    result = []
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        result.append((path, parts[:-1] if parts[-1] == "__init__" else parts))
+    return result
+
+
+def test_imports_point_downwards() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {'.'.join(('stowplan', *target))}"
+        for path, parts in modules()
+        for line, target in imported(path, parts)
+        if floor(room(target)) > floor(room(parts)) and target
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_imports_the_package_itself() -> None:
+    """``import stowplan`` in a module would be a way around the floors."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}" for path, parts in modules() for line, target in imported(path, parts) if not target
+    ]
+    # The command line is a user of the package like any other.
+    assert not [place for place in wrong if not place.startswith(("cli", "report"))], wrong
+
+
+def test_the_check_sees_all_kinds_of_import(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(
+        "import stowplan.cli\nfrom stowplan import files\nfrom stowplan.portfolio.run import x\n"
+        "def f():\n    from ..models import y\n    from . import z\nimport numpy\n"
+    )
+    assert imported(path, ("hardware", "module")) == [
+        (1, ("cli",)),
+        (2, ("files",)),
+        (3, ("portfolio", "run")),
+        (5, ("models",)),
+        (6, ("hardware",)),
+    ]
+
+
+def test_verifier_stands_alone() -> None:
+    """The verifier shares no code with what it judges."""
+    allowed = {"problem", "plan", "violations", "_audit", "_replay"}
+    for name in ("verify", "_audit", "_replay", "violations"):
+        path = ROOT / "models" / "memory_mapping" / f"{name}.py"
+        for line, target in imported(path, ("models", "memory_mapping", name)):
+            is_own = target[:2] == ("models", "memory_mapping") and target[2] in allowed
+            assert is_own or target == ("errors",), f"{path}:{line} imports {target}"
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("module", ["stowplan", "stowplan.models.memory_mapping.verify"])
+def test_heavy_packages_wait(module: str) -> None:
+    heavy = {"torch", "ortools", "numpy", "scipy", "numba", "highspy", "pulp", "joblib", "matplotlib"}
+    loaded = run_python(f"import sys, {module}; print(*sys.modules)").split()
+    assert not heavy & set(loaded)
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import highspy; from ortools.sat.python import cp_model",
+        "from ortools.sat.python import cp_model; import highspy",
+        "import pulp; from ortools.sat.python import cp_model; import highspy",
+    ],
+)
+def test_solvers_share_a_process(imports: str) -> None:
+    """highspy 1.13 and later cannot share a process with ortools 9.15, in either order; both must also solve."""
+    solve = (
+        "\nmodel = cp_model.CpModel(); x = model.new_int_var(0, 9, 'x'); model.maximize(x)"
+        "\nsolver = cp_model.CpSolver(); solver.parameters.num_workers = 1; solver.solve(model)"
+        "\nhighs = highspy.Highs(); highs.silent(); y = highs.addVariable(lb=0, ub=9); highs.maximize(y)"
+        "\nprint(int(solver.objective_value), round(highs.getObjectiveValue()))"
+    )
+    assert run_python(imports + solve).split() == ["9", "9"]
