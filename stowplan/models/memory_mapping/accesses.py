@@ -112,7 +112,7 @@ class TensorAccesses:
         return access.is_pure_write and bool(self.residency.free[access.step])
 
     def is_dead(self, j: int) -> bool:
-        """Nothing is gained by being resident throughout gap ``j``: the tensor is never touched again, or overwritten afresh."""
+        """Nothing is gained by being resident throughout gap ``j``: it is never touched again, or overwritten afresh."""
         return j == len(self.accesses) or self.may_begin_by_write(j)
 
     def version_start(self, j: int) -> int:
@@ -123,8 +123,8 @@ class TensorAccesses:
     def copy_in_window(self, j: int, *, in_flight: bool = False) -> tuple[int, int] | None:
         """Earliest start and latest end of a copy-in that lands in gap ``j``, or None where it cannot.
 
-        Without ``in_flight`` it also starts in the gap. With it, it starts before: it passes over access ``j - 1``, which then is a
-        read served from slow memory, and it may start right after the content was written.
+        Without ``in_flight`` it also starts in the gap. With it, it starts before: it passes over access ``j - 1``, which
+        then is a read served from slow memory, and it may start right after the content was written.
         """
         if not self.may_copy or j == len(self.accesses) or self.is_dead(j):
             return None
@@ -140,7 +140,7 @@ class TensorAccesses:
         return (start, end) if start <= end else None
 
     def copy_out_window(self, j: int) -> tuple[int, int] | None:
-        """Earliest start and latest end of a copy of gap ``j``'s content out to slow memory, for use at or after access ``j``."""
+        """Earliest start and latest end of a copy-out of gap ``j``'s content, in time for access ``j``."""
         if not self.may_copy:
             return None
         start = int(self.copy.next[self.version_start(j)])
@@ -163,19 +163,19 @@ def access_sequences(problem: Problem) -> tuple[TensorAccesses, ...]:
     tree = _LoopTree(problem)
     copy = Boundaries(problem.horizon, problem.loops)
     result = []
-    for index, (tensor, accesses) in enumerate(zip(problem.tensors, found, strict=True)):
+    for index, (info, accesses) in enumerate(zip(problem.tensors, found, strict=True)):
         inner = -1
-        if accesses and not (tensor.is_input or tensor.is_output):
+        if accesses and not (info.is_input or info.is_output):
             inner = tree.innermost(accesses[0].step, accesses[-1].step)
         result.append(
             TensorAccesses(
                 tensor=index,
-                size=tensor.size,
+                size=info.size,
                 accesses=tuple(accesses),
-                is_input=tensor.is_input,
-                is_output=tensor.is_output,
+                is_input=info.is_input,
+                is_output=info.is_output,
                 may_copy=inner < 0,
-                uniform=problem.alias_rule == "uniform" and len(tensor.members) > 1,
+                uniform=problem.alias_rule == "uniform" and len(info.members) > 1,
                 horizon=problem.horizon,
                 residency=tree.boundaries(inner),
                 copy=copy,
@@ -210,7 +210,7 @@ class _LoopTree:
         return loop
 
     def boundaries(self, internal_to: int) -> Boundaries:
-        """Free boundaries for tensors whose innermost internal loop is ``internal_to``: that loop and those around it do not bind."""
+        """Free boundaries for tensors internal to this loop: it and those around it do not bind."""
         if internal_to not in self._boundaries:
             around = set()
             loop = internal_to

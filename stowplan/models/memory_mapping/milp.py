@@ -1,8 +1,8 @@
 """Lower bounds and fractional or integral assignments from the linear relaxation of memory mapping.
 
-The bound holds for every valid plan, in the stall mode of the problem. It scales to tens of thousands of uses, where the complete
-model (:mod:`~stowplan.models.memory_mapping.cpsat`) does not. What the relaxation says, and what it leaves out, stands in
-:mod:`~stowplan.models.memory_mapping.milp_model`.
+The bound holds for every valid plan, in the stall mode of the problem. It scales to tens of thousands of uses, where the
+complete model (:mod:`~stowplan.models.memory_mapping.cpsat`) does not. What the relaxation says, and what it leaves out, stands
+in :mod:`~stowplan.models.memory_mapping.milp_model`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def relaxation_bound(
     integer
         Afterwards solve the MILP too: a better bound, and an integral assignment.
     iteration_limit
-        Simplex iterations of each linear program (and nodes of the MILP). With it and no binding ``time_limit`` equal calls give equal results.
+        Simplex iterations of each linear program (and nodes of the MILP). With it, and a ``time_limit`` that does not bind,
+        equal calls give equal results.
     on_bound
         Called with every better bound, in ps.
     should_stop
@@ -89,8 +90,11 @@ def relaxation_bound(
         The problem's access sequences, where the caller has them.
     """
     search = _Search(problem, sequences, time_limit, seed, iteration_limit, on_bound, should_stop)
-    search.linear()
-    if integer and search.optimal:
+    if search.model.cost:
+        search.linear()
+    else:
+        search.optimal = True
+    if integer and search.values is not None:
         search.integral()
     return search.result()
 
@@ -117,7 +121,8 @@ class _Search:
             self._solver.set_option("mip_max_nodes", iteration_limit)
         self._gain = max(1, problem.all_slow_ps - self.model.floor_until[-1])
         self._tolerance_ps = WINDOW_TOLERANCE * max(1, problem.all_slow_ps)
-        self.bound = self.model.floor_until[-1]
+        # Without a column nothing can be gained, and the constant is the latency with everything slow.
+        self.bound = self.model.floor_until[-1] if self.model.cost else self.model.offset_ps
         self.values: FloatArray | None = None
         self.seconds = 0.0
         self.rounds = 0
@@ -160,6 +165,7 @@ class _Search:
             status = self._run()
             self._offer(self._solver.lp_bound())
             if status != highspy.HighsModelStatus.kOptimal:
+                self.values = None
                 return
             self.values = self._solver.values()
             is_last = self.rounds > 3 and self.bound - before < LEAST_PROGRESS * self._gain

@@ -35,15 +35,15 @@ def proven_bound(
 ) -> int:
     """Lower bound of the integer-valued objective, from row duals in its units (positive where the row's lower side binds).
 
-    Parameters are those of the problem in the module's text, of shapes ``[rows, columns]``, ``[rows]``, ``[rows]``, ``[columns]``,
-    ``[columns]``, ``[columns]``, ``[rows]``. All columns have finite bounds.
+    Parameters are those of the problem in the module's text: ``matrix`` of shape ``[rows, columns]``, ``row_lower``,
+    ``row_upper`` and ``duals`` of ``[rows]``, ``lower``, ``upper`` and ``cost`` of ``[columns]``. All columns have finite bounds.
     """
     unit = 1 << PRECISION
     usable = np.isfinite(duals) & ((duals <= 0) | (row_lower > -INFINITE)) & ((duals >= 0) | (row_upper < INFINITE))
     active = np.flatnonzero(usable & (duals != 0))
     multipliers = [round(value) for value in (duals[active] * float(unit)).tolist()]
     sides = np.where(duals > 0, row_lower, row_upper)[active].tolist()
-    total = sum(y * side for y, side in zip(multipliers, sides, strict=True))
+    total: int = sum(y * side for y, side in zip(multipliers, sides, strict=True))
     reduced = _reduced_costs(matrix[active], cost, multipliers, unit)
     for value, low, high in zip(reduced, lower.tolist(), upper.tolist(), strict=True):
         total += value * (low if value > 0 else high)

@@ -7,12 +7,13 @@ tensor it asks
   *in flight* over access ``j - 1``, which is then read from slow memory; begun by a pure write; preloaded;
 * ``out[m, j]``: the content that access ``m`` wrote fast is copied out in time for access ``j`` (or for the end).
 
-Every valid plan, once cleared of what is of no use in it (residencies and copies that serve nothing, copies that end before they must), gives values
-to the columns that satisfy all rows; so the least cost over the rows is a lower bound on the objective of every plan. Rows:
+Every valid plan, once cleared of what is of no use in it (residencies and copies that serve nothing, copies that end before
+they must), gives values to the columns that satisfy all rows; so the least cost over the rows is a lower bound on the objective of
+every plan. Rows:
 
 * capacity: the occupied units at each step, as a chain of differences between steps, which keeps the matrix sparse;
 * slow memory: who reads a tensor from it, or copies it in, finds the content valid;
-* time: steps one after the other with their latency and, where stalls are allowed, a wait before each;
+* time: the latency of each step and, where stalls are allowed, a wait at each boundary;
 * copy channels: rows over windows, made on demand (:mod:`~stowplan.models.memory_mapping.milp_windows`).
 
 What the relaxation leaves out: offsets, the order of copies, how long before its first use a copied tensor takes up space

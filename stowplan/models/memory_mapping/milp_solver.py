@@ -1,4 +1,4 @@
-"""HiGHS on a scaled copy of a relaxation: picoseconds and bytes become numbers near one, and duals come back exact enough to prove."""
+"""HiGHS on a scaled copy of a relaxation: picoseconds and bytes become numbers near one."""
 
 from __future__ import annotations
 
@@ -132,14 +132,15 @@ class ScaledHighs:
     def iterations(self) -> int:
         """Simplex and interior-point iterations of the last run."""
         info = self._highs.getInfo()
-        return max(0, info.simplex_iteration_count) + max(0, info.ipm_iteration_count)
+        return max(0, int(info.simplex_iteration_count)) + max(0, int(info.ipm_iteration_count))
 
     def values(self) -> FloatArray | None:
         """Values of the columns, in their own units; None where there is no solution."""
         solution = self._highs.getSolution()
         if not solution.value_valid:
             return None
-        return np.array(solution.col_value) * self._scale
+        values: FloatArray = np.array(solution.col_value, dtype=np.float64) * self._scale
+        return values
 
     def lp_bound(self) -> int | None:
         """Bound proven by the duals of the last LP; None where there are none."""
@@ -147,16 +148,14 @@ class ScaledHighs:
         if not solution.dual_valid:
             return None
         duals = np.array(solution.row_dual) * self._row_scale / self._objective_scale
-        bound = proven_bound(
-            self._matrix, self._row_lower, self._row_upper, self._lower, self._upper, self._cost, duals
-        )
+        bound = proven_bound(self._matrix, self._row_lower, self._row_upper, self._lower, self._upper, self._cost, duals)
         return bound + self._model.offset_ps
 
     def mip_bound(self) -> int | None:
         """Dual bound of the last MILP, less what HiGHS's tolerances may amount to; None where it has none.
 
-        Branch and bound leaves no certificate to check. HiGHS lets rows be violated by 1e-6 (scaled), and takes values within 1e-6 of an
-        integer for one; a millionth of the whole range of the objective is taken off for it.
+        Branch and bound leaves no certificate to check. HiGHS lets rows be violated by 1e-6 (scaled), and takes values within
+        1e-6 of an integer for one; a millionth of the whole range of the objective is taken off for it.
         """
         bound = self._highs.getInfo().mip_dual_bound
         if not np.isfinite(bound):
