@@ -53,11 +53,14 @@ class CopyEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Roofline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of the roofline cost model, :mod:`stowplan.hardware.costs.roofline`."""
+    """Parameters of the roofline, :mod:`stowplan.hardware.costs.roofline`; bandwidths are what one instruction draws."""
 
-    slow_bandwidth: BytesPerSecond
-    """What one instruction draws from slow memory."""
-    fast_bandwidth: BytesPerSecond
+    slow_read_bandwidth: BytesPerSecond
+    slow_write_bandwidth: BytesPerSecond
+    fast_read_bandwidth: BytesPerSecond
+    fast_write_bandwidth: BytesPerSecond
+    vector_bandwidth: BytesPerSecond
+    """What a step without a matrix product can read at most, from whichever memory."""
     compute: FlopsPerSecond
     elementwise: ElementsPerSecond
     overhead: Picoseconds
@@ -91,8 +94,11 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             ("copies.out_bandwidth", copies.out_bandwidth, 1),
             ("copies.channels", copies.channels, 1),
             ("copies.latency", copies.latency, 0),
-            ("roofline.slow_bandwidth", roofline.slow_bandwidth, 1),
-            ("roofline.fast_bandwidth", roofline.fast_bandwidth, 1),
+            ("roofline.slow_read_bandwidth", roofline.slow_read_bandwidth, 1),
+            ("roofline.slow_write_bandwidth", roofline.slow_write_bandwidth, 1),
+            ("roofline.fast_read_bandwidth", roofline.fast_read_bandwidth, 1),
+            ("roofline.fast_write_bandwidth", roofline.fast_write_bandwidth, 1),
+            ("roofline.vector_bandwidth", roofline.vector_bandwidth, 1),
             ("roofline.compute", roofline.compute, 1),
             ("roofline.elementwise", roofline.elementwise, 1),
             ("roofline.overhead", roofline.overhead, 0),

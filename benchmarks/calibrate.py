@@ -1,0 +1,120 @@
+"""Fit a target's roofline to the cycle estimates of a compiler, compare forms, and write the numbers to the target's file.
+
+    python benchmarks/calibrate.py --corpus ../shared/corpus                 # print the comparison and the fit
+    python benchmarks/calibrate.py --corpus ../shared/corpus --write FILE    # and replace [roofline] in FILE
+
+The corpus folder holds ``tpu_v4/NAME.hlo.txt.gz`` (before memory-space assignment) and, with ``estimated_cycles``,
+``tpu_v4_cycles/NAME.nomsa.hlo.txt.gz`` (all in slow memory) and ``tpu_v4_cycles/NAME.hlo.txt.gz`` (with the compiler's plan).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from stowplan import files
+from stowplan.errors import StowplanError
+from stowplan.hardware.costs import CycleTable, read_cycle_table
+from stowplan.hardware.costs.calibrate import (
+    FORMS,
+    Samples,
+    Scores,
+    collect,
+    fit,
+    held_out,
+    roofline_toml,
+    roofline_values,
+    score,
+    to_roofline,
+)
+from stowplan.hardware.frontends.hlo import read_program
+from stowplan.hardware.program import Program
+from stowplan.hardware.targets import decode_target, load_target
+
+_SUFFIX = ".nomsa.hlo.txt.gz"
+
+
+def read_corpus(corpus: Path) -> Samples:
+    """Every instruction with two estimates."""
+
+    def programs() -> Iterator[tuple[Program, CycleTable]]:
+        for slow in sorted((corpus / "tpu_v4_cycles").glob(f"*{_SUFFIX}")):
+            name = slow.name.removesuffix(_SUFFIX)
+            program = read_program(corpus / "tpu_v4" / f"{name}.hlo.txt.gz")
+            yield program, read_cycle_table(slow, slow.with_name(f"{name}.hlo.txt.gz"), program)
+
+    return collect(programs())
+
+
+def print_scores(label: str, scores: Scores) -> None:
+    print(
+        f"{label:30s} {scores.r2:6.3f} {scores.r2_log:6.3f} {scores.median_relative_error:6.3f} "
+        f"{scores.savings_correlation:6.3f} {scores.savings_ratio:6.2f} {scores.gain_error:6.3f}",
+        flush=True,
+    )
+
+
+def print_modules(scores: Scores) -> None:
+    print(
+        f"\n{'module':32s} {'steps':>5s} {'slow Mcycles':>12s} {'model':>6s} {'plan':>6s} {'gain':>6s} {'model':>6s} {'corr':>6s}"
+    )
+    for module in scores.modules:
+        print(
+            f"{module.name:32s} {module.instructions:5d} {module.estimated_slow / 1e6:10.3f} "
+            f"{module.modelled_slow / module.estimated_slow:7.2f} {module.modelled_planned / module.estimated_planned:6.2f} "
+            f"{module.estimated_slow / module.estimated_planned:9.2f} {module.modelled_slow / module.modelled_planned:6.2f} "
+            f"{module.savings_correlation:6.2f}"
+        )
+
+
+def write_roofline(path: Path, section: str) -> None:
+    """Replace the ``[roofline]`` section, which must be the file's last."""
+    head, found, _ = files.read_text(path).partition("[roofline]\n")
+    if not found:
+        raise SystemExit(f"{path}: found no [roofline] section, expected one at the end")
+    head = "\n".join(line for line in head.rstrip().splitlines() if not line.startswith("# Fitted by")) + "\n\n"
+    comment = "# Fitted by benchmarks/calibrate.py --write to XLA's estimated cycles; docs/costs.md has the figures.\n"
+    text = head + comment + section
+    decode_target(text.encode(), source=path)
+    files.write_atomic(path, text.encode())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "corpus")
+    parser.add_argument("--target", default="tpu-v4", help="target whose clock counts the cycles (default: %(default)s)")
+    parser.add_argument("--folds", type=int, default=5, help="folds of the held-out row, 0 for none (default: %(default)s)")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="target file to write the fitted [roofline] section to")
+    options = parser.parse_args()
+    samples = read_corpus(options.corpus)
+    target = load_target(options.target)
+    saved = samples.cycles[0] - samples.cycles[1]
+    print(
+        f"{len(samples.modules)} modules, {len(saved)} instructions with two estimates; "
+        f"the plan makes {(saved > 0).mean():.0%} of them faster, {(saved < 0).mean():.0%} slower\n"
+    )
+    print(f"{'form':30s} {'R2':>6s} {'log R2':>6s} {'median':>6s} {'saving':>6s} {'saving':>6s} {'gain':>6s}")
+    print(f"{'':30s} {'':6s} {'':6s} {'error':>6s} {'corr.':>6s} {'ratio':>6s} {'error':>6s}")
+    for name, form in FORMS.items():
+        print_scores(name, score(samples, form.predict(samples, fit(samples, form))))
+    if options.folds:
+        print_scores(f"sum, held out ({options.folds} folds)", score(samples, held_out(samples, options.folds)))
+    roofline = to_roofline(fit(samples), target.clock)
+    for label, numbers in (("sum, rounded", roofline), (f"{target.name} as it stands", target.roofline)):
+        scores = score(samples, FORMS["sum"].predict(samples, roofline_values(numbers, target.clock)))
+        print_scores(label, scores)
+        if numbers is roofline:
+            best = scores
+    print_modules(best)
+    print("\n" + roofline_toml(roofline), end="")
+    if options.write:
+        write_roofline(options.write, roofline_toml(roofline))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except StowplanError as error:
+        sys.exit(f"error: {error}")
