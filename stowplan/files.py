@@ -84,6 +84,20 @@ def read_bytes(path: str | Path, limit: int = MAX_TEXT_BYTES) -> bytes:
     return data
 
 
+def is_json(path: str | Path) -> bool:
+    """Whether a plain or gzip file begins like a JSON object; False where it cannot be read."""
+    try:
+        with open(path, "rb") as stream:
+            if stream.read(2) != b"\x1f\x8b":
+                stream.seek(0)
+                return stream.read(64).lstrip()[:1] == b"{"
+            stream.seek(0)
+            with gzip.GzipFile(fileobj=stream) as unpacked:
+                return unpacked.read(64).lstrip()[:1] == b"{"
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
 def read_text(path: str | Path, limit: int = MAX_TEXT_BYTES) -> str:
     """Content of a plain or gzip UTF-8 file; raises :class:`InputError` as :func:`read_bytes` does."""
     data = read_bytes(path, limit)
@@ -132,7 +146,7 @@ def decode(data: bytes, kind: type[T], *, format_name: str, version: int, source
 
 def peek_format(data: bytes) -> str | None:
     """The ``format`` of a JSON file of ours, or None where it is not one."""
-    if data[:1] != b"{":
+    if data.lstrip()[:1] != b"{":
         return None
     try:
         return msgspec.json.decode(data, type=_Head).format

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
+
+import msgspec
 
 from stowplan import files
 from stowplan.errors import UsageError
+from stowplan.hardware.program import Program
+from stowplan.models.memory_mapping.problem import Stalls
 from stowplan.portfolio import registry
+
+
+class Opened(NamedTuple):
+    """A problem, and the program it was made of where it came from a front end."""
+
+    problem: Any
+    program: Program | None
 
 
 def read(
@@ -41,32 +52,31 @@ def read(
     UsageError
         A target where none belongs, or none where one is needed.
     """
-    data = files.read_bytes(path)
-    problem = registry.decode_problem(data, path)
+    return open_input(path, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles).problem
+
+
+def open_input(
+    path: str | Path,
+    target: str | Path | None = None,
+    *,
+    capacity: int | None = None,
+    cost_model: str | None = None,
+    stalls: str | None = None,
+    cycles: tuple[str | Path, str | Path] | None = None,
+) -> Opened:
+    """As :func:`read`, with the program beside the problem."""
+    if stalls is not None and stalls not in get_args(Stalls):
+        raise UsageError(f"found stalls {stalls!r}, expected one of {', '.join(get_args(Stalls))}")
+    # A problem file says what it is in its first bytes; a program is read by its own front end.
+    problem = registry.decode_problem(files.read_bytes(path), path) if files.is_json(path) else None
     if problem is not None:
         if target is not None or cost_model is not None or cycles is not None:
             raise UsageError(f"{path} is a problem already: target and cost model were fixed when it was made")
-        return _override(problem, capacity, stalls)
+        changes = {name: value for name, value in (("capacity", capacity), ("stalls", stalls)) if value is not None}
+        return Opened(msgspec.structs.replace(problem, **changes) if changes else problem, None)
     if target is None:
         raise UsageError(f"{path} is a compiled program: name a target for it (stowplan targets lists them)")
-    return _from_program(path, target, capacity, cost_model, stalls, cycles)
 
-
-def _override(problem: Any, capacity: int | None, stalls: str | None) -> Any:
-    import msgspec
-
-    changes = {name: value for name, value in (("capacity", capacity), ("stalls", stalls)) if value is not None}
-    return msgspec.structs.replace(problem, **changes) if changes else problem
-
-
-def _from_program(
-    path: str | Path,
-    target: str | Path,
-    capacity: int | None,
-    cost_model: str | None,
-    stalls: str | None,
-    cycles: tuple[str | Path, str | Path] | None,
-) -> Any:
     from stowplan.hardware.costs import make_problem
     from stowplan.hardware.frontends.hlo import read_program
     from stowplan.hardware.targets import load_target
@@ -79,4 +89,4 @@ def _from_program(
         from stowplan.hardware.costs.cycles import read_cycle_table
 
         options["cycles"] = read_cycle_table(cycles[0], cycles[1], program)
-    return make_problem(program, machine, **options)
+    return Opened(make_problem(program, machine, **options), program)

@@ -1,0 +1,69 @@
+"""Progress of a run on standard error: one live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from stowplan.portfolio.runner import Progress
+from stowplan.result import format_ps
+
+
+class ProgressPrinter:
+    """Shows incumbent, bound and gap as they change; use as a context manager.
+
+    Parameters
+    ----------
+    quiet
+        Show nothing.
+    every
+        Seconds between two plain lines, at least.
+    """
+
+    def __init__(self, quiet: bool = False, every: float = 1.0):
+        self._quiet = quiet
+        self._every = every
+        self._live = not quiet and sys.stderr.isatty()
+        self._last = -every
+        self._pending: str | None = None
+        self._status: object | None = None
+
+    def __enter__(self) -> ProgressPrinter:
+        if self._live:
+            from rich.console import Console
+
+            status = Console(stderr=True).status("starting")
+            status.start()
+            self._status = status
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._status is not None:
+            self._status.stop()  # type: ignore[attr-defined]
+        elif self._pending is not None:
+            print(self._pending, file=sys.stderr)
+
+    def __call__(self, progress: Progress) -> None:
+        """Show one improvement."""
+        if self._quiet:
+            return
+        line = _line(progress)
+        if self._status is not None:
+            self._status.update(line)  # type: ignore[attr-defined]
+            return
+        now = time.monotonic()
+        if now - self._last >= self._every:
+            print(line, file=sys.stderr)
+            self._last, self._pending = now, None
+        else:
+            self._pending = line
+
+
+def _line(progress: Progress) -> str:
+    objective = "no plan yet" if progress.objective is None else format_ps(progress.objective)
+    bound = "no bound" if progress.bound is None else f"bound {format_ps(progress.bound)}"
+    gap = ""
+    if progress.objective and progress.bound is not None:
+        gap = f", gap {max(0.0, 1 - progress.bound / progress.objective):.2%}"
+    return f"[{progress.seconds:6.1f} s] {objective}, {bound}{gap} ({progress.source})"
