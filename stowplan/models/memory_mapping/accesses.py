@@ -115,10 +115,23 @@ class TensorAccesses:
         """Nothing is gained by being resident throughout gap ``j``: it is never touched again, or overwritten afresh."""
         return j == len(self.accesses) or self.may_begin_by_write(j)
 
+    def is_tied(self, j: int) -> bool:
+        """Access ``j`` lies in a loop that writes the tensor from outside: all its uses there are fast, or all slow."""
+        first, last = j, j
+        while self.is_glued(first):
+            first -= 1
+        while self.is_glued(last + 1):
+            last += 1
+        return first < last and any(access.write is not None for access in self.accesses[first : last + 1])
+
     def version_start(self, j: int) -> int:
         """First boundary of the content that gap ``j`` holds: right after its last write, or 0."""
         write = self.last_write[j]
         return self.accesses[write].step + 1 if write >= 0 else 0
+
+    def next_write(self, j: int) -> int:
+        """First write access at or after access ``j``; the number of accesses where there is none."""
+        return next((n for n in range(j, len(self.accesses)) if self.accesses[n].write is not None), len(self.accesses))
 
     def copy_in_window(self, j: int, *, in_flight: bool = False) -> tuple[int, int] | None:
         """Earliest start and latest end of a copy-in that lands in gap ``j``, or None where it cannot.

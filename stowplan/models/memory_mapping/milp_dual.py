@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from stowplan.models.memory_mapping.milp_latency import INFINITE
+from stowplan.models.memory_mapping.latency import INFINITE
 
 #: Duals are rounded to multiples of ``2 ** -PRECISION``.
 PRECISION = 40
@@ -36,7 +36,7 @@ def proven_bound(
     """Lower bound of the integer-valued objective, from row duals in its units (positive where the row's lower side binds).
 
     Parameters are those of the problem in the module's text: ``matrix`` of shape ``[rows, columns]``, ``row_lower``,
-    ``row_upper`` and ``duals`` of ``[rows]``, ``lower``, ``upper`` and ``cost`` of ``[columns]``. All columns have finite bounds.
+    ``row_upper`` and ``duals`` of ``[rows]``, ``lower``, ``upper`` and ``cost`` of ``[columns]``. Columns have finite bounds.
     """
     unit = 1 << PRECISION
     usable = np.isfinite(duals) & ((duals <= 0) | (row_lower > -INFINITE)) & ((duals >= 0) | (row_upper < INFINITE))

@@ -8,8 +8,8 @@ tensor it asks
 * ``out[m, j]``: the content that access ``m`` wrote fast is copied out in time for access ``j`` (or for the end).
 
 Every valid plan, once cleared of what is of no use in it (residencies and copies that serve nothing, copies that end before
-they must), gives values to the columns that satisfy all rows; so the least cost over the rows is a lower bound on the objective of
-every plan. Rows:
+they must), gives values to the columns that satisfy all rows; so the least cost over the rows is a lower bound on the objective
+of every plan. Rows:
 
 * capacity: the occupied units at each step, as a chain of differences between steps, which keeps the matrix sparse;
 * slow memory: who reads a tensor from it, or copies it in, finds the content valid;
@@ -30,7 +30,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
-from stowplan.models.memory_mapping.milp_latency import INFINITE, step_latencies
+from stowplan.models.memory_mapping.latency import INFINITE, Savings
 from stowplan.models.memory_mapping.problem import Problem
 
 IntArray = npt.NDArray[np.int64]
@@ -134,8 +134,7 @@ class RelaxationModel:
         self._occupancy = Rows()
         self._events: list[tuple[int, int, int]] = []
         self._preloads: list[int] = []
-        self._latency = step_latencies(problem)
-        self._find_savings()
+        self.savings = Savings(problem)
         for sequence in self.sequences:
             _TensorColumns(self, sequence).build()
         if len(self._preloads) > problem.max_preloads:
@@ -155,10 +154,6 @@ class RelaxationModel:
         """Add a row; a column may appear in ``terms`` several times."""
         self.rows.add(terms, lower, upper)
 
-    def is_candidate(self, sequence: TensorAccesses) -> bool:
-        """Whether the tensor may gain anything from fast memory and fits there."""
-        return sequence.size <= self.problem.capacity and self._useful[sequence.tensor] and len(sequence) > 0
-
     def occupy(self, columns: Terms, size: int, start: int, end: int) -> None:
         """The columns, where 1, occupy ``size`` bytes during the steps ``[start, end)``."""
         if start >= end:
@@ -168,21 +163,9 @@ class RelaxationModel:
             self._events.append((start, column, units))
             self._events.append((end, column, -units))
 
-    def is_never_slower(self, use: int) -> bool:
-        """Whether serving the use from fast memory never makes its step slower."""
-        return self._never_loses[use]
-
     def offer_preload(self, column: int) -> None:
         """Count the column among the preloads."""
         self._preloads.append(column)
-
-    def _find_savings(self) -> None:
-        self._useful = [False] * len(self.problem.tensors)
-        self._never_loses: list[bool] = []
-        for step, latency in zip(self.problem.steps, self._latency, strict=True):
-            for place, use in enumerate(step.uses):
-                self._never_loses.append(latency.never_loses(place))
-                self._useful[use.tensor] |= latency.may_gain(place)
 
     def _add_capacity(self) -> None:
         by_step: dict[int, dict[int, int]] = {}
@@ -206,7 +189,7 @@ class RelaxationModel:
         self.step_terms: list[tuple[int, list[tuple[int, int]]]] = []
         """For each step: constant, and terms, of ``weight * latency`` in ps."""
         numbers = 0
-        for step, latency in zip(problem.steps, self._latency, strict=True):
+        for step, latency in zip(problem.steps, self.savings.latencies, strict=True):
             fast = self.fast[numbers : numbers + len(step.uses)]
             numbers += len(step.uses)
             self.step_terms.append(latency.add_to(self, fast, step.weight))
@@ -272,7 +255,7 @@ class _TensorColumns:
         model, sequence = self.model, self.sequence
         model.access.append(self.columns)
         model.out.append(self.out)
-        if not model.is_candidate(sequence):
+        if not model.savings.is_candidate(sequence):
             return
         if sequence.uniform:
             self.uniform = model.column(1)
@@ -328,21 +311,11 @@ class _TensorColumns:
         here, access = self.columns[j], self.sequence.accesses[j]
         here.fast = here.landed
         model = self.model
-        if access.write is None and access.read is not None and here.landed and self.uniform < 0 and not self._is_tied(j):
-            if model.is_never_slower(access.read):
-                return
+        is_free = bool(here.landed) and access.write is None and self.uniform < 0 and not self.sequence.is_tied(j)
+        if is_free and access.read is not None and not model.savings.never_loses(access.read):
             column = model.column(1)
             here.fast = (column,)
             model.rows.add([(column, 1), *((part, -1) for part in here.landed)], upper=0)
-
-    def _is_tied(self, j: int) -> bool:
-        """Access ``j`` lies in a loop that writes the tensor from outside: all uses in it go together."""
-        sequence, first, last = self.sequence, j, j
-        while sequence.is_glued(first):
-            first -= 1
-        while last + 1 < len(sequence) and sequence.is_glued(last + 1):
-            last += 1
-        return first < last and any(access.write is not None for access in sequence.accesses[first : last + 1])
 
     def _occupy(self, j: int) -> None:
         model, sequence, here = self.model, self.sequence, self.columns[j]

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from stowplan.models.memory_mapping.latency import INFINITE
 from stowplan.models.memory_mapping.milp_dual import proven_bound
-from stowplan.models.memory_mapping.milp_latency import INFINITE
 from stowplan.models.memory_mapping.milp_model import RelaxationModel, Rows
 
 FloatArray = npt.NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""Latency of steps as linear terms over "this use is fast", never above the true latency.
+"""Latency of steps, reduced to what matters, and as linear terms over "this use is fast" that never exceed it.
 
 The largest of several affine pieces is bounded by each of them: exact for 0/1 values wherever latency is minimised. A table is
 bounded by its convex hull where it is short, and otherwise by affine functions that lie under all of its entries.
@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from stowplan.models.memory_mapping.accesses import TensorAccesses
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step
 
 #: Bound of a row that has none on this side: far beyond any sum of picoseconds or bytes, and safe in 64 bits.
@@ -113,9 +114,29 @@ class StepLatency:
         return 0, [(column, weight * value) for column, value in zip(hull, table, strict=True) if value]
 
 
-def step_latencies(problem: Problem) -> list[StepLatency]:
-    """Latency of every step."""
-    return [StepLatency.of(step) for step in problem.steps]
+class Savings:
+    """What fast memory can save: latencies of all steps, and what they say of uses and tensors."""
+
+    def __init__(self, problem: Problem):
+        self._capacity = problem.capacity
+        self.latencies = [StepLatency.of(step) for step in problem.steps]
+        self._never_loses: list[bool] = []
+        self._may_gain = [False] * len(problem.tensors)
+        for step, latency in zip(problem.steps, self.latencies, strict=True):
+            for place, use in enumerate(step.uses):
+                self._never_loses.append(latency.never_loses(place))
+                self._may_gain[use.tensor] |= latency.may_gain(place)
+
+    def never_loses(self, use: int) -> bool:
+        """Whether the step of this use runs no slower with it fast, whatever its other uses do."""
+        return self._never_loses[use]
+
+    def is_candidate(self, sequence: TensorAccesses) -> bool:
+        """Whether the tensor fits into fast memory and some step may gain from it.
+
+        Any other tensor may as well stay in slow memory: no step gets slower, and its copies and its place are saved.
+        """
+        return sequence.size <= self._capacity and self._may_gain[sequence.tensor]
 
 
 def marginals(table: Sequence[int], bit: int) -> list[int]:
