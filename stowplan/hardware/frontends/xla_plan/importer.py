@@ -1,4 +1,4 @@
-"""From XLA's decisions to a plan of ours, as faithful as the rules allow.
+"""XLA's own plan as a plan of ours, as faithful as the rules allow, and a report of what became of it on the way.
 
 What the rules of ``docs/memory-mapping.md`` cannot express is dropped: the uses that stay would serve become slow, which is
 always possible, and the result says what was dropped and why.
@@ -6,32 +6,21 @@ always possible, and the result says what was dropped and why.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from pathlib import Path
 
 import msgspec
 
 from stowplan.errors import InputError, UsageError, VerificationError
-from stowplan.hardware.frontends.hlo import HloModule, read_module
+from stowplan.hardware.frontends.hlo import read_module
 from stowplan.hardware.frontends.xla_plan.offsets import find_offsets, read_offsets
-from stowplan.hardware.frontends.xla_plan.trace import Source, Stay, Trace
+from stowplan.hardware.frontends.xla_plan.settle import Dropped, Home, Settlement
+from stowplan.hardware.frontends.xla_plan.trace import Source, Trace
 from stowplan.hardware.program import Program
 from stowplan.hardware.simulator import simulate
-from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.memory_mapping.plan import Copy, Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import Violation, verify
-
-
-class Dropped(msgspec.Struct, frozen=True):
-    """A stay in fast memory that the plan does not have."""
-
-    tensor: str
-    size: int
-    """Bytes of the tensor."""
-    traffic: int
-    """Bytes of the uses it would have served, over all runs."""
-    reason: str
 
 
 class ImportedPlan(msgspec.Struct, frozen=True):
@@ -43,13 +32,15 @@ class ImportedPlan(msgspec.Struct, frozen=True):
     delayed: int
     """Of these, how many begin later than their first slice, because their place is not free before."""
     postponed: int
-    """Other copies that begin later than XLA has them, because the tensor's stay before is not over."""
+    """Other copies in that begin later than XLA has them, because the tensor's stay before is not over."""
+    advanced: int
+    """Stays whose copy out begins earlier than XLA has it, so that their place is free in time."""
     moved: int
-    """Stays at another offset than XLA's, because XLA has them take the place of an operand of the same step."""
+    """Stays at another offset than XLA's, which reuses their place within a step."""
     mixed_reads: int
     """Reads of a tensor from both memories at once, taken as slow."""
     idle: int
-    """Stays that serve no use at all, left out."""
+    """Copies in that serve no use, left out: XLA fetches the next run's preload at the end of the program."""
     replaced: tuple[str, ...]
     """Steps of the program that XLA replaced by copies of its own."""
     foreign: tuple[str, ...]
@@ -57,6 +48,7 @@ class ImportedPlan(msgspec.Struct, frozen=True):
     homeless: tuple[str, ...]
     """Values in fast memory that are no tensor of the program."""
     dropped: tuple[Dropped, ...]
+    """Stays in fast memory that the plan does not have."""
 
     @property
     def preloads(self) -> int:
@@ -66,19 +58,16 @@ class ImportedPlan(msgspec.Struct, frozen=True):
     @property
     def notes(self) -> tuple[str, ...]:
         """What differs from what XLA does, for people to read; one line each."""
-        lines = []
-        if self.preloads:
-            lines.append(f"{self.preloads} tensors are in fast memory before the program starts (cross-program prefetch)")
-        if self.sliced:
-            lines.append(f"{self.sliced} sliced copies merged, {self.delayed} of them begin later than their first slice")
-        if self.postponed:
-            lines.append(f"{self.postponed} copies begin later, when the tensor's stay before is over")
-        if self.moved:
-            lines.append(f"{self.moved} stays at other offsets: XLA has them take the place of an operand of the same step")
-        if self.mixed_reads:
-            lines.append(f"{self.mixed_reads} reads of one tensor from both memories taken as slow")
-        if self.idle:
-            lines.append(f"{self.idle} stays in fast memory without any use left out")
+        counts = (
+            (self.preloads, "tensors in fast memory before the program starts (cross-program prefetch)"),
+            (self.sliced, f"sliced copies merged, {self.delayed} of them begin later than their first slice"),
+            (self.postponed, "copies in begin later, when the tensor's stay before is over"),
+            (self.advanced, "copies out begin earlier, so that their place is free in time"),
+            (self.moved, "stays at other offsets, where XLA reuses a place within a step"),
+            (self.mixed_reads, "reads of one tensor from both memories taken as slow"),
+            (self.idle, "copies that serve no use left out (the next run's preload)"),
+        )
+        lines = [f"{count} {what}" for count, what in counts if count]
         for names, what in (
             (self.replaced, "steps replaced by copies of XLA's own"),
             (self.foreign, "instructions of XLA's own"),
@@ -88,10 +77,8 @@ class ImportedPlan(msgspec.Struct, frozen=True):
                 lines.append(f"{len(names)} {what}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}")
         for reason, count in Counter(item.reason for item in self.dropped).most_common():
             same = [item for item in self.dropped if item.reason == reason]
-            lines.append(
-                f"{count} stays dropped, {sum(item.size for item in same)} bytes that serve "
-                f"{sum(item.traffic for item in same)} bytes of traffic: {reason}"
-            )
+            size, traffic = sum(item.size for item in same), sum(item.traffic for item in same)
+            lines.append(f"{count} stays of {size} bytes dropped, with {traffic} bytes of traffic: {reason}")
         return tuple(lines)
 
 
@@ -125,229 +112,77 @@ def import_xla_plan(
     module = read_module(plan_path)
     placements = read_offsets(find_offsets(plan_path) if offsets_path is None else offsets_path)
     try:
-        return _Importer(problem, _traced(program, module, placements)).result()
+        if not module.is_scheduled:
+            raise InputError("found a module without is_scheduled=true, expected a scheduled one", place="line 1")
+        trace = Trace(program, module, placements)
     except InputError as error:
         raise error.within(plan_path) from error
+    settlement = Settlement(problem, trace)
+    plan = _valid_plan(problem, settlement)
+    homes = settlement.homes
+    return ImportedPlan(
+        plan=plan,
+        sliced=sum(home.is_sliced for home in homes),
+        delayed=sum(home.is_sliced and home.start > home.stay.starts[0] for home in homes),
+        postponed=sum(not home.is_sliced and home.start > home.stay.starts[0] for home in homes),
+        advanced=settlement.advanced,
+        moved=settlement.moved,
+        mixed_reads=trace.mixed_reads,
+        idle=settlement.idle,
+        replaced=tuple(trace.replaced),
+        foreign=tuple(trace.foreign),
+        homeless=tuple(trace.homeless),
+        dropped=tuple(settlement.dropped),
+    )
 
 
-def _traced(program: Program, module: HloModule, placements: dict[str, tuple[int, int]]) -> Trace:
-    if not module.is_scheduled:
-        raise InputError("found a module without is_scheduled=true, expected a scheduled one", place="line 1")
-    return Trace(program, module, placements)
+def _valid_plan(problem: Problem, settlement: Settlement) -> Plan:
+    """The plan of all homes, without those the verifier objects to."""
+    while True:
+        homes = sorted(settlement.homes, key=lambda home: (home.start, home.tensor))
+        plan, owners = _plan(problem, homes)
+        found = verify(problem, plan)
+        if found.ok:
+            return plan
+        guilty: dict[int, str] = {}
+        for violation in found.violations:
+            for place in _blamed(violation, homes, owners):
+                guilty.setdefault(place, f"breaks the rule {violation.code}")
+        if not guilty:
+            raise VerificationError(f"XLA's plan cannot be made valid: {found.violations[0].message}")
+        for place, reason in sorted(guilty.items()):
+            settlement.drop(homes[place], reason)
 
 
-class _Home:
-    """A stay on its way to a residency: ``start`` and ``end`` may move, ``tensor`` is known."""
-
-    def __init__(self, stay: Stay, tensor: int, end: int, traffic: int):
-        self.stay = stay
-        self.tensor = tensor
-        self.start = stay.starts[0]
-        self.end = end
-        self.low = stay.offset
-        self.high = stay.offset + stay.size
-        self.traffic = traffic
+def _blamed(violation: Violation, homes: list[Home], owners: list[int]) -> set[int]:
+    """Places of the homes that a violation is about; ``homes`` are in the order of the plan's residencies."""
+    blamed = set(violation.residencies) | {owners[copy] for copy in violation.copies}
+    uses = set(violation.uses)
+    if not blamed and uses:
+        blamed = {place for place, home in enumerate(homes) if home.uses & uses}
+    if not blamed and violation.tensor is not None:
+        blamed = {place for place, home in enumerate(homes) if home.tensor == violation.tensor}
+    return blamed
 
 
-class _Importer:
-    """Stays of a trace on their way to a valid plan."""
-
-    def __init__(self, problem: Problem, trace: Trace):
-        self.problem = problem
-        self.trace = trace
-        self.delayed = 0
-        self.postponed = 0
-        self.idle = 0
-        self.moved = 0
-        self.dropped: list[Dropped] = []
-        self.use_bytes = [use.bytes * step.weight for step in problem.steps for use in step.uses]
-        self.span = self._spans()
-        self.homes: list[_Home] = []
-        for stay in trace.stays:
-            if stay.merged is None:
-                self._admit(stay)
-        self.homes.sort(key=lambda home: (home.start, home.stay.sequence))
-        self._delay_copies()
-        self._settle_overlaps()
-
-    def result(self) -> ImportedPlan:
-        plan = self._valid_plan()
-        trace = self.trace
-        sliced = [home for home in self.homes if home.stay.source is Source.COPIED and len(home.stay.starts) > 1]
-        return ImportedPlan(
-            plan=plan,
-            sliced=len(sliced),
-            delayed=sum(home.start > home.stay.starts[0] for home in sliced),
-            postponed=sum(home.start > home.stay.starts[0] for home in self.homes if len(home.stay.starts) == 1),
-            moved=self.moved,
-            mixed_reads=trace.mixed_reads,
-            idle=self.idle,
-            replaced=tuple(trace.replaced),
-            foreign=tuple(trace.foreign),
-            homeless=tuple(trace.homeless),
-            dropped=tuple(self.dropped),
-        )
-
-    def _spans(self) -> list[tuple[int, int]]:
-        """Steps ``[first, last + 1)`` that use each tensor; the whole program for inputs and outputs."""
-        horizon = self.problem.horizon
-        spans = [(0, horizon) if tensor.is_input or tensor.is_output else (horizon, 0) for tensor in self.problem.tensors]
-        for number, step in enumerate(self.problem.steps):
-            for use in step.uses:
-                first, end = spans[use.tensor]
-                spans[use.tensor] = (min(first, number), max(end, number + 1))
-        return spans
-
-    def _admit(self, stay: Stay) -> None:
-        tensor = stay.tensor
-        traffic = sum(self.use_bytes[use] for use in stay.uses)
-        if not stay.uses and not stay.evictions:
-            self.idle += 1
-            return
-        if tensor is None:
-            self.dropped.append(Dropped("unknown", stay.size, traffic, "no tensor of the program"))
-            return
-        end = stay.end
-        for eviction in stay.evictions:
-            if eviction.start == eviction.end:  # the place must not be taken before it is read
-                end = max(end, eviction.end + 1)
-        home = _Home(stay, tensor, self._past_loops(tensor, stay.starts[0], end), traffic)
-        if stay.size != self.problem.tensors[tensor].size:
-            self._drop(home, "another size than the program's tensor")
-        elif stay.fault is not None:
-            self._drop(home, stay.fault)
-        else:
-            self.homes.append(home)
-
-    def _past_loops(self, tensor: int, start: int, end: int) -> int:
-        """What a loop uses from outside stays until the loop is done."""
-        first, last = self.span[tensor]
-        moved = True
-        while moved:
-            moved = False
-            for loop in self.problem.loops:
-                outside = first < loop.start or loop.end < last
-                if outside and loop.start < end < loop.end:
-                    end, moved = loop.end, True
-        return end
-
-    def _drop(self, home: _Home, reason: str) -> None:
-        self.dropped.append(Dropped(self.problem.tensors[home.tensor].name, home.high - home.low, home.traffic, reason))
-
-    # Time and place
-
-    def _delay_copies(self) -> None:
-        """Copies start when their place is free, and when the tensor's stay before is over.
-
-        XLA takes the place of a sliced copy piece by piece, as its slices start; a copy of ours needs it at once.
-        """
-        by_end = sorted(self.homes, key=lambda home: home.end)
-        ends = [home.end for home in by_end]
-        for home in self.homes:
-            stay = home.stay
-            if stay.source is not Source.COPIED:
-                continue
-            latest = max(stay.starts[-1], min(stay.arrived, home.end - 1))
-            for other in by_end[bisect_right(ends, home.start) : bisect_right(ends, latest)]:
-                if other is home:
-                    continue
-                in_place = other.low < home.high and home.low < other.high and other.end <= stay.starts[-1]
-                if in_place or other.tensor == home.tensor:
-                    home.start = max(home.start, other.end)
-
-    def _settle_overlaps(self) -> None:
-        """Move what wants bytes that are taken, or else drop what serves less traffic.
-
-        XLA lets a result take the place of an operand that is read for the last time. Our rules do not: for the duration of
-        that step both need a place.
-        """
-        kept: list[_Home] = []
-        active: list[_Home] = []
-        for home in sorted(self.homes, key=lambda home: home.start):
-            active = [other for other in active if other.end > home.start]
-            rivals = [other for other in active if other.low < home.high and home.low < other.high]
-            if rivals and not self._move(home):
-                stuck = [rival for rival in rivals if not self._move(rival)]
-                if sum(rival.traffic for rival in stuck) >= home.traffic:
-                    stuck = [home]
-                for loser in stuck:
-                    self._drop(loser, "its place is taken, and no other is free")
-                    self.homes.remove(loser)
-                kept = [other for other in kept if other not in stuck]
-                active = [other for other in active if other not in stuck]
-                if home in stuck:
-                    continue
-            active.append(home)
-            kept.append(home)
-
-    def _move(self, home: _Home) -> bool:
-        """Put a stay at the lowest place that is free for as long as it takes; whether there is one."""
-        size = home.high - home.low
-        low = 0
-        for other in sorted(self.homes, key=lambda other: other.low):
-            if other is not home and other.start < home.end and home.start < other.end:
-                if other.low - low >= size:
-                    break
-                low = max(low, -(-other.high // self.problem.alignment) * self.problem.alignment)
-        if low + size > self.problem.capacity:
-            return False
-        home.low, home.high = low, low + size
-        self.moved += 1
-        return True
-
-    # The plan
-
-    def _valid_plan(self) -> Plan:
-        while True:
-            order, plan = self._plan()
-            found = verify(self.problem, plan)
-            if found.ok:
-                return plan
-            guilty: dict[int, str] = {}
-            for violation in found.violations:
-                for place in self._blamed(violation, plan, order):
-                    guilty.setdefault(place, f"breaks the rule {violation.code}")
-            if not guilty:
-                raise VerificationError(f"XLA's plan cannot be made valid: {found.violations[0].message}")
-            for place, reason in sorted(guilty.items()):
-                self._drop(self.homes[place], reason)
-            self.homes = [home for place, home in enumerate(self.homes) if place not in guilty]
-
-    def _blamed(self, violation: Violation, plan: Plan, order: list[int]) -> set[int]:
-        """Places in ``homes`` (and so in the plan's residencies) of what a violation is about."""
-        blamed = set(violation.residencies)
-        blamed |= {order[copy] for copy in violation.copies}
-        uses = set(violation.uses)
-        if uses:
-            blamed |= {place for place, home in enumerate(self.homes) if home.stay.uses & uses}
-        if not blamed and violation.tensor is not None:
-            blamed = {place for place, home in enumerate(self.homes) if home.tensor == violation.tensor}
-        return blamed
-
-    def _plan(self) -> tuple[list[int], Plan]:
-        """The plan of all homes, and for each of its copies the home it belongs to."""
-        self.homes.sort(key=lambda home: (home.start, home.tensor))
-        copies: list[tuple[int, int, int, Copy]] = []
-        for place, home in enumerate(self.homes):
-            stay = home.stay
-            if stay.source is Source.COPIED:
-                copies.append((home.start, stay.sequence, place, Copy(home.tensor, "in", home.start, stay.arrived)))
-            copies += [
-                (eviction.start, eviction.sequence, place, Copy(home.tensor, "out", eviction.start, eviction.end))
-                for eviction in stay.evictions
-            ]
-        copies.sort(key=lambda item: item[:2])
-        plan = Plan(
-            problem=self.problem.digest,
-            objective_ps=0,
-            residencies=tuple(
-                Residency(home.tensor, home.start, home.end, home.low, home.stay.source is Source.PRELOADED)
-                for home in self.homes
-            ),
-            copies=tuple(item[3] for item in copies),
-            fast_uses=tuple(sorted({use for home in self.homes for use in home.stay.uses})),
-            program=self.problem.name,
-            target=self.problem.target,
-        )
-        plan = msgspec.structs.replace(plan, objective_ps=simulate(self.problem, plan).total_ps)
-        return [item[2] for item in copies], plan
+def _plan(problem: Problem, homes: list[Home]) -> tuple[Plan, list[int]]:
+    """The plan of all homes, and for each of its copies the place of its home."""
+    queue: list[tuple[int, int, int, Copy]] = []
+    for place, home in enumerate(homes):
+        if home.stay.source is Source.COPIED:
+            queue.append((home.start, home.stay.sequence, place, Copy(home.tensor, "in", home.start, home.stay.arrived)))
+        queue += [
+            (copy.start, copy.sequence, place, Copy(home.tensor, "out", copy.start, copy.end)) for copy in home.copies_out
+        ]
+    queue.sort(key=lambda item: item[:2])
+    plan = Plan(
+        problem=problem.digest,
+        objective_ps=0,
+        residencies=tuple(home.residency() for home in homes),
+        copies=tuple(copy for *_, copy in queue),
+        fast_uses=tuple(sorted({use for home in homes for use in home.uses})),
+        program=problem.name,
+        target=problem.target,
+    )
+    plan = msgspec.structs.replace(plan, objective_ps=simulate(problem, plan).total_ps)
+    return plan, [place for _, _, place, _ in queue]

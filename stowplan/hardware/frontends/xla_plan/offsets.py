@@ -1,7 +1,7 @@
 """Offsets of values in fast memory, from the text of XLA's buffer assignment.
 
-XLA dumps one line a value, ``value: <90 fusion.5{1} @3> (size=524288,offset=48234496): f32[...]``; the number after ``@`` is the
-memory space. Everything else in the text is skipped, so that a whole dump and one cut down to its values both do.
+XLA dumps one line a value, ``value: <90 fusion.5{1} @3> (size=524288,offset=48234496): f32[...]``; the number after ``@`` is
+the memory space. Everything else in the text is skipped, so that a whole dump and one cut down to its values both do.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The module is the original one after memory-space assignment: the same steps in the same order, with copies between them. One
 walk over it, loops in line, carries for every array where it stands and which tensor of the original program it is. Copies are
-looked through: ``copy-start`` and ``copy-done``, a prefetch in slices (``async-start`` each, put together by ``ConcatBitcast``),
-bitcasts and tuples.
+looked through: ``copy-start`` and ``copy-done``, a prefetch in slices (an ``async-start`` each, put together by a
+``ConcatBitcast``), bitcasts and tuples.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
-from stowplan.errors import InputError
 from stowplan.hardware.frontends.hlo import ArrayShape, Computation, HloModule, Instruction, Shape, TupleShape
 from stowplan.hardware.frontends.xla_plan.offsets import FAST_SPACE, Placement
 from stowplan.hardware.program import Program
@@ -191,6 +190,9 @@ class Trace:
         for index, shape in instruction.shape.leaves():
             name = instruction.name + _index_text(index)
             tensor = self._find(self._program.value_tensor, path, name)
+            if tensor is not None and shape.bytes > self._program.tensors[tensor].size:
+                size = self._program.tensors[tensor].size
+                raise instruction.error(f"found {shape.bytes} bytes, expected {size} as in {self._program.name}")
             if shape.memory_space != FAST_SPACE or not shape.bytes:
                 results.append(Array(tensor))
                 continue
@@ -253,11 +255,13 @@ class Trace:
     def _skip_to(self, step: int, instruction: Instruction) -> None:
         """Steps that do not occur: fine where XLA replaces such, else the module is another program's."""
         if step < self._now:
-            raise instruction.error(f"found out of order, expected after {self._program.steps[self._now - 1].name}")
+            raise instruction.error(
+                f"found after %{self._program.steps[self._now - 1].name}, expected before it, as in {self._program.name}"
+            )
         for skipped in self._program.steps[self._now : step]:
             if skipped.opcode not in _REPLACEABLE:
                 raise instruction.error(
-                    f"found before any {skipped.opcode} {skipped.name}, expected the instructions of program {self._program.name}"
+                    f"found before any %{skipped.name} ({skipped.opcode}), expected every step of {self._program.name} in order"
                 )
             self.replaced.append(skipped.name)
         self._now = max(self._now, step)
