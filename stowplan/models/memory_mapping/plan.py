@@ -47,6 +47,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     program: str = ""
     """Name of the program, for people; the digest decides."""
     target: str = ""
+    names: dict[int, str] = {}
+    """Names of the tensors that have residencies, for whoever applies or reads the plan; the numbers decide."""
     format: str = FORMAT
     version: int = VERSION
 

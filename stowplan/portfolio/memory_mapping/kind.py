@@ -27,7 +27,14 @@ def _verify(problem: Problem, plan: Plan) -> Check:
 
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
-    return msgspec.structs.replace(plan, objective_ps=objective, program=problem.name, target=problem.target)
+    placed = sorted({residency.tensor for residency in plan.residencies})
+    return msgspec.structs.replace(
+        plan,
+        objective_ps=objective,
+        program=problem.name,
+        target=problem.target,
+        names={tensor: problem.tensors[tensor].name for tensor in placed},
+    )
 
 
 def _initial(problem: Problem) -> dict[str, Plan]:
