@@ -57,9 +57,8 @@ def print_scores(label: str, scores: Scores) -> None:
 
 
 def print_modules(scores: Scores) -> None:
-    print(
-        f"\n{'module':32s} {'steps':>5s} {'slow Mcycles':>12s} {'model':>6s} {'plan':>6s} {'gain':>6s} {'model':>6s} {'corr':>6s}"
-    )
+    print(f"\n{'':32s} {'':5s} {'all slow,':>10s} {'model/estimate':>14s} {'gain of the plan':>16s} {'saving':>6s}")
+    print(f"{'module':32s} {'steps':>5s} {'Mcycles':>10s} {'slow':>7s} {'plan':>6s} {'estim.':>9s} {'model':>6s} {'corr.':>6s}")
     for module in scores.modules:
         print(
             f"{module.name:32s} {module.instructions:5d} {module.estimated_slow / 1e6:10.3f} "

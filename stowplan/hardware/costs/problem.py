@@ -7,7 +7,9 @@ from typing import Literal, get_args
 
 from stowplan.errors import UsageError
 from stowplan.hardware.costs.cycles import CycleTable
+from stowplan.hardware.costs.measured import Measurements
 from stowplan.hardware.costs.roofline import roofline_pieces
+from stowplan.hardware.costs.table import table_pieces
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.targets import Target
 from stowplan.models.memory_mapping.problem import AliasRule, Loop, Piece, Problem, Stalls, Step, Table, Tensor, Use
@@ -27,6 +29,7 @@ def make_problem(
     stalls: Stalls | None = None,
     alias_rule: AliasRule = "in_place",
     cycles: CycleTable | None = None,
+    measurements: Measurements | None = None,
     name: str | None = None,
 ) -> Problem:
     """The memory-mapping problem of a program on a target.
@@ -34,7 +37,8 @@ def make_problem(
     Parameters
     ----------
     cost_model
-        ``"roofline"``; ``"table"``, which needs ``cycles``. The target's own where None.
+        ``"roofline"``; ``"table"``, which needs ``cycles``; ``"measured"``, which needs ``measurements``. Steps that the data
+        lack have roofline costs. None takes the model of the data given, else the target's.
     capacity
         Bytes of fast memory, instead of the target's.
     stalls
@@ -51,10 +55,10 @@ def make_problem(
     InputError
         A program that breaks a rule of the problem.
     """
-    model = cost_model or target.cost_model
+    model = cost_model or ("table" if cycles else "measured" if measurements else target.cost_model)
     if capacity is not None:
         target = target.with_capacity(capacity)
-    latency = _latency_of(model, target, cycles)
+    latency = _latency_of(model, program, target, cycles, measurements)
     steps = []
     for step in program.steps:
         uses = tuple([Use(use.tensor, use.is_output, use.bytes) for use in step.uses])
@@ -89,9 +93,29 @@ def make_problem(
     )
 
 
-def _latency_of(model: str, target: Target, cycles: CycleTable | None) -> Callable[[ProgramStep], Latency]:
+def _latency_of(
+    model: str, program: Program, target: Target, cycles: CycleTable | None, measurements: Measurements | None
+) -> Callable[[ProgramStep], Latency]:
     if model not in get_args(CostModel):
         raise UsageError(f"found cost model {model!r}, expected one of {', '.join(get_args(CostModel))}")
-    if model == "roofline":
-        return lambda step: roofline_pieces(step, target)
-    raise UsageError(f"the cost model {model!r} is not available")
+    if model == "table":
+        if cycles is None:
+            raise UsageError("the cost model 'table' needs cycles: two modules with the compiler's estimates")
+        estimates = cycles.steps
+
+        def from_table(step: ProgramStep) -> Latency:
+            estimate = estimates.get(step.name)
+            return roofline_pieces(step, target) if estimate is None else table_pieces(step, estimate, target)
+
+        return from_table
+    if model == "measured":
+        if measurements is None:
+            raise UsageError("the cost model 'measured' needs measurements: a file of measured latencies")
+        entries = measurements.by_step(program)
+
+        def from_measurements(step: ProgramStep) -> Latency:
+            entry = entries.get(step.name)
+            return roofline_pieces(step, target) if entry is None else entry.table(step, target)
+
+        return from_measurements
+    return lambda step: roofline_pieces(step, target)

@@ -29,10 +29,7 @@ def roofline_pieces(step: ProgramStep, target: Target) -> tuple[Piece, ...]:
     none = (0,) * len(step.uses)
     if not (step.flops or step.elementwise or any(use.bytes for use in step.uses)):
         return (Piece(0, none, none),)
-    slow_bandwidth = speed.slow_read_bandwidth, speed.slow_write_bandwidth
-    fast_bandwidth = speed.fast_read_bandwidth, speed.fast_write_bandwidth
-    slow = tuple([duration_ps(use.bytes, slow_bandwidth[use.is_output]) for use in step.uses])
-    fast = tuple([duration_ps(use.bytes, fast_bandwidth[use.is_output]) for use in step.uses])
+    slow, fast = traffic_ps(step, target)
     compute_ps = duration_ps(step.flops, speed.compute) + duration_ps(step.elementwise, speed.elementwise)
     if not step.flops:
         read = sum(use.bytes for use in step.uses if not use.is_output)
@@ -44,3 +41,14 @@ def roofline_pieces(step: ProgramStep, target: Target) -> tuple[Piece, ...]:
     if compute_ps <= sum(map(min, slow, fast)):
         return (traffic,)
     return (computation, traffic)
+
+
+def traffic_ps(step: ProgramStep, target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Time that each use of the step takes from slow memory, and from fast memory, ps."""
+    speed = target.roofline
+    slow = speed.slow_read_bandwidth, speed.slow_write_bandwidth
+    fast = speed.fast_read_bandwidth, speed.fast_write_bandwidth
+    return (
+        tuple([duration_ps(use.bytes, slow[use.is_output]) for use in step.uses]),
+        tuple([duration_ps(use.bytes, fast[use.is_output]) for use in step.uses]),
+    )

@@ -1,0 +1,150 @@
+"""Measured latencies of single steps, one for each subset of up to eight of their uses. Formats: ``docs/costs.md``."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import msgspec
+
+from stowplan import files
+from stowplan.errors import InputError
+from stowplan.hardware.program import Program, ProgramStep
+from stowplan.hardware.targets import Target
+from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Table
+
+FORMAT = "stowplan.measurements"
+VERSION = 1
+
+
+class StepMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Latency of one run of a step for each subset of ``uses``: entry ``m`` with ``uses[i]`` fast where bit i of m is set."""
+
+    step: str
+    uses: tuple[int, ...]
+    """Positions in the step's list of uses, at most eight; all other uses make no difference."""
+    latency_ps: tuple[int, ...] | None = None
+    cycles: tuple[int, ...] | None = None
+    """Instead of ``latency_ps``: cycles of the target's clock."""
+
+    def table(self, step: ProgramStep, target: Target) -> Table:
+        """The step's latency table; raises InputError where the measurement does not fit the step."""
+        if any(use >= len(step.uses) for use in self.uses):
+            raise InputError(f"found use {max(self.uses)}, expected one below {len(step.uses)}", place=f"step {self.step}")
+        latency = self.latency_ps
+        if latency is None:
+            latency = tuple(target.cycles_ps(cycles) for cycles in self.cycles or ())
+        return Table(self.uses, latency)
+
+
+class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Measurements of some of a program's steps."""
+
+    steps: tuple[StepMeasurement, ...]
+    format: str = FORMAT
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for number, entry in enumerate(self.steps):
+            _check(entry, f"steps[{number}] ({entry.step})")
+            if entry.step in seen:
+                raise InputError("found the step twice, expected once", place=f"steps[{number}] ({entry.step})")
+            seen.add(entry.step)
+
+    def by_step(self, program: Program) -> dict[str, StepMeasurement]:
+        """Measurement of each step; raises InputError for a step that the program lacks."""
+        for entry in self.steps:
+            if entry.step not in program.step_index:
+                raise InputError(f"found step {entry.step!r}, expected a step of {program.name}", place="steps")
+        return {entry.step: entry for entry in self.steps}
+
+
+def _check(entry: StepMeasurement, place: str) -> None:
+    if (entry.latency_ps is None) == (entry.cycles is None):
+        raise InputError("found both or neither of latency_ps and cycles, expected one of them", place=place)
+    values = (entry.latency_ps if entry.cycles is None else entry.cycles) or ()
+    if len(entry.uses) > MAX_TABLE_USES or len(set(entry.uses)) != len(entry.uses) or min(entry.uses, default=0) < 0:
+        raise InputError(f"found uses {list(entry.uses)}, expected at most {MAX_TABLE_USES} distinct positions", place=place)
+    if len(values) != 1 << len(entry.uses):
+        raise InputError(f"found {len(values)} values, expected {1 << len(entry.uses)} for {len(entry.uses)} uses", place=place)
+    if min(values) < 0:
+        raise InputError(f"found {min(values)}, expected at least 0", place=place)
+
+
+def read_measurements(path: str | Path) -> Measurements:
+    """Measurements from a JSON or CSV file, told apart by content.
+
+    Raises
+    ------
+    InputError
+        Not such a file, a subset that is missing or measured twice, or a bad value; the message names line or field.
+    """
+    data = files.read_bytes(path)
+    try:
+        if data.lstrip()[:1] == b"{":
+            return files.decode(data, Measurements, format_name=FORMAT, version=VERSION, source=path)
+        return _from_csv(files.read_text(path))
+    except InputError as error:
+        raise error.within(path) from error
+
+
+def _from_csv(text: str) -> Measurements:
+    reader = csv.reader(io.StringIO(text))
+    header = next(reader, [])
+    unit = header[2] if len(header) == 3 else ""
+    if header[:2] != ["step", "fast"] or unit not in ("latency_ps", "cycles"):
+        raise InputError(
+            f"found columns {','.join(header)!r}, expected step,fast,latency_ps or step,fast,cycles", place="line 1"
+        )
+    found: dict[str, dict[frozenset[int], int]] = {}
+    for row in reader:
+        place = f"line {reader.line_num}"
+        if not row:
+            continue
+        try:
+            step, fast, value = row
+            subset = frozenset(int(use) for use in fast.split())
+            latency = int(value)
+        except ValueError:
+            raise InputError(
+                f"found {','.join(row)!r}, expected a step, its fast uses such as '0 2', and a whole number", place=place
+            ) from None
+        if subset in found.setdefault(step, {}):
+            raise InputError(f"found fast uses {fast!r} of {step} twice, expected once", place=place)
+        found[step][subset] = latency
+    return Measurements(tuple(_complete(step, values, unit) for step, values in found.items()))
+
+
+def _complete(step: str, values: dict[frozenset[int], int], unit: str) -> StepMeasurement:
+    uses = tuple(sorted(frozenset().union(*values)))
+    if len(uses) > MAX_TABLE_USES:
+        raise InputError(f"found {len(uses)} different uses, expected at most {MAX_TABLE_USES}", place=f"step {step}")
+    row = []
+    for mask in range(1 << len(uses)):
+        subset = frozenset(use for bit, use in enumerate(uses) if mask >> bit & 1)
+        if subset not in values:
+            missing = " ".join(map(str, sorted(subset)))
+            raise InputError(f"found no value for fast uses {missing!r}, expected one for each subset", place=f"step {step}")
+        row.append(values[subset])
+    latency = tuple(row)
+    return StepMeasurement(step, uses, *((latency, None) if unit == "latency_ps" else (None, latency)))
+
+
+def largest_uses(step: ProgramStep, limit: int = MAX_TABLE_USES) -> tuple[int, ...]:
+    """Positions of the uses that move the most bytes, ascending: the ones worth measuring."""
+    order = sorted(range(len(step.uses)), key=lambda position: -step.uses[position].bytes)
+    return tuple(sorted(order[:limit]))
+
+
+def measurement_sheet(program: Program, limit: int = MAX_TABLE_USES) -> str:
+    """CSV with a row for every measurement to be made, values left empty: ``limit`` largest uses a step, all their subsets."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["step", "fast", "latency_ps"])
+    for step in program.steps:
+        uses = largest_uses(step, limit)
+        for mask in range(1 << len(uses)):
+            writer.writerow([step.name, " ".join(str(use) for bit, use in enumerate(uses) if mask >> bit & 1), ""])
+    return out.getvalue()
