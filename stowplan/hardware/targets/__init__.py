@@ -56,8 +56,6 @@ def decode_target(data: bytes, source: str | Path | None = None) -> Target:
     try:
         return msgspec.convert(head, Target, dec_hook=decode_hook)
     except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, InputError):
-            raise error.__cause__.within(source or "target") from error
         message, _, path = str(error).partition(" - at `")
         raise InputError(message, source=source, place=path.rstrip("`").removeprefix("$.") or None) from error
     except InputError as error:
