@@ -73,7 +73,8 @@ def write_roofline(path: Path, section: str) -> None:
     head, found, _ = files.read_text(path).partition("[roofline]\n")
     if not found:
         raise SystemExit(f"{path}: found no [roofline] section, expected one at the end")
-    head = "\n".join(line for line in head.rstrip().splitlines() if not line.startswith("# Fitted by")) + "\n\n"
+    kept = [line for line in head.splitlines() if not line.startswith("# Fitted by")]
+    head = "\n".join(kept).rstrip() + "\n\n"
     comment = "# Fitted by benchmarks/calibrate.py --write to XLA's estimated cycles; docs/costs.md has the figures.\n"
     text = head + comment + section
     decode_target(text.encode(), source=path)
