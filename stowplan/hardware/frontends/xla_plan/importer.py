@@ -183,6 +183,7 @@ def _plan(problem: Problem, homes: list[Home]) -> tuple[Plan, list[int]]:
         fast_uses=tuple(sorted({use for home in homes for use in home.uses})),
         program=problem.name,
         target=problem.target,
+        names={tensor: problem.tensors[tensor].name for tensor in sorted({home.tensor for home in homes})},
     )
     plan = msgspec.structs.replace(plan, objective_ps=simulate(problem, plan).total_ps)
     return plan, [place for _, _, place, _ in queue]
