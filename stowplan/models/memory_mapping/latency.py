@@ -79,6 +79,12 @@ class StepLatency:
             return all(change <= 0 for change in self._changes(use))
         return all(piece.gain[use] <= 0 for piece in self.pieces)
 
+    def possible(self, may_be_fast: Sequence[bool]) -> tuple[Affine, ...]:
+        """The pieces that may decide the latency where only some uses may be fast; the others are slow."""
+        return _undominated(
+            [Affine(p.constant, tuple(g if m else 0 for g, m in zip(p.gain, may_be_fast, strict=True))) for p in self.pieces]
+        )
+
     def _changes(self, use: int) -> list[int]:
         if use not in self.table_uses:
             return []
@@ -91,8 +97,7 @@ class StepLatency:
         """
         if self.table:
             return self._add_table(sink, fast, weight)
-        possible = [Affine(p.constant, tuple(g if fast[u] else 0 for u, g in enumerate(p.gain))) for p in self.pieces]
-        pieces = _undominated(possible)
+        pieces = self.possible([bool(columns) for columns in fast])
         if len(pieces) == 1:
             return weight * pieces[0].constant, _scaled(pieces[0].gain, fast, weight)
         return _largest(sink, pieces, fast, weight)

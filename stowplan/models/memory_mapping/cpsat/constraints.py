@@ -1,0 +1,240 @@
+"""Constraints of the complete model: every valid plan that is worth having satisfies them, and every solution is a valid plan.
+
+*Worth having.* A plan may be changed as follows, and gets no worse and no less valid, so the model holds only plans so changed:
+
+* A residency ends after the last access that finds it landed (or the loop around that access), unless a copy-out needs it longer.
+  One that no fast use finds landed is dropped, with its copies: a queue with fewer copies completes the others no later.
+* A copy-in's end moves to the last free boundary before the access it lands before; a copy-out's to the first slow read or copy-in that
+  needs it, or else to the end of its residency. One copy-out for each fast-written content is enough.
+* A pure write that may begin a residency does so: the old content need not stay until then.
+* A read that finds its tensor landed is fast, unless that may slow its step down.
+
+*Order of copies.* The model schedules copies without naming an order. First come, first served, in order of the times at which they
+begin in the schedule, begins none of them later: on identical channels list scheduling in order of begin times never does. A copy
+may be queued at the last free boundary that is open when it begins; this boundary grows with the begin time, so that the list is
+sorted as the rules ask.
+
+*Waits.* A boundary first waits for the copies that end at it and started before, then opens (queues its own copies), then waits for
+those of them that also end at it. With one channel the first wait needs no name: a copy queued at the boundary is behind those copies
+anyway. If in a schedule such a copy begins before one that must have started earlier, the two can change places, as
+both run while the program stands still. So with one channel copies begin after their boundary is *reached* and end before it is *left*;
+with several, they begin after it is *open*, and end before it is open unless their window is empty.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from stowplan.models.memory_mapping.cpsat.variables import (
+    AccessVariables,
+    CopyInVariables,
+    CopyOutVariables,
+    Literal,
+    TensorVariables,
+    Variables,
+)
+
+
+class Constraints:
+    """Adds all constraints but those of latency and offsets."""
+
+    def __init__(self, variables: Variables):
+        self.v = variables
+        self.model = variables.model
+        self.problem = variables.problem
+        self.is_exact_open = self.problem.channels > 1 and not variables.forbidden
+        self.complete_by = variables.open if self.is_exact_open else variables.left
+        self._load: defaultdict[int, list[tuple[int, Literal]]] = defaultdict(list)
+        preloads: list[Literal] = []
+        for tensor in variables.tensors:
+            self._add_tensor(tensor)
+            first = tensor.access[0].keep
+            if first is not None:
+                preloads.append(first)
+        if len(preloads) > self.problem.max_preloads:
+            self.model.add(sum(preloads) <= self.problem.max_preloads)
+        self._add_capacity()
+        self._add_channels()
+
+    def _add_tensor(self, tensor: TensorVariables) -> None:
+        sequence, model = tensor.sequence, self.model
+        occupied: defaultdict[int, list[Literal]] = defaultdict(list)
+        for j, here in enumerate(tensor.access):
+            before = tensor.access[j - 1] if j else AccessVariables()
+            if j < len(sequence):
+                self._add_landing(tensor, here, before, j)
+            self._add_gap(tensor, j, occupied)
+        for j, here in enumerate(tensor.access):
+            if here.copy_in is not None:
+                self._add_copy_in(here.copy_in)
+            if here.copy_out is not None:
+                self._add_copy_out(tensor, j, here.copy_out, occupied)
+        for j, access in enumerate(sequence.accesses):
+            landed = tensor.access[j].landed
+            if landed is not None:
+                occupied[access.step].append(landed)
+        self._add_slow_memory(tensor)
+        units = -(-sequence.size // self.problem.alignment)
+        for step, literals in occupied.items():
+            if len(literals) > 1:
+                model.add_at_most_one(literals)
+            self._load[step] += [(units, literal) for literal in literals]
+
+    def _add_landing(self, tensor: TensorVariables, here: AccessVariables, before: AccessVariables, j: int) -> None:
+        model = self.model
+        if here.keep is not None and here.keep is not before.landed and j:
+            assert before.landed is not None
+            model.add_implication(here.keep, before.landed)
+        if here.keep is not None and here.copy_in is not None:
+            model.add(here.keep + here.copy_in.is_made == here.landed)
+        if here.fast is not None and here.landed is not None and here.fast is not here.landed:
+            model.add_implication(here.fast, here.landed)
+        if tensor.uniform is not None and here.landed is not tensor.uniform:
+            model.add(tensor.uniform == (0 if here.landed is None else here.landed))
+
+    def _add_gap(self, tensor: TensorVariables, j: int, occupied: defaultdict[int, list[Literal]]) -> None:
+        """Who takes up space in gap ``j``: the tensor kept, or lingering to the end of a loop, or on its way in."""
+        sequence, here = tensor.sequence, tensor.access[j]
+        if not len(sequence):
+            return
+        first, last = sequence.gap(j)
+        if here.keep is not None:
+            for step in range(first, last):
+                occupied[step].append(here.keep)
+        if here.lingers is not None:
+            landed = tensor.access[j - 1].landed
+            self.model.add(here.lingers + (0 if here.keep is None else here.keep) == landed)
+            for step in range(first, int(sequence.residency.next[first])):
+                occupied[step].append(here.lingers)
+        if here.copy_in is not None:
+            for step, literal in here.copy_in.resident.items():
+                occupied[step].append(literal)
+
+    def _add_copy_in(self, copy: CopyInVariables) -> None:
+        model, v = self.model, self.v
+        model.add(copy.begin >= v.open[copy.first]).only_enforce_if(copy.is_made)
+        before = None
+        for step, literal in copy.resident.items():
+            if before is not None and before is not literal:
+                model.add_implication(before, literal)
+            if literal is not copy.is_made:
+                model.add_implication(literal, copy.is_made)
+                boundary = int(v.sequences[0].copy.next[step + 1])
+                model.add(copy.begin >= v.open[boundary]).only_enforce_if(copy.is_made, ~literal)
+            before = literal
+        model.add(copy.begin + copy.duration_ps <= v.left[copy.end]).only_enforce_if(copy.is_made)
+        if self.is_exact_open and copy.end > copy.first:
+            started = copy.resident[copy.end - 1]
+            model.add(copy.begin + copy.duration_ps <= v.open[copy.end]).only_enforce_if(started)
+
+    def _add_copy_out(
+        self, tensor: TensorVariables, write: int, copy: CopyOutVariables, occupied: defaultdict[int, list[Literal]]
+    ) -> None:
+        model, v, sequence = self.model, self.v, tensor.sequence
+        fast = tensor.access[write].fast
+        assert fast is not None
+        model.add_implication(copy.is_made, fast)
+        model.add(copy.begin >= v.open[copy.first]).only_enforce_if(copy.is_made)
+        model.add(copy.begin + copy.duration_ps <= self.complete_by[copy.limit]).only_enforce_if(copy.is_made)
+        before = copy.is_made
+        for step, needed in copy.needs.items():
+            if needed is not before:
+                model.add_implication(needed, before)
+                if v.sequences[0].copy.free[step]:
+                    end = copy.begin + copy.duration_ps
+                    model.add(end <= self.complete_by[step]).only_enforce_if(copy.is_made, ~needed)
+            before = needed
+        j = write + 1
+        for step, needed in copy.needs.items():
+            while j < len(sequence) and sequence.accesses[j].step < step:
+                j += 1
+            self._stand(tensor, j, step, needed, copy, occupied)
+
+    def _stand(
+        self,
+        tensor: TensorVariables,
+        j: int,
+        step: int,
+        needed: Literal,
+        copy: CopyOutVariables,
+        occupied: defaultdict[int, list[Literal]],
+    ) -> None:
+        """Where a copy-out needs it, the residency that it brings out stands at ``step``: at access ``j``, or in the gap before it."""
+        model, sequence, here = self.model, tensor.sequence, tensor.access[j]
+        if j < len(sequence) and (step == sequence.accesses[j].step or sequence.is_glued(j)):
+            if here.keep is None:
+                model.add(needed == 0)
+            else:
+                model.add_implication(needed, here.keep)
+            return
+        if here.lingers is not None and step < sequence.residency.next[sequence.gap(j)[0]]:
+            return
+        if here.keep is None:
+            extends = needed
+        else:
+            extends = self.v.literal(f"extends{sequence.tensor}.{j}@{step}")
+            model.add_implication(extends, needed)
+            model.add_implication(extends, ~here.keep)
+            model.add_bool_or(~needed, here.keep, extends)
+        copy.extends[step] = extends
+        occupied[step].append(extends)
+
+    def _add_slow_memory(self, tensor: TensorVariables) -> None:
+        """Slow reads, copies in and the end of the program find valid content in slow memory."""
+        sequence, model = tensor.sequence, self.model
+        for j in range(len(sequence) + 1):
+            m = sequence.last_write[j]
+            # Without a fast write, slow memory holds what a program input or a slow write left there.
+            fast = tensor.access[m].fast if m >= 0 else None
+            if fast is None:
+                continue
+            copy, here = tensor.access[m].copy_out, tensor.access[j]
+            if j == len(sequence):
+                if sequence.is_output:
+                    model.add_bool_or(~fast, *([copy.is_made] if copy else []))
+                continue
+            if here.copy_in is not None:
+                model.add_bool_or(~here.copy_in.is_made, ~fast, *([copy.is_made] if copy else []))
+            if sequence.accesses[j].read is not None and here.fast is not fast:
+                self._add_slow_read(tensor, fast, copy, j)
+
+    def _add_slow_read(self, tensor: TensorVariables, written: Literal, copy: CopyOutVariables | None, j: int) -> None:
+        """If access ``j`` reads slowly what was written fast, the copy-out is complete by then."""
+        model, v, sequence, read = self.model, self.v, tensor.sequence, tensor.access[j].fast
+        boundary = int(sequence.copy.prev[sequence.accesses[j].step])
+        otherwise = [] if read is None else [read]
+        if copy is None or boundary < copy.first or (v.forbidden and boundary == copy.first):
+            model.add_bool_or(~written, *otherwise)
+            return
+        model.add_bool_or(~written, copy.is_made, *otherwise)
+        happens = [written, *(~literal for literal in otherwise)]
+        end = copy.begin + copy.duration_ps
+        if not self.is_exact_open or boundary not in copy.needs:
+            model.add(end <= self.complete_by[boundary]).only_enforce_if(*happens)
+            return
+        at_once = copy.at_once[j] = v.literal(f"at_once{sequence.tensor}.{j}")
+        model.add_implication(at_once, copy.is_made)
+        model.add_implication(at_once, copy.needs[boundary])
+        model.add(copy.begin >= v.open[boundary]).only_enforce_if(at_once)
+        model.add(end <= v.open[boundary]).only_enforce_if(*happens, ~at_once)
+        model.add(end <= v.left[boundary]).only_enforce_if(*happens, at_once)
+
+    def _add_capacity(self) -> None:
+        """Occupied units of alignment at every step; what offsets need beyond that is not said here."""
+        capacity = -(-self.problem.capacity // self.problem.alignment)
+        for load in self._load.values():
+            if sum(units for units, _ in load) > capacity:
+                self.model.add(sum(units * literal for units, literal in load) <= capacity)
+
+    def _add_channels(self) -> None:
+        copies = [
+            copy.interval
+            for tensor in self.v.tensors
+            for access in tensor.access
+            for copy in (access.copy_in, access.copy_out)
+            if copy is not None
+        ]
+        if self.problem.channels == 1:
+            self.model.add_no_overlap(copies)
+        elif copies:
+            self.model.add_cumulative(copies, [1] * len(copies), self.problem.channels)

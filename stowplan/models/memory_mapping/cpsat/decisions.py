@@ -1,0 +1,161 @@
+"""A plan as the exact model sees it: decisions at accesses and in gaps, and the order of the copies; offsets apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stowplan.models.memory_mapping.accesses import TensorAccesses
+from stowplan.models.memory_mapping.cpsat.timeline import Timeline, Window, play, step_durations
+from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.memory_mapping.problem import Problem
+
+Direction = Literal["in", "out"]
+
+
+@dataclass(slots=True)
+class CopyOut:
+    """A copy of a version out to slow memory."""
+
+    start: int
+    until: int
+    """First boundary at which the residency no longer stands for the sake of this copy."""
+
+
+@dataclass(slots=True)
+class TensorDecisions:
+    """Decisions for one tensor. *Landed* means resident with content; while a copy-in is in flight it is resident, not landed."""
+
+    landed: list[bool]
+    fast: list[bool]
+    keep: list[bool]
+    """Landed all through the gap before the access; at the first access: preloaded."""
+    copy_in: dict[int, int] = field(default_factory=dict)
+    """Access before which a copy-in lands, and the boundary at which it starts."""
+    copy_out: dict[int, CopyOut] = field(default_factory=dict)
+    """Write access whose content is copied out."""
+
+    @staticmethod
+    def all_slow(count: int) -> TensorDecisions:
+        """Nothing in fast memory, for a tensor of ``count`` accesses."""
+        return TensorDecisions([False] * count, [False] * count, [False] * count)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyKey:
+    """A copy, named by its tensor and the access before which it lands or whose content it brings out."""
+
+    tensor: int
+    direction: Direction
+    access: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """One residency, without its offset."""
+
+    tensor: int
+    start: int
+    end: int
+    preloaded: bool
+    first: int
+    """First access that finds the tensor landed."""
+    last: int
+
+
+@dataclass
+class Decisions:
+    """Decisions for all tensors, and the copies in queue order."""
+
+    problem: Problem
+    sequences: Sequence[TensorAccesses]
+    tensors: list[TensorDecisions]
+    queue: list[CopyKey]
+
+    def stays(self) -> list[Stay]:
+        """All residencies, by tensor and start."""
+        return [
+            stay for sequence, chosen in zip(self.sequences, self.tensors, strict=True) for stay in _stays(sequence, chosen)
+        ]
+
+    def window(self, key: CopyKey) -> Window:
+        """Window and duration of a copy."""
+        sequence, chosen = self.sequences[key.tensor], self.tensors[key.tensor]
+        tensor = self.problem.tensors[key.tensor]
+        if key.direction == "in":
+            end = int(sequence.copy.prev[sequence.accesses[key.access].step])
+            return Window(chosen.copy_in[key.access], end, tensor.copy_in_ps)
+        end = copy_out_end(sequence, chosen, key.access)
+        return Window(chosen.copy_out[key.access].start, end, tensor.copy_out_ps)
+
+    def fast_uses(self) -> list[bool]:
+        """For each use of the program, whether it is fast."""
+        fast = [False] * self.problem.use_count
+        for sequence, chosen in zip(self.sequences, self.tensors, strict=True):
+            for access, served in zip(sequence.accesses, chosen.fast, strict=True):
+                for use in access.uses:
+                    fast[use] = served
+        return fast
+
+    def timeline(self) -> Timeline:
+        """The run on the copy engine; with floor latencies where stalls are forbidden."""
+        problem = self.problem
+        if problem.stalls == "allowed":
+            durations = step_durations(problem, self.fast_uses())
+        else:
+            durations = [step.weight * step.floor_ps for step in problem.steps]
+        return play(problem, [self.window(key) for key in self.queue], durations)
+
+    def objective_ps(self) -> int:
+        """Objective of the plan."""
+        if self.problem.stalls == "allowed":
+            return self.timeline().left[-1]
+        return sum(step_durations(self.problem, self.fast_uses()))
+
+    def plan(self, offsets: Sequence[int]) -> Plan:
+        """The plan, with one offset for each of :meth:`stays`."""
+        copies = []
+        for key in self.queue:
+            window = self.window(key)
+            copies.append(Copy(key.tensor, key.direction, window.start, window.end))
+        residencies = [
+            Residency(stay.tensor, stay.start, stay.end, offset, stay.preloaded)
+            for stay, offset in zip(self.stays(), offsets, strict=True)
+        ]
+        return Plan(
+            problem=self.problem.digest,
+            program=self.problem.name,
+            target=self.problem.target,
+            objective_ps=self.objective_ps(),
+            residencies=tuple(sorted(residencies, key=lambda item: (item.start, item.tensor))),
+            copies=tuple(copies),
+            fast_uses=tuple(use for use, fast in enumerate(self.fast_uses()) if fast),
+        )
+
+
+def copy_out_end(sequence: TensorAccesses, chosen: TensorDecisions, write: int) -> int:
+    """When the copy-out must be complete: before the first slow read of what it brings, or when its residency ends."""
+    end = chosen.copy_out[write].until
+    for j in range(write + 1, min(sequence.next_write(write + 1) + 1, len(sequence))):
+        if sequence.accesses[j].read is not None and not chosen.fast[j]:
+            end = min(end, int(sequence.copy.prev[sequence.accesses[j].step]))
+    return end
+
+
+def _stays(sequence: TensorAccesses, chosen: TensorDecisions) -> Iterator[Stay]:
+    count = len(sequence)
+    first = 0
+    while first < count:
+        if not chosen.landed[first]:
+            first += 1
+            continue
+        last = first
+        while last + 1 < count and chosen.landed[last + 1] and chosen.keep[last + 1]:
+            last += 1
+        preloaded = first == 0 and chosen.keep[0]
+        start = 0 if preloaded else chosen.copy_in.get(first, sequence.accesses[first].step)
+        end = int(sequence.residency.next[sequence.accesses[last].step + 1])
+        end = max([end, *(out.until for write, out in chosen.copy_out.items() if first <= write <= last)])
+        yield Stay(sequence.tensor, start, end, preloaded, first, last)
+        first = last + 1

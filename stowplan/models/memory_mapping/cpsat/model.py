@@ -1,0 +1,166 @@
+"""The complete model: variables, constraints, objective; hints in, plans out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ortools.sat.python import cp_model
+
+from stowplan.models.memory_mapping.accesses import TensorAccesses
+from stowplan.models.memory_mapping.cpsat.canonical import decisions_of
+from stowplan.models.memory_mapping.cpsat.constraints import Constraints
+from stowplan.models.memory_mapping.cpsat.decisions import CopyKey, CopyOut, Decisions, TensorDecisions, copy_out_end
+from stowplan.models.memory_mapping.cpsat.hint import hint_values
+from stowplan.models.memory_mapping.cpsat.objective import Objective
+from stowplan.models.memory_mapping.cpsat.offsets import OffsetVariables, pack
+from stowplan.models.memory_mapping.cpsat.variables import CopyInVariables, CopyOutVariables, TensorVariables, Variables
+from stowplan.models.memory_mapping.plan import Plan
+from stowplan.models.memory_mapping.problem import Problem
+
+#: Value of a variable in a solution.
+Value = Callable[[cp_model.IntVar], int]
+
+#: Seconds for finding offsets for a hint.
+HINT_PACKING_SECONDS = 2.0
+
+
+class MemoryMappingModel:
+    """CP-SAT model of a problem.
+
+    Parameters
+    ----------
+    problem
+        Any problem, except one with several channels and a copy that takes no time.
+    offsets
+        Whether offsets are part of the model. Without them it says of space only that sizes fit, and is a relaxation: a solution's
+        residencies may turn out to have no offsets.
+    lower_bound_ps
+        A proven lower bound on the objective.
+
+    Raises
+    ------
+    NotImplementedError
+        With several channels, if a copy takes no time: intervals of no length do not queue.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        offsets: bool = True,
+        lower_bound_ps: int | None = None,
+        sequences: Sequence[TensorAccesses] | None = None,
+    ):
+        if problem.channels > 1 and any(not (t.copy_in_ps and t.copy_out_ps) for t in problem.tensors):
+            raise NotImplementedError("copies that take no time, with several channels")
+        self.problem = problem
+        self.variables = Variables(problem, sequences)
+        Constraints(self.variables)
+        self.objective = Objective(self.variables, lower_bound_ps)
+        self.offsets = OffsetVariables(self.variables) if offsets else None
+        self.model = self.variables.model
+
+    def add_hint(self, plan: Plan) -> bool:
+        """Hint the solver at a valid plan, completely; replaces any hint before it.
+
+        The hinted solution may be better than the plan, as it is cleared of what serves nothing. Returns False, and hints nothing, where the
+        plan is worse than everything in slow memory, or no offsets are found.
+        """
+        decisions = decisions_of(self.variables, plan)
+        self.model.clear_hints()
+        if decisions.objective_ps() > self.problem.all_slow_ps:
+            return False
+        placed: dict[int, list[int]] = {}
+        if self.offsets is not None:
+            stays = decisions.stays()
+            packing = pack(self.problem, self.variables.sequences, stays, time_limit=HINT_PACKING_SECONDS)
+            if packing.offsets is None:
+                return False
+            placed = {number: [0] * len(sequence) for number, sequence in enumerate(self.variables.sequences)}
+            for stay, offset in zip(stays, packing.offsets, strict=True):
+                placed[stay.tensor][stay.first : stay.last + 1] = [offset] * (stay.last + 1 - stay.first)
+                if self.variables.sequences[stay.tensor].uniform:
+                    placed[stay.tensor] = [offset] * len(placed[stay.tensor])
+        values = hint_values(self.variables, self.objective, decisions, self.offsets, placed)
+        for index, value in values.items():
+            self.model.add_hint(self.model.get_int_var_from_proto_index(index), value)
+        return True
+
+    def decisions(self, value: Value) -> Decisions:
+        """Decisions of a solution, with every copy queued as late as its begin allows."""
+        variables = self.variables
+        chosen: list[TensorDecisions] = []
+        queue: list[tuple[int, int, int, CopyKey]] = []
+        for tensor in variables.tensors:
+            decided = _read_tensor(tensor, value)
+            chosen.append(decided)
+            for j, here in enumerate(tensor.access):
+                if here.copy_in is not None and value(here.copy_in.is_made):
+                    copy_in, key = here.copy_in, CopyKey(tensor.sequence.tensor, "in", j)
+                    begin = value(copy_in.begin)
+                    decided.copy_in[j] = self._latest_start(copy_in, begin, copy_in.end, value, allow_empty=True)
+                    queue.append((decided.copy_in[j], begin, copy_in.duration_ps, key))
+                if j in decided.copy_out and here.copy_out is not None:
+                    copy_out, key = here.copy_out, CopyKey(tensor.sequence.tensor, "out", j)
+                    begin, end = value(copy_out.begin), copy_out_end(tensor.sequence, decided, j)
+                    start = self._latest_start(copy_out, begin, end, value, allow_empty=end < decided.copy_out[j].until)
+                    decided.copy_out[j].start = start
+                    queue.append((start, begin, copy_out.duration_ps, key))
+        queue.sort(key=lambda item: item[:3])
+        return Decisions(self.problem, variables.sequences, chosen, [item[3] for item in queue])
+
+    def _latest_start(
+        self, copy: CopyInVariables | CopyOutVariables, begin: int, end: int, value: Value, *, allow_empty: bool
+    ) -> int:
+        variables = self.variables
+        boundaries = variables.sequences[0].copy
+        start = end if allow_empty and not variables.forbidden else int(boundaries.prev[end - 1])
+        while start > copy.first and value(variables.open[start]) > begin:
+            start = int(boundaries.prev[start - 1])
+        return start
+
+    def extract(self, value: Value, *, time_limit: float = 10.0, exact: bool = True) -> Plan | None:
+        """Plan of a solution, its objective recomputed; None where no offsets are found within ``time_limit`` seconds."""
+        decisions = self.decisions(value)
+        packing = pack(self.problem, self.variables.sequences, decisions.stays(), time_limit=time_limit, exact=exact)
+        return None if packing.offsets is None else decisions.plan(packing.offsets)
+
+
+def build(problem: Problem, *, offsets: bool = True, lower_bound_ps: int | None = None) -> MemoryMappingModel:
+    """The model of a problem; see :class:`MemoryMappingModel`."""
+    return MemoryMappingModel(problem, offsets=offsets, lower_bound_ps=lower_bound_ps)
+
+
+def _read_tensor(tensor: TensorVariables, value: Value) -> TensorDecisions:
+    sequence = tensor.sequence
+    decided = TensorDecisions.all_slow(len(sequence))
+
+    def holds(literal: cp_model.IntVar | None) -> bool:
+        return literal is not None and bool(value(literal))
+
+    for j in range(len(sequence)):
+        here = tensor.access[j]
+        decided.landed[j] = holds(here.landed)
+        decided.fast[j] = holds(here.fast)
+        decided.keep[j] = holds(here.keep)
+    for write in range(len(sequence)):
+        out = tensor.access[write].copy_out
+        if out is not None and holds(out.is_made) and _serves(tensor, decided, write, value):
+            until = next((step for step, needed in out.needs.items() if step > out.first and not value(needed)), out.limit)
+            decided.copy_out[write] = CopyOut(out.first, until)
+    return decided
+
+
+def _serves(tensor: TensorVariables, decided: TensorDecisions, write: int, value: Value) -> bool:
+    """Whether anyone needs the content of access ``write`` in slow memory."""
+    sequence = tensor.sequence
+    following = sequence.next_write(write + 1)
+    if following == len(sequence) and sequence.is_output:
+        return True
+    for j in range(write + 1, min(following + 1, len(sequence))):
+        copy_in = tensor.access[j].copy_in
+        if sequence.accesses[j].read is not None and not decided.fast[j]:
+            return True
+        if copy_in is not None and value(copy_in.is_made):
+            return True
+    return False

@@ -1,0 +1,209 @@
+"""Offsets: packing residencies whose times are known, and the same as constraints inside the complete model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from stowplan.models.memory_mapping.accesses import TensorAccesses
+from stowplan.models.memory_mapping.cpsat.decisions import Stay
+from stowplan.models.memory_mapping.cpsat.variables import AccessVariables, TensorVariables, Variables
+from stowplan.models.memory_mapping.problem import Problem
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Offsets of residencies, or why there are none."""
+
+    offsets: tuple[int, ...] | None
+    is_infeasible: bool = False
+    """Proven: no offsets exist."""
+
+
+def pack(
+    problem: Problem, sequences: Sequence[TensorAccesses], stays: Sequence[Stay], *, time_limit: float, exact: bool = True
+) -> Packing:
+    """Give every residency an offset; those of a uniform alias group share one.
+
+    First fit in a few orders, and where that fails, unless not ``exact``, CP-SAT on one worker for at most ``time_limit`` seconds.
+    """
+    blocks = _blocks(problem, sequences, stays)
+    orders = (
+        lambda block: (-block.units, block.times[0]),
+        lambda block: (-sum(end - start for start, end in block.times), -block.units),
+        lambda block: (-block.units * sum(end - start for start, end in block.times),),
+        lambda block: (block.times[0], -block.units),
+    )
+    for order in orders:
+        found = _first_fit(sorted(blocks, key=order))
+        if found is not None:
+            return Packing(_offsets(problem, found, len(stays)))
+    if not exact:
+        return Packing(None)
+    return _pack_exactly(problem, blocks, len(stays), time_limit)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Residencies that share an offset. Sizes and offsets in units of alignment."""
+
+    members: tuple[int, ...]
+    times: tuple[tuple[int, int], ...]
+    units: int
+    highest: int
+    """Largest offset that fits."""
+
+
+def _blocks(problem: Problem, sequences: Sequence[TensorAccesses], stays: Sequence[Stay]) -> list[_Block]:
+    groups: dict[tuple[int, int], list[int]] = {}
+    for number, stay in enumerate(stays):
+        # A uniform group has one key for all its residencies, any other tensor one for each.
+        groups.setdefault((stay.tensor, -1 if sequences[stay.tensor].uniform else number), []).append(number)
+    blocks = []
+    for (tensor, _), members in groups.items():
+        size = problem.tensors[tensor].size
+        times = tuple((stays[number].start, stays[number].end) for number in members)
+        highest = (problem.capacity - size) // problem.alignment
+        blocks.append(_Block(tuple(members), times, -(-size // problem.alignment), highest))
+    return blocks
+
+
+def _offsets(problem: Problem, placed: Sequence[tuple[_Block, int]], count: int) -> tuple[int, ...]:
+    result = [0] * count
+    for block, offset in placed:
+        for member in block.members:
+            result[member] = offset * problem.alignment
+    return tuple(result)
+
+
+def _meet(one: _Block, other: _Block) -> bool:
+    return any(a < d and c < b for a, b in one.times for c, d in other.times)
+
+
+def _first_fit(blocks: Sequence[_Block]) -> list[tuple[_Block, int]] | None:
+    placed: list[tuple[_Block, int]] = []
+    for block in blocks:
+        offset = 0
+        for low, high in sorted((place, place + other.units) for other, place in placed if _meet(block, other)):
+            if offset + block.units <= low:
+                break
+            offset = max(offset, high)
+        if offset > block.highest:
+            return None
+        placed.append((block, offset))
+    return placed
+
+
+def _pack_exactly(problem: Problem, blocks: Sequence[_Block], count: int, time_limit: float) -> Packing:
+    model = cp_model.CpModel()
+    places = [model.new_int_var(0, block.highest, "") for block in blocks]
+    times, memory = [], []
+    for block, place in zip(blocks, places, strict=True):
+        for start, end in block.times:
+            times.append(model.new_fixed_size_interval_var(start, end - start, ""))
+            memory.append(model.new_fixed_size_interval_var(place, block.units, ""))
+    model.add_no_overlap_2d(times, memory)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.max_time_in_seconds = max(0.0, time_limit)
+    status = solver.solve(model)
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        placed = [(block, solver.value(place)) for block, place in zip(blocks, places, strict=True)]
+        return Packing(_offsets(problem, placed, count))
+    return Packing(None, is_infeasible=status == cp_model.INFEASIBLE)
+
+
+class OffsetVariables:
+    """Offsets within the complete model: rectangles of time and memory for accesses, gaps, copies in and residencies that stay on."""
+
+    def __init__(self, variables: Variables):
+        self._variables = variables
+        self._model = variables.model
+        self._alignment = variables.problem.alignment
+        self._times: list[cp_model.IntervalVar] = []
+        self._memory: list[cp_model.IntervalVar] = []
+        self.access: list[list[cp_model.IntVar | None]] = []
+        """For each tensor and access the offset of its residency, in units of alignment."""
+        self._sizes: list[tuple[cp_model.IntVar, list[cp_model.IntVar]]] = []
+        for tensor in variables.tensors:
+            self._add_tensor(tensor)
+        self._model.add_no_overlap_2d(self._times, self._memory)
+
+    def _add_tensor(self, tensor: TensorVariables) -> None:
+        sequence, model = tensor.sequence, self._model
+        columns: list[cp_model.IntVar | None] = []
+        self.access.append(columns)
+        highest = (self._variables.problem.capacity - sequence.size) // self._alignment
+        for j, access in enumerate(sequence.accesses):
+            here = tensor.access[j]
+            before = columns[j - 1] if j else None
+            if here.landed is None:
+                columns.append(None)
+                continue
+            is_same = (sequence.is_glued(j) or sequence.uniform) and before is not None
+            place = before if is_same else model.new_int_var(0, highest, f"offset{sequence.tensor}.{j}")
+            columns.append(place)
+            assert place is not None
+            if here.keep is not None and before is not None and before is not place:
+                model.add(place == before).only_enforce_if(here.keep)
+            self._add(here.landed, access.step, access.step + 1, place, sequence)
+        for j, here in enumerate(tensor.access):
+            if len(sequence):
+                self._add_gap(tensor, j, here, columns)
+
+    def _add_gap(
+        self, tensor: TensorVariables, j: int, here: AccessVariables, columns: Sequence[cp_model.IntVar | None]
+    ) -> None:
+        sequence = tensor.sequence
+        first, last = sequence.gap(j)
+        before = columns[j - 1] if j else None
+        place = columns[j] if j < len(columns) else None
+        if here.keep is not None and place is not None and first < last:
+            self._add(here.keep, first, last, place, sequence)
+        if here.copy_in is not None and place is not None and here.copy_in.resident:
+            literals = list(here.copy_in.resident.values())
+            self._add_growing(literals, last, place, sequence, backwards=True)
+        if before is None:
+            return
+        if here.lingers is not None:
+            self._add(here.lingers, first, int(sequence.residency.next[first]), before, sequence)
+        out = tensor.access[sequence.last_write[j]].copy_out if sequence.last_write[j] >= 0 else None
+        if out is not None:
+            steps = [step for step in out.extends if first <= step < last]
+            if steps:
+                self._add_growing([out.extends[step] for step in steps], steps[0], before, sequence, backwards=False)
+
+    def _add(self, present: cp_model.IntVar, start: int, end: int, place: cp_model.IntVar, sequence: TensorAccesses) -> None:
+        units = -(-sequence.size // self._alignment)
+        self._times.append(self._model.new_optional_fixed_size_interval_var(start, end - start, present, ""))
+        self._memory.append(self._model.new_optional_fixed_size_interval_var(place, units, present, ""))
+
+    def _add_growing(
+        self,
+        literals: list[cp_model.IntVar],
+        border: int,
+        place: cp_model.IntVar,
+        sequence: TensorAccesses,
+        *,
+        backwards: bool,
+    ) -> None:
+        """A rectangle from ``border`` on (or back from it), as long as there are true literals; the one at the border is true first."""
+        model = self._model
+        units = -(-sequence.size // self._alignment)
+        present = literals[-1] if backwards else literals[0]
+        length = model.new_int_var(0, len(literals), "")
+        self._sizes.append((length, literals))
+        model.add(length == sum(literals))
+        if backwards:
+            time = model.new_optional_interval_var(border - length, length, border, present, "")
+        else:
+            time = model.new_optional_interval_var(border, length, border + length, present, "")
+        self._times.append(time)
+        self._memory.append(model.new_optional_fixed_size_interval_var(place, units, present, ""))
+
+    def hint_sizes(self, values: dict[int, int]) -> None:
+        """Set the lengths of rectangles from the literals that make them, which ``values`` holds."""
+        for length, literals in self._sizes:
+            values[length.index] = sum(values[literal.index] for literal in literals)

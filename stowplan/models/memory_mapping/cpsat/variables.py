@@ -1,0 +1,243 @@
+"""Variables of the complete model, tensor by tensor.
+
+A literal that can only be false is None, so that nothing is built for choices that a problem does not offer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ortools.sat.python import cp_model
+
+from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
+from stowplan.models.memory_mapping.latency import Savings
+from stowplan.models.memory_mapping.problem import Problem
+
+Literal = cp_model.IntVar
+
+
+@dataclass
+class CopyInVariables:
+    """A copy-in that lands before some access."""
+
+    is_made: Literal
+    first: int
+    """First boundary at which it may start."""
+    end: int
+    """Boundary at which it must be complete."""
+    begin: cp_model.IntVar
+    interval: cp_model.IntervalVar
+    duration_ps: int
+    resident: dict[int, Literal]
+    """For each step from ``first`` to the access: the copy has started, and its place is taken. Never falls from one step to the next."""
+
+
+@dataclass
+class CopyOutVariables:
+    """A copy-out of what some access wrote."""
+
+    is_made: Literal
+    first: int
+    """First boundary at which it may start."""
+    limit: int
+    """Boundary at which it must be complete: the next write, or the end."""
+    begin: cp_model.IntVar
+    interval: cp_model.IntervalVar
+    duration_ps: int
+    needs: dict[int, Literal]
+    """For each step from the write to ``limit``: the residency stands for the sake of this copy. Never rises from one step to the next."""
+    extends: dict[int, Literal] = field(default_factory=dict)
+    """For each such step in a gap that may be left early: only for the sake of this copy."""
+    at_once: dict[int, Literal] = field(default_factory=dict)
+    """For a slow read, several channels: the copy has the empty window right before the read."""
+
+
+@dataclass
+class AccessVariables:
+    """One access of one tensor."""
+
+    landed: Literal | None = None
+    fast: Literal | None = None
+    keep: Literal | None = None
+    """Landed all through the gap before the access; at the first access: preloaded."""
+    begun: Literal | None = None
+    copy_in: CopyInVariables | None = None
+    copy_out: CopyOutVariables | None = None
+    lingers: Literal | None = None
+    """Of the gap before the access: left, but only after the loop that the access before it lies in."""
+
+
+@dataclass
+class TensorVariables:
+    """All variables of one tensor; one entry in ``access`` for each access, and one more for the gap after the last."""
+
+    sequence: TensorAccesses
+    access: list[AccessVariables]
+    uniform: Literal | None = None
+
+
+class Variables:
+    """All variables of a problem.
+
+    Attributes
+    ----------
+    reached, open, left : one int variable for each boundary, where stalls are allowed; else constants
+        Moments in ps at which a boundary is reached, queues its copies, and is left. With one channel ``open`` is ``reached`` for
+        copies that start, and ``left`` for those that end: see :mod:`~stowplan.models.memory_mapping.cpsat.constraints`.
+    """
+
+    def __init__(self, problem: Problem, sequences: Sequence[TensorAccesses] | None = None):
+        self.problem = problem
+        self.model = cp_model.CpModel()
+        self.sequences = access_sequences(problem) if sequences is None else sequences
+        self.savings = Savings(problem)
+        self.forbidden = problem.stalls == "forbidden"
+        self.floor_until = [0]
+        for step in problem.steps:
+            self.floor_until.append(self.floor_until[-1] + step.weight * step.floor_ps)
+        self.slack_ps = 0 if self.forbidden else problem.all_slow_ps - self.floor_until[-1]
+        """How much later than after least latencies any boundary may be reached: no more than with everything slow."""
+        self._make_moments()
+        self.tensors = [self._make_tensor(sequence) for sequence in self.sequences]
+        self.fast: list[Literal | None] = [None] * problem.use_count
+        for variables in self.tensors:
+            for access, chosen in zip(variables.sequence.accesses, variables.access, strict=False):
+                for use in access.uses:
+                    self.fast[use] = chosen.fast
+
+    def literal(self, name: str) -> Literal:
+        """A new Boolean variable."""
+        return self.model.new_bool_var(name)
+
+    def _make_moments(self) -> None:
+        def moments(name: str) -> list[cp_model.IntVar]:
+            return [
+                self.model.new_int_var(floor, floor + self.slack_ps, f"{name}{boundary}")
+                for boundary, floor in enumerate(self.floor_until)
+            ]
+
+        self.reached = moments("reached")
+        if self.forbidden:
+            self.open = self.left = self.reached
+            return
+        self.left = moments("left")
+        self.open = moments("open") if self.problem.channels > 1 else self.reached
+
+    def _make_tensor(self, sequence: TensorAccesses) -> TensorVariables:
+        count = len(sequence)
+        variables = TensorVariables(sequence, [AccessVariables() for _ in range(count + 1)])
+        if not count or not self.savings.is_candidate(sequence):
+            return variables
+        if sequence.uniform:
+            variables.uniform = self.literal(f"uniform{sequence.tensor}")
+        for j in range(count):
+            self._make_landing(variables, j)
+        for j in range(count):
+            self._make_copy_out(variables, j)
+        for j in range(1, count + 1):
+            first, last = sequence.gap(j)
+            if (
+                variables.access[j - 1].landed is not None
+                and not sequence.is_glued(j)
+                and sequence.residency.next[first] > first
+            ):
+                variables.access[j].lingers = self.literal(f"lingers{sequence.tensor}.{j}")
+        return variables
+
+    def _make_landing(self, variables: TensorVariables, j: int) -> None:
+        sequence, here = variables.sequence, variables.access[j]
+        name = f"{sequence.tensor}.{j}"
+        before = variables.access[j - 1].landed if j else None
+        if sequence.is_glued(j):
+            here.keep = here.landed = before
+        elif sequence.is_dead(j):
+            here.begun = here.landed = self.literal(f"begun{name}") if variables.uniform is None else variables.uniform
+        else:
+            may_preload = j == 0 and sequence.is_input and self.problem.max_preloads > 0
+            if before is not None or may_preload:
+                here.keep = self.literal(f"keep{name}")
+            here.copy_in = self._make_copy_in(sequence, j)
+            if here.keep is not None and here.copy_in is not None:
+                here.landed = self.literal(f"landed{name}")
+            else:
+                here.landed = here.keep if here.copy_in is None else here.copy_in.is_made
+        here.fast = here.landed
+        access = sequence.accesses[j]
+        is_free = here.landed is not None and access.write is None and variables.uniform is None and not sequence.is_tied(j)
+        if is_free and access.read is not None and not self.savings.never_loses(access.read):
+            here.fast = self.literal(f"fast{name}")
+
+    def _make_copy_in(self, sequence: TensorAccesses, j: int) -> CopyInVariables | None:
+        duration = self.problem.tensors[sequence.tensor].copy_in_ps
+        window = sequence.copy_in_window(j, in_flight=True) or sequence.copy_in_window(j)
+        if window is None:
+            return None
+        first, end = window
+        latest = self._latest_start(first, end, duration) if self.forbidden else end
+        if latest is None:
+            return None
+        name = f"{sequence.tensor}.{j}"
+        is_made = self.literal(f"in{name}")
+        resident: dict[int, Literal] = {}
+        for step in range(first, sequence.accesses[j].step):
+            if step >= latest:
+                resident[step] = is_made
+            elif not sequence.copy.free[step] and step > first:
+                resident[step] = resident[step - 1]
+            else:
+                resident[step] = self.literal(f"started{name}@{step}")
+        begin, interval = self._make_interval(f"in{name}", is_made, first, end, duration)
+        return CopyInVariables(is_made, first, end, begin, interval, duration, resident)
+
+    def _make_copy_out(self, variables: TensorVariables, write: int) -> None:
+        """Copy-out of what access ``write`` writes, where the tensor may have it in fast memory."""
+        sequence, here = variables.sequence, variables.access[write]
+        if sequence.accesses[write].write is None or here.fast is None or not sequence.may_copy:
+            return
+        first = int(sequence.copy.next[sequence.accesses[write].step + 1])
+        following = sequence.next_write(write + 1)
+        limit = int(sequence.copy.prev[sequence.gap(following)[1]])
+        duration = self.problem.tensors[sequence.tensor].copy_out_ps
+        # The residency stands during step ``first`` at least, or the copy would have no step to run in nor to be waited for.
+        least = self._earliest_end(first, limit, duration) if self.forbidden else first + 1
+        if least is None or first >= limit:
+            return
+        name = f"{sequence.tensor}.{write}"
+        is_made = self.literal(f"out{name}")
+        needs: dict[int, Literal] = {}
+        for step in range(sequence.accesses[write].step + 1, limit):
+            if step < least:
+                needs[step] = is_made
+            elif not sequence.copy.free[step]:
+                needs[step] = needs[step - 1]
+            else:
+                needs[step] = self.literal(f"needs{name}@{step}")
+        begin, interval = self._make_interval(f"out{name}", is_made, first, limit, duration)
+        here.copy_out = CopyOutVariables(is_made, first, limit, begin, interval, duration, needs)
+
+    def _latest_start(self, first: int, end: int, duration_ps: int) -> int | None:
+        """Last boundary from which a copy is complete by ``end`` if stalls are forbidden; None where even ``first`` is too late."""
+        free = self.sequences[0].copy.free
+        for start in range(end - 1, first - 1, -1):
+            if free[start] and self.floor_until[end] - self.floor_until[start] >= duration_ps:
+                return start
+        return None
+
+    def _earliest_end(self, first: int, limit: int, duration_ps: int) -> int | None:
+        """First boundary by which a copy from ``first`` is complete if stalls are forbidden; None where even ``limit`` is too early."""
+        free = self.sequences[0].copy.free
+        for end in range(first + 1, limit + 1):
+            if free[end] and self.floor_until[end] - self.floor_until[first] >= duration_ps:
+                return end
+        return None
+
+    def _make_interval(
+        self, name: str, is_made: Literal, first: int, end: int, duration_ps: int
+    ) -> tuple[cp_model.IntVar, cp_model.IntervalVar]:
+        low = self.floor_until[first]
+        high = self.floor_until[end] + self.slack_ps - duration_ps
+        begin = self.model.new_int_var(low, max(low, high), f"begin.{name}")
+        if high < low:
+            self.model.add(is_made == 0)
+        return begin, self.model.new_optional_fixed_size_interval_var(begin, duration_ps, is_made, f"copy.{name}")
