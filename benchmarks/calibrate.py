@@ -50,7 +50,7 @@ def read_corpus(corpus: Path) -> Samples:
 
 def print_scores(label: str, scores: Scores) -> None:
     print(
-        f"{label:30s} {scores.r2:6.3f} {scores.r2_log:6.3f} {scores.median_relative_error:6.3f} "
+        f"{label:32s} {scores.r2:6.3f} {scores.r2_log:6.3f} {scores.median_relative_error:6.3f} "
         f"{scores.savings_correlation:6.3f} {scores.savings_ratio:6.2f} {scores.gain_error:6.3f}",
         flush=True,
     )
@@ -95,8 +95,8 @@ def main() -> None:
         f"{len(samples.modules)} modules, {len(saved)} instructions with two estimates; "
         f"the plan makes {(saved > 0).mean():.0%} of them faster, {(saved < 0).mean():.0%} slower\n"
     )
-    print(f"{'form':30s} {'R2':>6s} {'log R2':>6s} {'median':>6s} {'saving':>6s} {'saving':>6s} {'gain':>6s}")
-    print(f"{'':30s} {'':6s} {'':6s} {'error':>6s} {'corr.':>6s} {'ratio':>6s} {'error':>6s}")
+    print(f"{'form':32s} {'R2':>6s} {'log R2':>6s} {'median':>6s} {'saving':>6s} {'saving':>6s} {'gain':>6s}")
+    print(f"{'':32s} {'':6s} {'':6s} {'error':>6s} {'corr.':>6s} {'ratio':>6s} {'error':>6s}")
     for name, form in FORMS.items():
         print_scores(name, score(samples, form.predict(samples, fit(samples, form))))
     if options.folds:

@@ -89,7 +89,7 @@ def test_held_out_modules_are_modelled_by_the_others(samples: Samples) -> None:
 
 def test_other_forms_fit_worse_than_the_true_one(samples: Samples) -> None:
     true = score(samples, FORMS["sum"].predict(samples, fit(samples)))
-    form = FORMS["sum, reads and writes alike"]
+    form = FORMS["sum, no vector limit, R/W alike"]
     values = fit(samples, form)
     assert np.isinf(values[3])
     assert score(samples, form.predict(samples, values)).median_relative_error > true.median_relative_error

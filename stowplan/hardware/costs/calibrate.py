@@ -142,7 +142,7 @@ FORMS: dict[str, Form] = {
     "overlap": Form(_overlap, _SPLIT),
     "serial": Form(_serial, _SPLIT),
     "sum, no vector limit": Form(_sum, (*_WORK, (_SLOW_READ,), (_SLOW_WRITE, _FAST_WRITE), (_FAST_READ,))),
-    "sum, reads and writes alike": Form(_sum, (*_WORK, (_SLOW_READ, _SLOW_WRITE), (_FAST_READ, _FAST_WRITE))),
+    "sum, no vector limit, R/W alike": Form(_sum, (*_WORK, (_SLOW_READ, _SLOW_WRITE), (_FAST_READ, _FAST_WRITE))),
 }
 
 
