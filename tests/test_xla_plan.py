@@ -89,7 +89,7 @@ class TestChain:
     def test_report(self, imported: ImportedPlan) -> None:
         assert (imported.sliced, imported.delayed, imported.preloads) == (1, 1, 1)
         assert (imported.moved, imported.advanced, imported.postponed, imported.mixed_reads, imported.idle) == (0, 0, 0, 0, 0)
-        assert imported.dropped == imported.foreign == imported.homeless == imported.replaced == ()
+        assert not (imported.dropped or imported.foreign or imported.homeless or imported.replaced)
         assert imported.notes == (
             "1 tensors in fast memory before the program starts (cross-program prefetch)",
             "1 sliced copies merged, 1 of them begin later than their first slice",
@@ -208,6 +208,20 @@ class TestBadInput:
     def test_another_size(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="%g: found 65536 bytes, expected 32768"):
             import_xla_plan(*self.edited(tmp_path, "%g = f32[64,128]", "%g = f32[128,128]"))
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ("copy-done(%copy-start.2)", "copy-done()"),
+            ("copy-start(%a)", "copy-start()"),
+            ("async-done(%slice-start.1)", "async-done(%x)"),
+            ("custom-call(%slice-done.1, %slice-done.2)", "custom-call(%x, %w1)"),
+            ("get-tuple-element(%c), index=1", "get-tuple-element(%c), index=2"),
+        ],
+    )
+    def test_instructions_that_make_no_sense(self, tmp_path: Path, old: str, new: str) -> None:
+        with pytest.raises(InputError, match=r"edited\.hlo\.txt: line \d+: %[\w.\-]+: found"):
+            import_xla_plan(*self.edited(tmp_path, old, new))
 
     def test_not_scheduled(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="is_scheduled=true"):

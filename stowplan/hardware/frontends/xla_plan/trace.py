@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
+from stowplan.errors import InputError
 from stowplan.hardware.frontends.hlo import ArrayShape, Computation, HloModule, Instruction, Shape, TupleShape
 from stowplan.hardware.frontends.xla_plan.offsets import FAST_SPACE, Placement
 from stowplan.hardware.program import Program
@@ -20,6 +22,7 @@ from stowplan.hardware.program import Program
 #: Steps that XLA may replace by a copy of its own: what they would write stands in fast memory once that copy is done.
 _REPLACEABLE = frozenset({"copy", "slice", "dynamic-slice"})
 _SAME_VALUE = frozenset({"bitcast", "optimization-barrier", "opt-barrier", "domain", "add-dependency"})
+_OF_AN_OPERAND = _SAME_VALUE | {"get-tuple-element", "copy-start", "copy-done", "async-update", "async-done", "while"}
 
 T = TypeVar("T")
 
@@ -125,6 +128,11 @@ class Trace:
         self._skip_to(len(program.steps), module.entry.root)
 
     def _walk(self, computation: Computation, arguments: list[list[Array]] | None, path: str) -> list[Array]:
+        if arguments is not None and len(arguments) != len(computation.parameters):
+            raise InputError(
+                f"found {len(arguments)} operands for {len(computation.parameters)} parameters of %{computation.name}",
+                place=f"line {computation.line}",
+            )
         arrays: dict[str, list[Array]] = {}
         for instruction in computation.instructions:
             if instruction.opcode == "parameter" and arguments is not None:
@@ -144,11 +152,13 @@ class Trace:
         operands = [arrays[name] for name in instruction.operands]
         step = self._find(self._program.step_index, path, instruction.name)
         if step is not None:
-            return self._step(step, instruction, [array for arrays in operands for array in arrays], path)
+            return self._step(step, instruction, list(chain.from_iterable(operands)), path)
         if opcode in ("parameter", "constant"):
             return self._inputs(instruction, path)
+        if opcode in _OF_AN_OPERAND and not (operands and operands[0]):
+            raise instruction.error("found no operand, expected one")
         if opcode == "tuple":
-            return [array for arrays in operands for array in arrays]
+            return list(chain.from_iterable(operands))
         if opcode == "get-tuple-element":
             return self._part(computation.by_name[instruction.operands[0]].shape, operands[0], instruction)
         if opcode in _SAME_VALUE:
@@ -164,18 +174,13 @@ class Trace:
         if opcode in ("async-update", "async-done"):
             return self._slice_done(instruction, computation.by_name[instruction.operands[0]].shape, operands[0])
         if opcode == "custom-call" and "ConcatBitcast" in instruction.attributes_text:
-            return [self._joined(instruction, [array for arrays in operands for array in arrays])]
+            return [self._joined(instruction, list(chain.from_iterable(operands)))]
         if opcode == "while":
             return self._loop(instruction, operands[0], path)
         if opcode == "call":
             return self._walk(self._module.computations[instruction.called[0]], operands, f"{path}{instruction.name}/")
         if opcode == "conditional":
-            branches = zip(instruction.called, operands[1:], strict=True)
-            ends = [
-                self._walk(self._module.computations[name], [operand], f"{path}{instruction.name}/")
-                for name, operand in branches
-            ]
-            return ends[-1]
+            return self._branches(instruction, operands[1:], path)
         return self._foreign(instruction)
 
     # Steps of the program
@@ -301,7 +306,7 @@ class Trace:
 
     def _slice_start(self, instruction: Instruction, operands: list[list[Array]]) -> list[Array]:
         """One slice of a prefetch. Its value is the root of the computation it calls."""
-        sources = [array for arrays in operands for array in arrays]
+        sources = list(chain.from_iterable(operands))
         self._sequence += 1
         results = list(sources)
         for _, shape in list(instruction.shape.leaves())[len(sources) :]:
@@ -372,6 +377,8 @@ class Trace:
         inner = f"{path}{instruction.name}/"
         self._walk(condition, [carried], inner)
         results = self._walk(body, [carried], inner)
+        if len(results) != len(carried):
+            raise instruction.error(f"found a body with {len(results)} results, expected the {len(carried)} of its operand")
         for before, after in zip(carried, results, strict=True):
             if before.stay is not None and after.stay is not None:
                 before.stay.whole().absorb(after.stay.whole())
@@ -379,6 +386,15 @@ class Trace:
                 for lone in (before.stay, after.stay):
                     if lone is not None:
                         lone.whole().fault = "a loop carries it between memories"
+        return results
+
+    def _branches(self, instruction: Instruction, operands: list[list[Array]], path: str) -> list[Array]:
+        """All branches, one after the other; the results are those of the last, as in the program."""
+        if len(operands) != len(instruction.called):
+            raise instruction.error(f"found {len(operands)} operands, expected one for each branch")
+        results: list[Array] = []
+        for called, operand in zip(instruction.called, operands, strict=True):
+            results = self._walk(self._module.computations[called], [operand], f"{path}{instruction.name}/")
         return results
 
     def _foreign(self, instruction: Instruction) -> list[Array]:
