@@ -89,7 +89,7 @@ class TestChain:
     def test_report(self, imported: ImportedPlan) -> None:
         assert (imported.sliced, imported.delayed, imported.preloads) == (1, 1, 1)
         assert (imported.moved, imported.advanced, imported.postponed, imported.mixed_reads, imported.idle) == (0, 0, 0, 0, 0)
-        assert not (imported.dropped or imported.foreign or imported.homeless or imported.replaced)
+        assert not any((imported.dropped, imported.foreign, imported.homeless, imported.replaced))
         assert imported.notes == (
             "1 tensors in fast memory before the program starts (cross-program prefetch)",
             "1 sliced copies merged, 1 of them begin later than their first slice",

@@ -15,7 +15,8 @@ from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.hardware.frontends.hlo import read_module
 from stowplan.hardware.frontends.xla_plan.offsets import find_offsets, read_offsets
 from stowplan.hardware.frontends.xla_plan.settle import Dropped, Home, Settlement
-from stowplan.hardware.frontends.xla_plan.trace import Source, Trace
+from stowplan.hardware.frontends.xla_plan.stays import Source
+from stowplan.hardware.frontends.xla_plan.trace import Trace
 from stowplan.hardware.program import Program
 from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping.plan import Copy, Plan

@@ -12,7 +12,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from stowplan.hardware.frontends.xla_plan.trace import Source, Stay, Trace
+from stowplan.hardware.frontends.xla_plan.stays import Source, Stay
+from stowplan.hardware.frontends.xla_plan.trace import Trace
 from stowplan.models.memory_mapping.plan import Residency
 from stowplan.models.memory_mapping.problem import Problem
 

@@ -9,14 +9,13 @@ looked through: ``copy-start`` and ``copy-done``, a prefetch in slices (an ``asy
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from stowplan.errors import InputError
 from stowplan.hardware.frontends.hlo import ArrayShape, Computation, HloModule, Instruction, Shape, TupleShape
 from stowplan.hardware.frontends.xla_plan.offsets import FAST_SPACE, Placement
+from stowplan.hardware.frontends.xla_plan.stays import Array, Eviction, Source, Stay
 from stowplan.hardware.program import Program
 
 #: Steps that XLA may replace by a copy of its own: what they would write stands in fast memory once that copy is done.
@@ -25,74 +24,6 @@ _SAME_VALUE = frozenset({"bitcast", "optimization-barrier", "opt-barrier", "doma
 _OF_AN_OPERAND = _SAME_VALUE | {"get-tuple-element", "copy-start", "copy-done", "async-update", "async-done", "while"}
 
 T = TypeVar("T")
-
-
-class Source(StrEnum):
-    """How a value got into fast memory."""
-
-    DEFINED = "defined"
-    COPIED = "copied"
-    PRELOADED = "preloaded"
-
-
-@dataclass(slots=True, eq=False)
-class Eviction:
-    """A copy to slow memory, from the boundary of its start to that of its end."""
-
-    start: int
-    end: int
-    sequence: int
-
-
-@dataclass(slots=True, eq=False)
-class Stay:
-    """A tensor's stay in fast memory. Boundaries and steps count the steps of the original program."""
-
-    tensor: int | None
-    size: int
-    offset: int
-    source: Source
-    starts: list[int]
-    """Boundaries at which its copy, or each slice of it, starts; for a definition the step."""
-    sequence: int
-    """Place of the copy, or of its first slice, among all copies."""
-    arrived: int
-    """Boundary at which the copy is complete."""
-    end: int
-    """Boundary after the last fast use, or at the end of the last eviction."""
-    uses: set[int] = field(default_factory=set)
-    """Numbers of the uses it serves."""
-    evictions: list[Eviction] = field(default_factory=list)
-    fault: str | None = None
-    """Why a plan of ours cannot have it."""
-    merged: Stay | None = None
-    """The stay that this one turned out to be a part of."""
-
-    def whole(self) -> Stay:
-        """The stay it is a part of, itself in most cases."""
-        stay = self
-        while stay.merged is not None:
-            stay = stay.merged
-        return stay
-
-    def absorb(self, later: Stay) -> None:
-        """A loop carries ``later`` back to where this stay began: they are one."""
-        if later is self:
-            return
-        if later.offset != self.offset or later.tensor != self.tensor:
-            self.fault = "a loop carries it from one place to another"
-        self.fault = self.fault or later.fault
-        self.end = max(self.end, later.end)
-        self.uses |= later.uses
-        self.evictions += later.evictions
-        later.merged = self
-
-
-class Array(NamedTuple):
-    """What one array of XLA's module is: a tensor of the program, where known, and its stay where it is in fast memory."""
-
-    tensor: int | None
-    stay: Stay | None = None
 
 
 class Trace:
