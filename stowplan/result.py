@@ -98,16 +98,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def speedup(self) -> float | None:
         """Baseline / objective; at least 1 whenever the baseline is a candidate."""
-        if self.objective is None or self.baseline is None:
-            return None
-        return self.baseline / self.objective if self.objective else 1.0
+        return _ratio(self.baseline, self.objective)
 
     def speedup_over(self, name: str) -> float | None:
         """Speedup over another of the baselines, None where it has no objective."""
-        other = self.baselines.get(name)
-        if other is None or self.objective is None:
-            return None
-        return other / self.objective if self.objective else 1.0
+        return _ratio(self.baselines.get(name), self.objective)
 
     def to_dict(self, plan_path: str | None = None) -> dict[str, Any]:
         """Plain values, the plan by its path; what ``--json`` prints."""
@@ -135,6 +130,15 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(f"  speedup    {ratio:.3f} over {name} ({format_ps(value)})" if ratio else f"  baseline   {name}")
         lines.extend(f"  warning    {warning}" for warning in self.warnings)
         return "\n".join(lines)
+
+
+def _ratio(baseline: int | None, objective: int | None) -> float | None:
+    """How many times faster; None where either is missing, or where one takes no time and the other does."""
+    if baseline is None or objective is None:
+        return None
+    if objective == 0:
+        return 1.0 if baseline == 0 else None
+    return baseline / objective
 
 
 def format_ps(picoseconds: int) -> str:

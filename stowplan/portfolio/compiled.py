@@ -2,7 +2,7 @@
 
 Numba looks only at the file of a function to see whether its cached code is fresh, not at the files of those it calls, and
 it cannot import a cached function where the package is read-only and there is no writable home. So the cache lies in a
-folder of the user's whose name carries a digest of all the compiled sources.
+folder of the user's whose name carries a digest of all the compiled sources (:data:`SOURCES`).
 
 Compiling everything takes most of a minute, once. Until it has been done on a machine (:func:`is_warm`), the runner lets the
 same functions run interpreted: set ``STOWPLAN_INTERPRET=1`` to get that by hand.
@@ -15,6 +15,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -23,15 +24,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 INTERPRET = "STOWPLAN_INTERPRET"
 _MARKER = "complete"
 
+#: Files that decide what the compiled code is: every module with compiled functions, and what it takes constants from.
+SOURCES = (
+    "compiled.py",
+    "memory_mapping/arrays.py",
+    "memory_mapping/engine.py",
+    "memory_mapping/insert.py",
+    "memory_mapping/search.py",
+)
+
 
 @lru_cache(maxsize=1)
 def cache_folder() -> Path:
     """Where compiled code is kept; ``STOWPLAN_CACHE`` names another place."""
-    import numba
-
-    digest = hashlib.sha256(numba.__version__.encode())
-    for source in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(source.read_bytes())
+    # Not numba.__version__: the parent of the workers asks too, and importing numba takes a third of a second.
+    digest = hashlib.sha256(metadata.version("numba").encode())
+    for source in SOURCES:
+        digest.update((Path(__file__).parent / source).read_bytes())
     base = os.environ.get("STOWPLAN_CACHE")
     places = [Path(base)] if base else [Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stowplan"]
     places.append(Path(tempfile.gettempdir()) / f"stowplan-{os.getuid()}")
@@ -52,8 +61,9 @@ def is_warm() -> bool:
 
 
 def mark_warm() -> None:
-    """Remember that everything has been compiled."""
-    (cache_folder() / _MARKER).touch()
+    """Remember that everything has been compiled; nothing has where functions are interpreted."""
+    if os.environ.get(INTERPRET) != "1":
+        (cache_folder() / _MARKER).touch()
 
 
 def njit(function: F) -> F:

@@ -17,6 +17,9 @@ from stowplan.result import Provenance, Result, Status, StopReason
 
 FAMILIES = ("heuristic", "learned", "exact")
 
+#: Seeds are below this: solvers keep them in 31 bits.
+MAX_SEED = 2**31
+
 _VERSIONED = ("stowplan", "ortools", "highspy", "numpy", "numba")
 
 
@@ -70,28 +73,46 @@ def solve(
         A plan at hand that is not valid for the problem.
     """
     kind = kind_of(problem)
-    names = tuple(candidates.split(",")) if isinstance(candidates, str) else tuple(candidates)
-    if time_limit <= 0:
+    names = tuple(name.strip() for name in (candidates.split(",") if isinstance(candidates, str) else candidates))
+    if not time_limit > 0:
         raise UsageError(f"found a time limit of {time_limit} s, expected more than 0")
     if workers < 1:
         raise UsageError(f"found {workers} workers, expected at least 1")
     if not 0 <= gap < 1:
         raise UsageError(f"found a gap of {gap}, expected at least 0 and less than 1")
+    if not 0 <= seed < MAX_SEED:
+        raise UsageError(f"found seed {seed}, expected 0 to {MAX_SEED - 1}")
     options = Options(time_limit=time_limit, candidates=names, seed=seed, workers=workers, deterministic=deterministic, gap=gap)
     deadline = Deadline(time_limit, cancel)
+    every = kind.candidates(problem, options)
+    chosen = _chosen(every, options)
+    starts = _starts(kind, problem, plans or {})
+    baselines = dict.fromkeys((*starts, *kind.baseline_sources))
+    if baseline is not None and baseline not in baselines:
+        raise UsageError(f"found baseline {baseline!r}, expected one of {', '.join(baselines)}")
     race = Race(kind, problem, options, deadline, on_progress)
+    stop_reason = race.run(starts, chosen)
+    return _result(race, stop_reason, baseline or kind.baseline, tuple(baselines))
+
+
+def _starts(kind: Kind, problem: Any, plans: Mapping[str, Any]) -> dict[str, Any]:
+    """The kind's initial plans and those at hand, the latter verified."""
     starts = dict(kind.initial(problem))
-    for name, plan in (plans or {}).items():
+    taken = {*starts, *kind.baseline_sources}
+    types = {type(plan) for plan in starts.values()}
+    for name, plan in plans.items():
+        if name in taken:
+            raise UsageError(f"found a plan named {name!r}, which is the name of one of the package's own: give it another")
+        if types and type(plan) not in types:
+            raise UsageError(f"found a {type(plan).__name__} as the plan {name!r}, expected a plan of {kind.name}")
         check = kind.verify(problem, plan)
         if not check.ok:
             raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(check.violations[:3])}")
         starts[name] = plan
-    stop_reason = race.run(starts, _chosen(kind, problem, options))
-    return _result(race, stop_reason, baseline or kind.baseline, tuple(starts))
+    return starts
 
 
-def _chosen(kind: Kind, problem: Any, options: Options) -> list[Candidate]:
-    every = kind.candidates(problem, options)
+def _chosen(every: list[Candidate], options: Options) -> list[Candidate]:
     known = {*FAMILIES, *(candidate.name for candidate in every)}
     unknown = [name for name in options.candidates if name not in known]
     if unknown:
@@ -100,7 +121,7 @@ def _chosen(kind: Kind, problem: Any, options: Options) -> list[Candidate]:
     return [candidate for candidate in every if candidate.name in wanted or candidate.family in wanted]
 
 
-def _result(race: Race, stop_reason: StopReason, baseline: str, starts: tuple[str, ...]) -> Result:
+def _result(race: Race, stop_reason: StopReason, baseline: str, baselines: tuple[str, ...]) -> Result:
     status: Status
     if race.infeasible:
         status = "infeasible"
@@ -108,9 +129,9 @@ def _result(race: Race, stop_reason: StopReason, baseline: str, starts: tuple[st
         status = "no_plan"
     else:
         status = "optimal" if race.bound is not None and race.objective <= race.bound else "feasible"
-    if race.options.deterministic and stop_reason == "time_limit":
+    cut_short = stop_reason == "time_limit" or any(report.outcome == "stopped" for report in race.reports)
+    if race.options.deterministic and cut_short:
         race.warnings.append("the time limit ended a deterministic run before its work was done: another run may differ")
-    listed = dict.fromkeys((*starts, *race.kind.baseline_sources))
     identity = race.kind.identity(race.problem)
     return Result(
         kind=race.kind.name,
@@ -122,11 +143,11 @@ def _result(race: Race, stop_reason: StopReason, baseline: str, starts: tuple[st
         verified=race.objective is not None,
         baseline_name=baseline,
         baseline=race.sources.get(baseline),
-        baselines={name: race.sources[name] for name in listed if name in race.sources},
+        baselines={name: race.sources[name] for name in baselines if name in race.sources},
         history=tuple(race.history),
         candidates=tuple(race.reports),
         provenance=Provenance(
-            candidate=race.source,
+            candidate="" if race.best is None else race.best.source,
             seed=race.options.seed,
             deterministic=race.options.deterministic,
             versions=_versions(),

@@ -2,11 +2,12 @@
 
 The job comes on standard input, then, whenever another candidate finds something, the incumbent; plans and bounds go out on
 what was standard output. Messages are MessagePack with a length in front. Solvers may print: their output goes to standard
-error. When the parent goes away, the input ends and the process with it.
+error. When the parent goes away, the process ends: the kernel sees to it on Linux, elsewhere the end of the input does.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import struct
@@ -23,6 +24,14 @@ from stowplan.portfolio.registry import Candidate, kind
 
 _LENGTH = struct.Struct("<Q")
 
+#: Longer than any message; a length beyond it means that something else was written.
+_MAX_MESSAGE = 1 << 31
+
+#: A candidate that returns this close to its end (seconds) was stopped by time: solvers look at the clock now and then.
+_CLOSE = 0.05
+
+_PR_SET_PDEATHSIG = 1
+
 
 class Job(msgspec.Struct):
     """What a worker is to do."""
@@ -31,8 +40,12 @@ class Job(msgspec.Struct):
     candidate: dict[str, Any]
     options: Options
     problem: bytes
-    seconds: float
+    end: float
+    """When to stop, on the monotonic clock, which all processes of a machine share."""
+    parent: int
+    """Its process number."""
     start_plan: bytes | None = None
+    start_bound: int | None = None
 
 
 class Incumbent(msgspec.Struct):
@@ -46,7 +59,7 @@ class Report(msgspec.Struct):
     """Worker to parent."""
 
     what: str
-    """``plan``, ``bound``, ``infeasible``, ``note``, ``done`` or ``failed``."""
+    """``plan``, ``bound``, ``infeasible``, ``note``; or the last word: ``done``, ``stopped`` (by time) or ``failed``."""
     source: str = ""
     plan: bytes | None = None
     bound: int | None = None
@@ -62,11 +75,13 @@ def write_message(stream: BinaryIO, message: object) -> None:
 
 
 def read_message(stream: BinaryIO) -> bytes | None:
-    """The next message, None at the end."""
+    """The next message, None at the end; ValueError where this is not the beginning of one."""
     head = stream.read(_LENGTH.size)
     if head is None or len(head) < _LENGTH.size:
         return None
     (length,) = _LENGTH.unpack(head)
+    if length > _MAX_MESSAGE:
+        raise ValueError(f"found a message of {length} bytes, expected at most {_MAX_MESSAGE}")
     data = stream.read(length)
     return data if data is not None and len(data) == length else None
 
@@ -78,10 +93,10 @@ class WorkerContext:
         self.options = job.options
         self._kind = kind(job.kind)
         self.start_plan = None if job.start_plan is None else self._kind.decode_plan(job.start_plan)
-        self._end = time.monotonic() + job.seconds
+        self._end = job.end
         self._outgoing = outgoing
         self._lock = threading.Lock()
-        self._incumbent: tuple[Any, int | None] = (self.start_plan, None)
+        self._incumbent: tuple[Any, int | None] = (self.start_plan, job.start_bound)
 
     def _send(self, report: Report) -> None:
         with self._lock:
@@ -115,9 +130,13 @@ class WorkerContext:
         """Seconds left."""
         return max(0.0, self._end - time.monotonic())
 
-    def finish(self, what: str, text: str = "") -> None:
-        """The last report."""
-        self._send(Report(what, text=text))
+    def finish(self) -> None:
+        """The last report of a candidate that returned."""
+        self._send(Report("stopped" if self.remaining() < _CLOSE else "done"))
+
+    def fail(self, text: str) -> None:
+        """The last report of a candidate that raised."""
+        self._send(Report("failed", text=text))
 
     def listen(self, incoming: BinaryIO) -> None:
         """Take in incumbents until the parent goes away; then end the process, whatever it is doing."""
@@ -132,16 +151,25 @@ class WorkerContext:
         os._exit(0)
 
 
+def _end_with_parent(parent: int) -> None:
+    """Have the kernel end this process when its parent ends, for candidates that let no other thread run."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(0)
+
+
 def main() -> None:
     """Run one job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    outgoing = os.fdopen(os.dup(1), "wb")
+    incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    incoming = sys.stdin.buffer
     data = read_message(incoming)
     if data is None:
         return
     job = msgspec.msgpack.decode(data, type=Job)
+    _end_with_parent(job.parent)
     context = WorkerContext(job, outgoing)
     threading.Thread(target=context.listen, args=(incoming,), daemon=True).start()
     try:
@@ -149,9 +177,9 @@ def main() -> None:
         Candidate(**job.candidate).load()(problem, context)
     except BaseException as error:
         traceback.print_exc()
-        context.finish("failed", f"{type(error).__name__}: {error}")
+        context.fail(f"{type(error).__name__}: {error}")
     else:
-        context.finish("done")
+        context.finish()
     # Threads of solvers may still be running; nothing here is worth waiting for.
     sys.stderr.flush()
     os._exit(0)
