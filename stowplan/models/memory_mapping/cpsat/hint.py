@@ -39,8 +39,7 @@ def hint_values(
             values.set(variable, moment)
     begin = dict(zip(decisions.queue, timeline.begin, strict=True))
     for tensor, chosen in zip(variables.tensors, decisions.tensors, strict=True):
-        if tensor.access[0].landed is not None or any(access.landed is not None for access in tensor.access):
-            _hint_tensor(values, tensor, chosen, decisions, begin)
+        _hint_tensor(values, tensor, chosen, decisions, begin)
     fast = decisions.fast_uses()
     number = 0
     for step, terms in zip(variables.problem.steps, objective.steps, strict=True):
@@ -125,13 +124,8 @@ def _hint_copy_out(
         values.set(literal, out is not None and step < out.until and not keeps)
     for j, literal in copy.at_once.items():
         boundary = int(sequence.copy.prev[sequence.accesses[j].step])
-        is_empty = out is not None and decisions.window(key).start == boundary and step_is_needed(boundary, out.until)
+        is_empty = out is not None and decisions.window(key).start == boundary and boundary < out.until
         values.set(literal, is_empty and chosen.fast[key.access] and not chosen.fast[j])
-
-
-def step_is_needed(step: int, until: int) -> bool:
-    """Whether a residency that stands for a copy-out until ``until`` stands during ``step``."""
-    return step < until
 
 
 def _lowest(variable: cp_model.IntVar) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,8 +19,11 @@ Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 #: Seconds between two looks at ``should_stop``.
 POLL_SECONDS = 0.05
 
-#: A bound proven by CP-SAT closes the gap of a plan; both are integers.
+#: Part of the time that is left which may go into finding offsets for a solution that is not optimal.
 PACKING_SHARE = 0.2
+
+#: Relative error of objective bounds in floating point; picoseconds of a second are far below its reciprocal.
+FLOAT_ERROR = 1e-15
 
 
 class ExactOutcome(NamedTuple):
@@ -147,7 +151,7 @@ class _Search:
         if self._deterministic_limit is not None:
             solver.parameters.max_deterministic_time = self._deterministic_limit
         # CP-SAT works in integers, but reports the bound as a float.
-        solver.best_bound_callback = lambda bound: self.offer_bound(_safe_bound(bound))
+        solver.best_bound_callback = lambda bound: self.offer_bound(_integer_bound(bound))
         collector = _Collector(self, model)
         stop = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(solver, stop), daemon=True)
@@ -158,9 +162,9 @@ class _Search:
             stop.set()
             watcher.join()
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            self.offer_bound(_safe_bound(solver.best_objective_bound))
+            self.offer_bound(_integer_bound(solver.best_objective_bound))
             if status == cp_model.OPTIMAL:
-                self.offer_bound(_exact_objective(solver))
+                self.offer_bound(int(solver.value(model.objective.expression)))
             limit = max(0.1, self.left if status == cp_model.OPTIMAL else PACKING_SHARE * self.left)
             plan = model.extract(solver.value, time_limit=limit)
             if plan is not None:
@@ -196,11 +200,7 @@ class _Collector(cp_model.CpSolverSolutionCallback):
             self._search.offer_plan(plan)
 
 
-def _safe_bound(bound: float) -> int:
-    """Integer bound from a float that stands for an integer: beyond 2**53 the float may have been rounded up."""
-    return int(bound) if abs(bound) < 2**53 else int(bound) - (1 << max(0, int(abs(bound)).bit_length() - 53))
-
-
-def _exact_objective(solver: cp_model.CpSolver) -> int:
-    """Objective value of the last solution, as an integer."""
-    return _safe_bound(solver.objective_value)
+def _integer_bound(bound: float) -> int:
+    """Integer bound from CP-SAT's, which stands for an integer but reaches us as a float with rounding errors of its scaling."""
+    nearest = round(bound)
+    return nearest if abs(bound - nearest) <= FLOAT_ERROR * max(1.0, abs(bound)) else math.floor(bound)
