@@ -132,16 +132,17 @@ def relaxation(problem: Problem, context: Context) -> None:
 
 def complete(problem: Problem, context: Context) -> None:
     """The complete CP-SAT model, hinted with the best plan known."""
-    from stowplan.models.memory_mapping import cpsat
+    from stowplan.models.memory_mapping.cpsat import solve as solve_complete
 
-    plan, _ = context.incumbent()
-    outcome = cpsat.solve(
+    plan, bound = context.incumbent()
+    outcome = solve_complete(
         problem,
         time_limit=context.remaining(),
         workers=1,
         seed=context.options.seed,
         deterministic_limit=context.options.time_limit / 4 if context.options.deterministic else None,
         hint=plan,
+        lower_bound_ps=bound,
         on_plan=lambda found: context.plan(found, "cpsat"),
         on_bound=lambda bound: context.bound(bound, "cpsat"),
         should_stop=context.stop,
