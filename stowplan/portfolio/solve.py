@@ -163,7 +163,8 @@ def _result(race: Race, stop_reason: StopReason, baseline: str, baselines: tuple
             },
         ),
         seconds=round(race.deadline.elapsed, 3),
-        details=race.kind.facts(race.problem, race.plan),
+        # What every heuristic and model reached, not only the best.
+        details=race.kind.facts(race.problem, race.plan) | {"sources": dict(race.sources)},
         warnings=tuple(race.warnings),
     )
 
