@@ -8,19 +8,23 @@ import time
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+import msgspec
 from ortools.sat.python import cp_model
 
 from stowplan.models.memory_mapping.cpsat.model import MemoryMappingModel
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
-Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+Status = Literal["optimal", "feasible"]
 
 #: Seconds between two looks at ``should_stop``.
 POLL_SECONDS = 0.05
 
 #: Part of the time that is left which may go into finding offsets for a solution that is not optimal.
 PACKING_SHARE = 0.2
+
+#: Part of the time in which a problem with stalls is first solved without them, where there is no hint.
+STALL_FREE_SHARE = 0.3
 
 #: Relative error of objective bounds in floating point; picoseconds of a second are far below its reciprocal.
 FLOAT_ERROR = 1e-15
@@ -30,8 +34,8 @@ class ExactOutcome(NamedTuple):
     """What the exact model found."""
 
     status: Status
-    """``optimal`` only with proof. Every problem has the plan that uses no fast memory, so ``infeasible`` does not come up."""
-    plan: Plan | None
+    """``optimal`` only with proof; otherwise ``feasible``, for every problem has the plan that uses no fast memory."""
+    plan: Plan
     bound_ps: int
     """Proven lower bound on the objective of every valid plan."""
 
@@ -74,8 +78,11 @@ def solve(
         See :class:`~stowplan.models.memory_mapping.cpsat.model.MemoryMappingModel`.
     """
     search = _Search(problem, time_limit, workers, seed, deterministic_limit, lower_bound_ps, on_plan, on_bound, should_stop)
+    search.offer_plan(Plan(problem=problem.digest, program=problem.name, target=problem.target, objective_ps=problem.all_slow_ps))
     if hint is not None:
         search.offer_plan(hint)
+    elif problem.stalls == "allowed":
+        search.start_without_stalls()
     search.run(offsets=False)
     if not search.is_done:
         search.run(offsets=True)
@@ -137,6 +144,21 @@ class _Search:
         if self._on_bound is not None:
             self._on_bound(bound_ps)
 
+    def start_without_stalls(self) -> None:
+        """Look for a plan without stalls: its model is much the smaller one, and its plans are valid here, at the same cost."""
+        if self.is_done:
+            return
+        outcome = solve(
+            msgspec.structs.replace(self.problem, stalls="forbidden"),
+            time_limit=STALL_FREE_SHARE * self.left,
+            workers=self._workers,
+            seed=self._seed,
+            deterministic_limit=None if self._deterministic_limit is None else STALL_FREE_SHARE * self._deterministic_limit,
+            should_stop=self._should_stop,
+        )
+        if outcome.plan is not None:
+            self.offer_plan(msgspec.structs.replace(outcome.plan, problem=self.problem.digest))
+
     def run(self, *, offsets: bool) -> None:
         """Solve the model with or without offsets, within what is left of the time."""
         model = MemoryMappingModel(self.problem, offsets=offsets, lower_bound_ps=self.bound)
@@ -148,6 +170,8 @@ class _Search:
         solver.parameters.num_workers = self._workers
         solver.parameters.random_seed = self._seed % (1 << 31)
         solver.parameters.max_time_in_seconds = max(0.01, self.left)
+        # Probing thousands of literals of residencies and copies takes longer than it saves: 12 s of 40 s at 300 uses.
+        solver.parameters.cp_model_probing_level = 0
         if self._deterministic_limit is not None:
             solver.parameters.max_deterministic_time = self._deterministic_limit
         # CP-SAT works in integers, but reports the bound as a float.
@@ -178,8 +202,7 @@ class _Search:
 
     def outcome(self) -> ExactOutcome:
         """What was found."""
-        if self.plan is None:
-            return ExactOutcome("unknown", None, self.bound)
+        assert self.plan is not None
         if self.plan.objective_ps <= self.bound:
             return ExactOutcome("optimal", self.plan, self.plan.objective_ps)
         return ExactOutcome("feasible", self.plan, self.bound)
