@@ -27,10 +27,10 @@ def check_agreement(problem: Problem, plan: Plan) -> int:
 def test_same_objective_on_valid_plans(stalls: Stalls) -> None:
     rng = random.Random(f"agree {stalls}")
     stalled = 0
-    for _ in range(250):
+    for _ in range(150):
         problem = random_problem(rng, stalls=stalls)
         stalled += check_agreement(problem, random_plan(problem, rng)) > 0
-    assert (stalled > 20) == (stalls == "allowed")
+    assert (stalled > 10) == (stalls == "allowed")
 
 
 def test_same_objective_on_plans_that_break_rules_but_run() -> None:
@@ -49,7 +49,7 @@ def test_same_objective_on_plans_that_break_rules_but_run() -> None:
 def test_a_stall_free_plan_costs_the_same_in_both_modes() -> None:
     rng = random.Random("modes")
     copies = 0
-    for _ in range(250):
+    for _ in range(150):
         problem = random_problem(rng, stalls="forbidden")
         plan = random_plan(problem, rng)
         allowed = msgspec.structs.replace(problem, stalls="allowed")
@@ -58,4 +58,4 @@ def test_a_stall_free_plan_costs_the_same_in_both_modes() -> None:
         assert with_objective(allowed, same).objective_ps == plan.objective_ps
         assert check_agreement(allowed, same) == 0
         copies += len(plan.copies)
-    assert copies > 100
+    assert copies > 50

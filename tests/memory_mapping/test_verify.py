@@ -82,7 +82,7 @@ def test_mutants_with_their_objective_restated() -> None:
     """Without a wrong objective to give a mutant away, the rules themselves must tell."""
     rng = random.Random("restated")
     accepted = rejected = 0
-    for _ in range(25):
+    for _ in range(15):
         problem = random_problem(rng)
         for _, mutant in mutants(problem, random_plan(problem, rng)):
             objective = verify(problem, mutant).objective_ps
