@@ -1,0 +1,40 @@
+"""Runs of :func:`stowplan.solve` with fake candidates."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowplan.result import Result
+from tests.portfolio.fakes import fake_kind, ladder_problem
+
+#: Limit for runs that end by themselves, long before.
+AMPLE = 60.0
+
+SolveFakes = Callable[..., Result]
+
+
+@pytest.fixture
+def solve_fakes(monkeypatch: pytest.MonkeyPatch) -> SolveFakes:
+    """``solve`` of the ladder with the named fakes; ``kind`` holds changes to the kind."""
+    module = importlib.import_module("stowplan.portfolio.solve")
+
+    def run(*names: str, kind: dict[str, Any] | None = None, **options: Any) -> Result:
+        fakes = fake_kind(*names, **(kind or {}))
+        monkeypatch.setattr(module, "kind_of", lambda problem: fakes)
+        return module.solve(ladder_problem(), **{"time_limit": AMPLE, **options})
+
+    return run
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and not merely waiting for its parent to notice its end."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return fields[0] not in "ZX"

@@ -1,0 +1,249 @@
+"""A small problem with a ladder of plans, and candidates for it that behave, and that misbehave in every way known.
+
+Workers import the candidates from here by name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from stowplan.models.memory_mapping.plan import Plan, Residency
+from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
+from stowplan.portfolio.memory_mapping.kind import KIND
+from stowplan.portfolio.registry import Candidate, Kind
+from stowplan.portfolio.worker import WorkerContext
+
+#: Four tensors, each read once, of which three fit; a use saves 9 ps of 10.
+ALL_SLOW, OPTIMUM, FLOOR = 140, 113, 104
+
+FOREVER = 1000.0
+
+
+def ladder_problem() -> Problem:
+    return Problem(
+        name="ladder",
+        target="none",
+        cost_model="none",
+        capacity=3,
+        max_preloads=4,
+        steps=(
+            Step("wait", "wait", 1, (), (Piece(100, (), ()),)),
+            *(Step(f"read {number}", "read", 1, (Use(number, False, 1),), (Piece(0, (10,), (1,)),)) for number in range(4)),
+        ),
+        tensors=tuple(Tensor(f"t{number}", 1, 5, 5, is_input=True) for number in range(4)),
+    )
+
+
+def ladder_plan(problem: Problem, rungs: int, *, first: int = 0) -> Plan:
+    """Tensors ``first`` to ``first + rungs - 1`` preloaded; more than three do not fit."""
+    tensors = range(first, first + rungs)
+    return Plan(
+        problem=problem.digest,
+        objective_ps=ALL_SLOW - 9 * rungs,
+        residencies=tuple(Residency(tensor, 0, 5, place, preloaded=True) for place, tensor in enumerate(tensors)),
+        fast_uses=tuple(tensors),
+    )
+
+
+def fake_kind(*names: str, **changes: Any) -> Kind:
+    """Memory mapping with the candidates of these names, as ``name`` or ``name/share``."""
+    candidates = []
+    for name in names:
+        function, _, share = name.partition("/")
+        candidates.append(Candidate(function, "heuristic", f"{__name__}:{function}", share=float(share or 1.0)))
+    return replace(KIND, candidates=lambda problem, options: candidates, **changes)
+
+
+# ------------------------------------------------------------------------------------------------- those that behave
+
+
+def improves(problem: Problem, context: WorkerContext) -> None:
+    for rungs in (1, 2):
+        context.plan(ladder_plan(problem, rungs), "improves")
+
+
+def solves(problem: Problem, context: WorkerContext) -> None:
+    context.plan(ladder_plan(problem, 3), "solves")
+
+
+def proves(problem: Problem, context: WorkerContext) -> None:
+    context.bound(FLOOR + 3, "proves")
+    context.bound(OPTIMUM, "proves")
+
+
+def proves_infeasible(problem: Problem, context: WorkerContext) -> None:
+    context.proven_infeasible("proves_infeasible")
+
+
+def obeys(problem: Problem, context: WorkerContext) -> None:
+    """Works until told to stop, and has its best plan at the very end."""
+    while not context.stop():
+        time.sleep(0.01)
+    context.plan(ladder_plan(problem, 2), "obeys")
+
+
+def does_nothing(problem: Problem, context: WorkerContext) -> None:
+    pass
+
+
+def listens(problem: Problem, context: WorkerContext) -> None:
+    """Ends the run when it hears of a plan and a bound of others, and says which."""
+    while not context.stop():
+        plan, bound = context.incumbent()
+        if plan is not None and plan.objective_ps == OPTIMUM and bound == OPTIMUM - 1:
+            context.note(f"heard {plan.objective_ps} and {bound}")
+            context.bound(OPTIMUM, "listens")
+            return
+        time.sleep(0.01)
+
+
+def speaks(problem: Problem, context: WorkerContext) -> None:
+    context.plan(ladder_plan(problem, 3), "speaks")
+    context.bound(OPTIMUM - 1, "speaks")
+    while not context.stop():
+        time.sleep(0.01)
+
+
+def tells_start(problem: Problem, context: WorkerContext) -> None:
+    context.note(f"starts from {context.start_plan.objective_ps}, incumbent {context.incumbent()[0].objective_ps}")
+
+
+# Two plans of one objective; which comes first depends on the load, and here on who sleeps.
+
+
+def equal_late(problem: Problem, context: WorkerContext) -> None:
+    time.sleep(0.5)
+    context.plan(ladder_plan(problem, 3, first=0), "equal_late")
+
+
+def equal_early(problem: Problem, context: WorkerContext) -> None:
+    context.plan(ladder_plan(problem, 3, first=1), "equal_early")
+
+
+# ---------------------------------------------------------------------------------------------- those that do not stop
+
+
+def _say_where(context: WorkerContext) -> None:
+    """Let a test find this process, and, where the test has no other way, a file."""
+    context.note(f"pid {os.getpid()}")
+    if "STOWPLAN_TEST_PIDS" in os.environ:
+        with open(os.environ["STOWPLAN_TEST_PIDS"], "a") as stream:
+            stream.write(f"{os.getpid()}\n")
+
+
+def waits(problem: Problem, context: WorkerContext) -> None:
+    time.sleep(FOREVER)
+
+
+def sleeps(problem: Problem, context: WorkerContext) -> None:
+    _say_where(context)
+    context.plan(ladder_plan(problem, 1), "sleeps")
+    time.sleep(FOREVER)
+
+
+def holds_the_lock(problem: Problem, context: WorkerContext) -> None:
+    """Sleeps in C without letting go of the interpreter, as a long call of compiled code does."""
+    _say_where(context)
+    context.plan(ladder_plan(problem, 1), "holds_the_lock")
+    ctypes.PyDLL(None).sleep(int(FOREVER))
+
+
+def floods(problem: Problem, context: WorkerContext) -> None:
+    """As many plans, of as many sources, as the pipe takes."""
+    for number in itertools.count():
+        context.plan(ladder_plan(problem, number % 3), f"floods {number % 50}")
+
+
+def has_children(problem: Problem, context: WorkerContext) -> None:
+    child = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER})"])
+    context.note(f"pid {child.pid}")
+    sleeps(problem, context)
+
+
+# ------------------------------------------------------------------------------------------------------ those that die
+
+
+def exits(problem: Problem, context: WorkerContext) -> None:
+    context.plan(ladder_plan(problem, 1), "exits")
+    os._exit(3)
+
+
+def raises(problem: Problem, context: WorkerContext) -> None:
+    context.plan(ladder_plan(problem, 1), "raises")
+    raise RuntimeError("it broke")
+
+
+def segfaults(problem: Problem, context: WorkerContext) -> None:
+    context.plan(ladder_plan(problem, 1), "segfaults")
+    ctypes.string_at(0)
+
+
+def leaves(problem: Problem, context: WorkerContext) -> None:
+    sys.exit(0)
+
+
+# ------------------------------------------------------------------------------------------------------ those that err
+
+
+def prints(problem: Problem, context: WorkerContext) -> None:
+    print("talk on standard output", flush=True)
+    os.write(1, b"\x05\0\0\0\0\0\0\0talk")
+    subprocess.run([sys.executable, "-c", "print('talk of a child')"], check=True)
+    context.note(f"input: {sys.stdin.read()!r}")
+    context.plan(ladder_plan(problem, 2), "prints")
+
+
+def overfills(problem: Problem, context: WorkerContext) -> None:
+    """Better than the optimum, but does not fit; then a plan that does."""
+    context.plan(ladder_plan(problem, 4), "overfills")
+    context.plan(ladder_plan(problem, 1), "careful")
+
+
+def boasts(problem: Problem, context: WorkerContext) -> None:
+    """A good plan that claims to be still better."""
+    context.plan(msgspec.structs.replace(ladder_plan(problem, 3), objective_ps=OPTIMUM - 1), "boasts")
+
+
+def repeats_nonsense(problem: Problem, context: WorkerContext) -> None:
+    for _ in range(200):
+        context.plan(ladder_plan(problem, 4), "nonsense")
+        context.note("x" * 5000)
+
+
+def writes_no_plan(problem: Problem, context: WorkerContext) -> None:
+    context.plan({"format": "something else"}, "no plan")
+    context.plan(ladder_plan(problem, 1), "careful")
+
+
+def writes_garbage(problem: Problem, context: WorkerContext) -> None:
+    """Breaks the protocol: a length beyond reason."""
+    context.plan(ladder_plan(problem, 1), "writes_garbage")
+    os.write(context._outgoing.fileno(), b"\xff" * 4096)
+    time.sleep(FOREVER)
+
+
+def writes_another_message(problem: Problem, context: WorkerContext) -> None:
+    """Breaks the protocol: something of the right length that is no report."""
+    context.plan(ladder_plan(problem, 1), "writes_another_message")
+    os.write(context._outgoing.fileno(), b"\x03\0\0\0\0\0\0\0abc")
+    time.sleep(FOREVER)
+
+
+def bounds_too_high(problem: Problem, context: WorkerContext) -> None:
+    context.bound(OPTIMUM + 10, "bounds_too_high")
+
+
+def bounds_too_high_then_finds(problem: Problem, context: WorkerContext) -> None:
+    context.bound(FLOOR + 1, "honest")
+    context.bound(OPTIMUM + 1, "bounds_too_high")
+    context.plan(ladder_plan(problem, 3), "finds")
+    context.bound(FLOOR + 2, "bounds_too_high")
