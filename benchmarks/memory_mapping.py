@@ -1,0 +1,164 @@
+"""All modules of a folder at one time limit: a table of objectives, bounds, gaps and speedups.
+
+    python benchmarks/memory_mapping.py --time-limit 10 --json-out results.json --markdown-out docs/benchmarks-table.md
+
+Modules come from ../shared/corpus/tpu_v4 (or $STOWPLAN_SHARED/corpus/tpu_v4, or a folder that is named), XLA's own plans
+from the folder tpu_v4_xla_plan beside it. Results are kept in the JSON file as they come: a run that was interrupted goes on
+where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import resource
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from stowplan import files, solve
+from stowplan.hardware.frontends.xla_plan import import_xla_plan
+from stowplan.portfolio.read import open_input
+from stowplan.portfolio.warm_up import main as warm_up
+
+SHARED = Path(os.environ.get("STOWPLAN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+
+
+def run_module(path: Path, plans: Path, target: str, time_limit: float, workers: int) -> dict[str, Any]:
+    """Plan one module; plain values for the table."""
+    began = time.monotonic()
+    problem, program = open_input(path, target)
+    read_seconds = time.monotonic() - began
+    given = {}
+    if (plans / path.name).exists() and program is not None:
+        given["xla"] = import_xla_plan(problem, program, plans / path.name).plan
+    result = solve(problem, time_limit=time_limit, workers=workers, plans=given)
+    memory_kib = sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return {
+        "uses": problem.use_count,
+        "objective": result.objective,
+        "bound": result.bound,
+        "gap": result.gap,
+        "status": result.status,
+        "R": result.details["normalised_return"],
+        "best": result.provenance.candidate,
+        "baselines": result.baselines,
+        "sources": result.details["sources"],
+        "seconds": result.seconds,
+        "read_seconds": read_seconds,
+        "peak_mib": memory_kib / 1024,
+        "warnings": list(result.warnings),
+    }
+
+
+def speedup(row: dict[str, Any], over: str) -> float | None:
+    """Speedup of a row's plan over one of its baselines."""
+    value = row["baselines"].get(over)
+    return value / row["objective"] if value else None
+
+
+def markdown(rows: dict[str, dict[str, Any]], command: str) -> str:
+    """The table, with means and medians at the foot."""
+    head = "module | uses | objective ms | bound ms | gap % | R | over all_slow | over greedy | over XLA | best | seconds"
+    lines = [f"`{command}`", "", f"| {head} |", "|" + " --- |" * (head.count("|") + 1)]
+    for name, row in rows.items():
+        over = [speedup(row, baseline) for baseline in ("all_slow", "greedy", "xla")]
+        cells = [
+            name,
+            f"{row['uses']:,}",
+            f"{row['objective'] / 1e9:.4f}",
+            f"{row['bound'] / 1e9:.4f}",
+            "optimal" if row["status"] == "optimal" else f"{100 * row['gap']:.2f}",
+            f"{row['R']:.4f}",
+            *("" if ratio is None else f"{ratio:.3f}" for ratio in over),
+            row["best"],
+            f"{row['seconds']:.1f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *summary(rows)]) + "\n"
+
+
+def summary(rows: dict[str, dict[str, Any]]) -> list[str]:
+    """What the table says in a few lines."""
+    gaps = [row["gap"] for row in rows.values()]
+    lines = [
+        f"* {len(rows)} modules; gap: median {100 * statistics.median(gaps):.2f} %, worst {100 * max(gaps):.2f} %; "
+        f"proven optimal: {sum(row['status'] == 'optimal' for row in rows.values())}."
+    ]
+    for baseline in ("all_slow", "greedy", "xla"):
+        ratios = [ratio for row in rows.values() if (ratio := speedup(row, baseline)) is not None]
+        if ratios:
+            mean = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
+            lines.append(
+                f"* Over {baseline}: {mean:.4f} on (geometric) average, {max(ratios):.3f} at best, {min(ratios):.3f} at worst; "
+                f"faster on {sum(ratio > 1 for ratio in ratios)} of {len(ratios)}."
+            )
+    beaten = sum(
+        row["sources"].get("insertion", math.inf) < row["sources"]["greedy"]
+        for row in rows.values()
+        if "greedy" in row["sources"]
+    )
+    lines.append(
+        f"* The constructive heuristic `insertion` alone beats the production-style greedy on {beaten} of {len(rows)}."
+    )
+    peak = max(row["peak_mib"] for row in rows.values())
+    lines.append(f"* Peak memory of one process plus the largest child, over the whole run: {peak:,.0f} MiB.")
+    return lines
+
+
+def largest(folder: Path, target: str) -> None:
+    """Read, plan by heuristics and verify the largest module, within 20 s in all."""
+    path = max(folder.glob("*.hlo.txt.gz"), key=lambda each: each.stat().st_size)
+    path = folder / "nmt_attn_train_t64_b16.hlo.txt.gz" if (folder / "nmt_attn_train_t64_b16.hlo.txt.gz").exists() else path
+    began = time.monotonic()
+    problem, _ = open_input(path, target)
+    read = time.monotonic() - began
+    result = solve(problem, time_limit=20 - read - 1, candidates="heuristic")
+    print(f"{path.name}: {problem.use_count:,} uses, read in {read:.1f} s, {time.monotonic() - began:.1f} s in all")
+    print(result.summary())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=SHARED / "corpus" / "tpu_v4")
+    parser.add_argument("--plans", type=Path, help="XLA's plans (default: the folder FOLDER_xla_plan)")
+    parser.add_argument("--target", default="tpu-v4")
+    parser.add_argument("--time-limit", type=float, default=10.0, help="seconds a module")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", help="modules whose names contain this")
+    parser.add_argument("--json-out", type=Path, default=Path("memory_mapping.json"))
+    parser.add_argument("--markdown-out", type=Path)
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results")
+    parser.add_argument("--largest", action="store_true", help="only: the largest module by heuristics, within 20 s")
+    options = parser.parse_args()
+    if not options.folder.is_dir():
+        sys.exit(f"{options.folder}: no such folder; name one, or put the shared corpus beside the repository")
+    warm_up()
+    if options.largest:
+        largest(options.folder, options.target)
+        return
+    plans = options.plans or options.folder.with_name(f"{options.folder.name}_xla_plan")
+    rows: dict[str, dict[str, Any]] = {}
+    if options.json_out.exists() and not options.fresh:
+        rows = json.loads(options.json_out.read_bytes())
+    for path in sorted(options.folder.glob("*.hlo.txt.gz")):
+        name = path.name.removesuffix(".hlo.txt.gz")
+        if name in rows or (options.only and options.only not in name):
+            continue
+        rows[name] = run_module(path, plans, options.target, options.time_limit, options.workers)
+        files.write_atomic(options.json_out, json.dumps(rows, indent=1).encode())
+        row = rows[name]
+        print(f"{name}: {row['objective'] / 1e9:.4f} ms, gap {100 * row['gap']:.2f} %, {row['seconds']:.1f} s", file=sys.stderr)
+    command = f"python benchmarks/memory_mapping.py --time-limit {options.time_limit:g} --workers {options.workers}"
+    table = markdown(dict(sorted(rows.items())), command)
+    if options.markdown_out:
+        files.write_atomic(options.markdown_out, table.encode())
+    print(table)
+
+
+if __name__ == "__main__":
+    main()
