@@ -96,7 +96,7 @@ class _TensorReader:
             self.queue.append((place, CopyKey(sequence.tensor, "out", write)))
 
     def _copies_out(self, part: list[int], last: int) -> list[tuple[int, int, CopyOut]]:
-        """For each fast write of a part the copy-out that is complete first, with its place in the queue, where one is needed."""
+        """For each fast write whose content is needed: place in the queue, access, and the copy-out that is complete first."""
         sequence, found = self.sequence, []
         for write in part:
             if sequence.accesses[write].write is None or not self.was_fast[write]:

@@ -2,23 +2,24 @@
 
 *Worth having.* A plan may be changed as follows, and gets no worse and no less valid, so the model holds only plans so changed:
 
-* A residency ends after the last access that finds it landed (or the loop around that access), unless a copy-out needs it longer.
-  One that no fast use finds landed is dropped, with its copies: a queue with fewer copies completes the others no later.
-* A copy-in's end moves to the last free boundary before the access it lands before; a copy-out's to the first slow read or copy-in that
-  needs it, or else to the end of its residency. One copy-out for each fast-written content is enough.
+* A residency ends after the last access that finds it landed (or the loop around that access), unless a copy-out needs it
+  longer. One that no fast use finds landed is dropped, with its copies: a queue with fewer copies completes the others no
+  later.
+* A copy-in's end moves to the last free boundary before the access it lands before; a copy-out's to the first slow read or
+  copy-in that needs it, or else to the end of its residency. One copy-out for each fast-written content is enough.
 * A pure write that may begin a residency does so: the old content need not stay until then.
 * A read that finds its tensor landed is fast, unless that may slow its step down.
 
-*Order of copies.* The model schedules copies without naming an order. First come, first served, in order of the times at which they
-begin in the schedule, begins none of them later: on identical channels list scheduling in order of begin times never does. A copy
-may be queued at the last free boundary that is open when it begins; this boundary grows with the begin time, so that the list is
-sorted as the rules ask.
+*Order of copies.* The model schedules copies without naming an order. First come, first served, in order of the times at which
+they begin in the schedule, begins none of them later: on identical channels list scheduling in order of begin times never does.
+A copy may be queued at the last free boundary that is open when it begins; this boundary grows with the begin time, so that the
+list is sorted as the rules ask.
 
-*Waits.* A boundary first waits for the copies that end at it and started before, then opens (queues its own copies), then waits for
-those of them that also end at it. With one channel the first wait needs no name: a copy queued at the boundary is behind those copies
-anyway. If in a schedule such a copy begins before one that must have started earlier, the two can change places, as
-both run while the program stands still. So with one channel copies begin after their boundary is *reached* and end before it is *left*;
-with several, they begin after it is *open*, and end before it is open unless their window is empty.
+*Waits.* A boundary first waits for the copies that end at it and started before, then opens (queues its own copies), then waits
+for those of them that also end at it. With one channel the first wait needs no name: a copy queued at the boundary is behind
+those copies anyway. If in a schedule such a copy begins before one that must have started earlier, the two can change places,
+as both run while the program stands still. So with one channel copies begin after their boundary is *reached* and end before it
+is *left*; with several, they begin after it is *open*, and end before it is open unless their window is empty.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ class Constraints:
         copy: CopyOutVariables,
         occupied: defaultdict[int, list[Literal]],
     ) -> None:
-        """Where a copy-out needs it, the residency that it brings out stands at ``step``: at access ``j``, or in the gap before it."""
+        """Where a copy-out needs it, its residency stands at ``step``, which is access ``j`` or lies in the gap before it."""
         model, sequence, here = self.model, tensor.sequence, tensor.access[j]
         if j < len(sequence) and (step == sequence.accesses[j].step or sequence.is_glued(j)):
             if here.keep is None:

@@ -25,7 +25,7 @@ class CopyOut:
 
 @dataclass(slots=True)
 class TensorDecisions:
-    """Decisions for one tensor. *Landed* means resident with content; while a copy-in is in flight it is resident, not landed."""
+    """Decisions for one tensor. *Landed* is resident with content: while a copy-in is in flight, it is not landed."""
 
     landed: list[bool]
     fast: list[bool]

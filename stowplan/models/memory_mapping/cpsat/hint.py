@@ -22,7 +22,8 @@ def hint_values(
     Parameters
     ----------
     placed
-        For each tensor, and each of its accesses, the offset in bytes of the residency it lies in, or 0; used with ``offsets`` only.
+        For each tensor, and each of its accesses, the offset in bytes of the residency it lies in, or 0; used with ``offsets``
+        only.
     """
     values = _Values()
     timeline = decisions.timeline()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ortools.sat.python import cp_model
 
-from stowplan.models.memory_mapping.accesses import TensorAccesses
+from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
 from stowplan.models.memory_mapping.cpsat.canonical import decisions_of
 from stowplan.models.memory_mapping.cpsat.constraints import Constraints
 from stowplan.models.memory_mapping.cpsat.decisions import CopyKey, CopyOut, Decisions, TensorDecisions, copy_out_end
@@ -16,6 +16,9 @@ from stowplan.models.memory_mapping.cpsat.offsets import OffsetVariables, pack
 from stowplan.models.memory_mapping.cpsat.variables import CopyInVariables, CopyOutVariables, TensorVariables, Variables
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
+
+#: Literals of a model, at most: building takes 50 to 60 µs for each, and solving gets nowhere long before.
+MAX_SIZE = 200_000
 
 #: Value of a variable in a solution.
 Value = Callable[[cp_model.IntVar], int]
@@ -32,15 +35,16 @@ class MemoryMappingModel:
     problem
         Any problem, except one with several channels and a copy that takes no time.
     offsets
-        Whether offsets are part of the model. Without them it says of space only that sizes fit, and is a relaxation: a solution's
-        residencies may turn out to have no offsets.
+        Whether offsets are part of the model. Without them it says of space only that sizes fit, and is a relaxation: a
+        solution's residencies may turn out to have no offsets.
     lower_bound_ps
         A proven lower bound on the objective.
 
     Raises
     ------
     NotImplementedError
-        With several channels, if a copy takes no time: intervals of no length do not queue.
+        With several channels, if a copy takes no time: intervals of no length do not queue. For any problem of more than
+        :data:`MAX_SIZE` literals.
     """
 
     def __init__(
@@ -53,6 +57,10 @@ class MemoryMappingModel:
     ):
         if problem.channels > 1 and any(not (t.copy_in_ps and t.copy_out_ps) for t in problem.tensors):
             raise NotImplementedError("copies that take no time, with several channels")
+        sequences = access_sequences(problem) if sequences is None else sequences
+        size = size_estimate(sequences)
+        if size > MAX_SIZE:
+            raise NotImplementedError(f"about {size} literals, more than {MAX_SIZE}")
         self.problem = problem
         self.variables = Variables(problem, sequences)
         Constraints(self.variables)
@@ -63,11 +71,11 @@ class MemoryMappingModel:
     def add_hint(self, plan: Plan) -> bool:
         """Hint the solver at a valid plan, completely; replaces any hint before it.
 
-        The hinted solution may be better than the plan, as it is cleared of what serves nothing. Returns False, and hints nothing, where the
-        plan is worse than everything in slow memory, or no offsets are found.
+        The hinted solution may be better than the plan, as it is cleared of what serves nothing. Returns False, and hints
+        nothing, where the plan is worse than everything in slow memory, or no offsets are found.
         """
         decisions = decisions_of(self.variables, plan)
-        self.model.clear_hints()
+        self.model.clear_hints()  # type: ignore[no-untyped-call]
         if decisions.objective_ps() > self.problem.all_slow_ps:
             return False
         placed: dict[int, list[int]] = {}
@@ -129,6 +137,19 @@ class MemoryMappingModel:
 def build(problem: Problem, *, offsets: bool = True, lower_bound_ps: int | None = None) -> MemoryMappingModel:
     """The model of a problem; see :class:`MemoryMappingModel`."""
     return MemoryMappingModel(problem, offsets=offsets, lower_bound_ps=lower_bound_ps)
+
+
+def size_estimate(sequences: Sequence[TensorAccesses]) -> int:
+    """About how many literals the model has: one for each step that a copy may be under way in."""
+    total = 0
+    for sequence in sequences:
+        for j, access in enumerate(sequence.accesses):
+            window = sequence.copy_in_window(j, in_flight=True) or sequence.copy_in_window(j)
+            if window is not None:
+                total += access.step - window[0] + 1
+            if access.write is not None and sequence.may_copy:
+                total += sequence.gap(sequence.next_write(j + 1))[1] - access.step
+    return total
 
 
 def _read_tensor(tensor: TensorVariables, value: Value) -> TensorDecisions:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from ortools.sat.python import cp_model
 
 from stowplan.models.memory_mapping.cpsat.variables import Literal, Variables
 from stowplan.models.memory_mapping.latency import Affine, StepLatency
+
+Expression: TypeAlias = cp_model.LinearExpr | int
 
 
 class StepTerms:
@@ -26,7 +29,7 @@ class StepTerms:
     def __init__(self, model: cp_model.CpModel, latency: StepLatency, fast: Sequence[Literal | None], name: str):
         self.value: cp_model.IntVar | None = None
         self.rows: dict[int, Literal] = {}
-        self.expression: cp_model.LinearExprT
+        self.expression: Expression
         if latency.table:
             self._add_table(model, latency, fast, name)
         else:
@@ -55,10 +58,11 @@ class StepTerms:
         self.expression = sum(latency.table[mask] * row for mask, row in self.rows.items())
 
 
-def _expression(piece: Affine, fast: Sequence[Literal | None]) -> cp_model.LinearExprT:
-    return piece.constant + sum(
+def _expression(piece: Affine, fast: Sequence[Literal | None]) -> Expression:
+    saved: Expression = sum(
         gain * literal for gain, literal in zip(piece.gain, fast, strict=True) if literal is not None and gain
     )
+    return piece.constant + saved
 
 
 class Objective:
@@ -74,7 +78,7 @@ class Objective:
             self.steps.append(StepTerms(model, latency, fast, str(index)))
         weighted = [step.weight * terms.expression for step, terms in zip(problem.steps, self.steps, strict=True)]
         if variables.forbidden:
-            self.expression: cp_model.LinearExprT = sum(weighted)
+            self.expression: Expression = sum(weighted)
         else:
             model.add(variables.reached[0] == 0)
             for boundary in range(problem.horizon + 1):

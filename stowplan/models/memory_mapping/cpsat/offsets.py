@@ -27,7 +27,8 @@ def pack(
 ) -> Packing:
     """Give every residency an offset; those of a uniform alias group share one.
 
-    First fit in a few orders, and where that fails, unless not ``exact``, CP-SAT on one worker for at most ``time_limit`` seconds.
+    First fit in a few orders, and where that fails, unless not ``exact``, CP-SAT on one worker for at most ``time_limit``
+    seconds.
     """
     blocks = _blocks(problem, sequences, stays)
     orders = (
@@ -116,7 +117,7 @@ def _pack_exactly(problem: Problem, blocks: Sequence[_Block], count: int, time_l
 
 
 class OffsetVariables:
-    """Offsets within the complete model: rectangles of time and memory for accesses, gaps, copies in and residencies that stay on."""
+    """Offsets within the complete model: rectangles of time and memory for accesses, gaps, copies in and what stays on."""
 
     def __init__(self, variables: Variables):
         self._variables = variables
@@ -189,7 +190,7 @@ class OffsetVariables:
         *,
         backwards: bool,
     ) -> None:
-        """A rectangle from ``border`` on (or back from it), as long as there are true literals; the one at the border is true first."""
+        """A rectangle from ``border`` on, or back from it, as long as there are true literals, which begin at the border."""
         model = self._model
         units = -(-sequence.size // self._alignment)
         present = literals[-1] if backwards else literals[0]

@@ -78,7 +78,9 @@ def solve(
         See :class:`~stowplan.models.memory_mapping.cpsat.model.MemoryMappingModel`.
     """
     search = _Search(problem, time_limit, workers, seed, deterministic_limit, lower_bound_ps, on_plan, on_bound, should_stop)
-    search.offer_plan(Plan(problem=problem.digest, program=problem.name, target=problem.target, objective_ps=problem.all_slow_ps))
+    search.offer_plan(
+        Plan(problem=problem.digest, program=problem.name, target=problem.target, objective_ps=problem.all_slow_ps)
+    )
     if hint is not None:
         search.offer_plan(hint)
     elif problem.stalls == "allowed":
@@ -224,6 +226,6 @@ class _Collector(cp_model.CpSolverSolutionCallback):
 
 
 def _integer_bound(bound: float) -> int:
-    """Integer bound from CP-SAT's, which stands for an integer but reaches us as a float with rounding errors of its scaling."""
+    """Integer bound from CP-SAT's, which stands for an integer but comes as a float, with the errors of its scaling."""
     nearest = round(bound)
     return nearest if abs(bound - nearest) <= FLOAT_ERROR * max(1.0, abs(bound)) else math.floor(bound)

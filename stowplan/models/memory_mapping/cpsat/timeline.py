@@ -20,7 +20,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Moments in ps. Boundary ``t`` is *reached* after step ``t - 1``, *open* when it queues its copies, and *left* by step ``t``."""
+    """Moments in ps: a boundary is *reached* after the step before, *open* when it queues its copies, *left* by its step."""
 
     begin: tuple[int, ...]
     """When each copy begins, in queue order."""
@@ -32,8 +32,8 @@ class Timeline:
 def play(problem: Problem, windows: Sequence[Window], step_ps: Sequence[int]) -> Timeline:
     """Play copies in queue order (sorted by start) against steps of the given durations.
 
-    Where stalls are allowed, boundaries wait for the copies that end there; where they are forbidden, nothing waits, and whether
-    every copy makes its end is for the caller to see.
+    Where stalls are allowed, boundaries wait for the copies that end there; where they are forbidden, nothing waits, and
+    whether every copy makes its end is for the caller to see.
     """
     waits = problem.stalls == "allowed"
     free = [0] * problem.channels

@@ -30,7 +30,7 @@ class CopyInVariables:
     interval: cp_model.IntervalVar
     duration_ps: int
     resident: dict[int, Literal]
-    """For each step from ``first`` to the access: the copy has started, and its place is taken. Never falls from one step to the next."""
+    """For each step from ``first`` to the access: the copy has started, and its place is taken; once true, true to the end."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class CopyOutVariables:
     interval: cp_model.IntervalVar
     duration_ps: int
     needs: dict[int, Literal]
-    """For each step from the write to ``limit``: the residency stands for the sake of this copy. Never rises from one step to the next."""
+    """For each step from the write to ``limit``: the residency stands for this copy's sake; once false, false to the end."""
     extends: dict[int, Literal] = field(default_factory=dict)
     """For each such step in a gap that may be left early: only for the sake of this copy."""
     at_once: dict[int, Literal] = field(default_factory=dict)
@@ -83,8 +83,8 @@ class Variables:
     Attributes
     ----------
     reached, open, left : one int variable for each boundary, where stalls are allowed; else constants
-        Moments in ps at which a boundary is reached, queues its copies, and is left. With one channel ``open`` is ``reached`` for
-        copies that start, and ``left`` for those that end: see :mod:`~stowplan.models.memory_mapping.cpsat.constraints`.
+        Moments in ps at which a boundary is reached, queues its copies, and is left. With one channel ``open`` is ``reached``
+        for copies that start, and ``left`` for those that end: see :mod:`~stowplan.models.memory_mapping.cpsat.constraints`.
     """
 
     def __init__(self, problem: Problem, sequences: Sequence[TensorAccesses] | None = None):
@@ -136,7 +136,7 @@ class Variables:
         for j in range(count):
             self._make_copy_out(variables, j)
         for j in range(1, count + 1):
-            first, last = sequence.gap(j)
+            first = sequence.gap(j)[0]
             if (
                 variables.access[j - 1].landed is not None
                 and not sequence.is_glued(j)
@@ -217,7 +217,7 @@ class Variables:
         here.copy_out = CopyOutVariables(is_made, first, limit, begin, interval, duration, needs)
 
     def _latest_start(self, first: int, end: int, duration_ps: int) -> int | None:
-        """Last boundary from which a copy is complete by ``end`` if stalls are forbidden; None where even ``first`` is too late."""
+        """Last boundary from ``first`` on from which a copy is complete by ``end`` without stalls; None where there is none."""
         free = self.sequences[0].copy.free
         for start in range(end - 1, first - 1, -1):
             if free[start] and self.floor_until[end] - self.floor_until[start] >= duration_ps:
@@ -225,7 +225,7 @@ class Variables:
         return None
 
     def _earliest_end(self, first: int, limit: int, duration_ps: int) -> int | None:
-        """First boundary by which a copy from ``first`` is complete if stalls are forbidden; None where even ``limit`` is too early."""
+        """First boundary up to ``limit`` by which a copy from ``first`` is complete without stalls, or None."""
         free = self.sequences[0].copy.free
         for end in range(first + 1, limit + 1):
             if free[end] and self.floor_until[end] - self.floor_until[first] >= duration_ps:
