@@ -55,11 +55,12 @@ def ladder_plan(problem: Problem, rungs: int, *, first: int = 0) -> Plan:
 
 
 def fake_kind(*names: str, **changes: Any) -> Kind:
-    """Memory mapping with the candidates of these names, as ``name`` or ``name/share``."""
+    """Memory mapping with the candidates of these names, as ``name`` or ``name/share``, and no baseline to wait for."""
     candidates = []
     for name in names:
         function, _, share = name.partition("/")
         candidates.append(Candidate(function, "heuristic", f"{__name__}:{function}", share=float(share or 1.0)))
+    changes = {"baseline_sources": (), **changes}
     return replace(KIND, candidates=lambda problem, options: candidates, **changes)
 
 
@@ -89,6 +90,12 @@ def obeys(problem: Problem, context: WorkerContext) -> None:
     while not context.stop():
         time.sleep(0.01)
     context.plan(ladder_plan(problem, 2), "obeys")
+
+
+def brings_the_baseline(problem: Problem, context: WorkerContext) -> None:
+    time.sleep(0.5)
+    context.plan(ladder_plan(problem, 1), "greedy")
+    time.sleep(FOREVER)
 
 
 def does_nothing(problem: Problem, context: WorkerContext) -> None:

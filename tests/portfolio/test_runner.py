@@ -64,6 +64,15 @@ def test_stops_at_a_proof_though_others_go_on(solve_fakes: SolveFakes) -> None:
     assert report_of(result, "proves").bound == OPTIMUM
 
 
+def test_waits_at_a_proof_for_the_baseline(solve_fakes: SolveFakes) -> None:
+    """A speedup is over something; but nothing is waited for that cannot come."""
+    result = solve_fakes("solves", "proves", "brings_the_baseline", workers=3, kind={"baseline_sources": ("greedy",)})
+    assert (result.status, result.stop_reason) == ("optimal", "optimal")
+    assert (result.baseline, result.speedup) == (ALL_SLOW - 9, (ALL_SLOW - 9) / OPTIMUM)
+    result = solve_fakes("solves", "proves", kind={"baseline_sources": ("greedy",)})
+    assert (result.status, result.baseline, result.speedup) == ("optimal", None, None)
+
+
 def test_stops_at_a_gap(solve_fakes: SolveFakes) -> None:
     result = solve_fakes("sleeps", "solves", gap=0.1, workers=2)
     check(result)

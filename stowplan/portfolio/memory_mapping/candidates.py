@@ -43,7 +43,7 @@ def search(problem: Problem, context: Context) -> None:
             best = buffer, state
         if context.stop():
             return
-    if best is None:
+    if best is None or not problem.use_count:
         return
     if context.start_plan is not None:
         given = import_plan(data, context.start_plan)
