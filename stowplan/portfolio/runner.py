@@ -223,8 +223,8 @@ class Race:
             violations = self.offer_plan(plan, source, (-1, number))
             if violations is not None:
                 self.warnings.append(f"the plan {source} failed verification and was left out: {violations}")
-        if (reason := self._closed()) is not None or not self._waiting:
-            return reason or "candidates_done"
+        if not self._waiting:
+            return self._closed() or "candidates_done"
         data = msgspec.json.encode(self.problem)
         self._start_plan = None if self.best is None else msgspec.json.encode(self.best.plan)
         crowd = sum(candidate.share for candidate in self._waiting) / self.options.workers
@@ -246,8 +246,15 @@ class Race:
             self._read_mail()
 
     def _may_stop(self, reason: StopReason) -> bool:
+        if reason == "infeasible":
+            return True
+        at_work = [*self._waiting, *(worker.candidate for worker in self._busy())]
         # A deterministic run lets every candidate finish: which proof comes first is a matter of load.
-        return reason == "infeasible" or not (self.options.deterministic and (self._waiting or self._busy()))
+        if self.options.deterministic:
+            return not at_work
+        # A proof may come before the baselines: speedups are over something, so wait for those that heuristics will bring.
+        missing = any(source not in self.sources for source in self.kind.baseline_sources)
+        return not (missing and any(candidate.family == "heuristic" for candidate in at_work))
 
     def _out_of_time(self) -> StopReason:
         return "cancelled" if self.deadline.was_cancelled else "time_limit"

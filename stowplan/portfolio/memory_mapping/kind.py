@@ -51,12 +51,12 @@ def _bound(problem: Problem) -> int:
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     from stowplan.portfolio.compiled import is_warm
 
-    found = [Candidate("search", "heuristic", f"{_HERE}.candidates:search", share=0.6)]
+    found = [Candidate("search", "heuristic", f"{_HERE}.candidates:search", share=1.0)]
     if not is_warm():
         found.append(Candidate("greedy", "heuristic", f"{_HERE}.candidates:greedy", share=0.2, interpret=True))
     found.append(Candidate("relaxation", "exact", f"{_HERE}.candidates:relaxation", share=0.4))
     if problem.use_count <= COMPLETE_MODEL_USES:
-        found.append(Candidate("cpsat", "exact", f"{_HERE}.candidates:complete", share=0.4))
+        found.append(Candidate("cpsat", "exact", f"{_HERE}.candidates:complete", share=0.6))
     return found
 
 
