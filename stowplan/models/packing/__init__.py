@@ -1,0 +1,1 @@
+"""Packing: offsets for buffers whose life spans are fixed (dynamic storage allocation)."""

@@ -1,0 +1,124 @@
+"""What can be proven about a packing problem at once: the load bound, and why nothing can fit."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from stowplan.models.packing.problem import Problem
+
+
+@dataclass(frozen=True)
+class Overload:
+    """Buffers that cannot all fit, as few as were found, and when they are all live."""
+
+    start: int
+    end: int
+    """Half-open span of time in which all of ``buffers`` live."""
+    load: int
+    """Bytes they need together."""
+    buffers: tuple[int, ...]
+    """Numbers of the buffers, largest first."""
+    reason: str
+    """One sentence for people."""
+
+
+def load_bound(problem: Problem) -> int:
+    """Least height in bytes that any plan can have: the largest load at a moment, or the end of a fixed buffer."""
+    fixed = (buffer.offset + buffer.size for buffer in problem.buffers if buffer.offset is not None)
+    return max(max(fixed, default=0), max((load for _, _, load in _profile(problem)), default=0))
+
+
+def _profile(problem: Problem) -> list[tuple[int, int, int]]:
+    """(start, end, bytes live) of the spans between two events, ascending."""
+    changes: dict[int, int] = {}
+    for buffer in problem.buffers:
+        for start, end in buffer.pieces:
+            changes[start] = changes.get(start, 0) + buffer.size
+            changes[end] = changes.get(end, 0) - buffer.size
+    moments = sorted(changes)
+    spans: list[tuple[int, int, int]] = []
+    load = 0
+    for start, end in pairwise(moments):
+        load += changes[start]
+        spans.append((start, end, load))
+    return spans
+
+
+def find_overload(problem: Problem) -> Overload | None:
+    """Why nothing fits the capacity, where that shows without a search; None where it does not.
+
+    Of all moments whose load exceeds the capacity, the one at which the fewest buffers suffice is taken, and the span is the
+    time those buffers share around it. Fixed offsets beyond the capacity, or that collide, are reasons too.
+    """
+    found = _fixed_clash(problem)
+    if found is not None or problem.capacity is None:
+        return found
+    fewest: tuple[int, ...] | None = None
+    moment = 0
+    for time, live in _live_sets(problem):
+        # Largest first, so the first few that overflow are the fewest; no more are looked at than would be an improvement.
+        total = 0
+        for count, (minus_size, number) in enumerate(live[: len(live) if fewest is None else len(fewest) - 1], 1):
+            total -= minus_size
+            if total > problem.capacity:
+                fewest, moment = (*(each for _, each in live[: count - 1]), number), time
+                break
+    if fewest is None:
+        return None
+    load = sum(problem.buffers[number].size for number in fewest)
+    begin, end = _shared_span(problem, fewest, moment)
+    names = ", ".join(problem.buffers[number].id for number in fewest[:6]) + (", ..." if len(fewest) > 6 else "")
+    one = len(fewest) == 1
+    what = f"buffer {names} takes" if one else f"{len(fewest)} buffers ({names}) live at once in [{begin}, {end}) and take"
+    return Overload(begin, end, load, fewest, f"{what} {load} bytes, more than the capacity of {problem.capacity}")
+
+
+def _live_sets(problem: Problem) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """(moment, [(-size, number)] of the live buffers, largest first) after each moment at which some begin to live."""
+    events = sorted(
+        (moment, begins, number)
+        for number, buffer in enumerate(problem.buffers)
+        for piece in buffer.pieces
+        for moment, begins in zip(piece, (True, False), strict=True)
+    )
+    live: list[tuple[int, int]] = []
+    for at, (moment, begins, number) in enumerate(events):
+        key = (-problem.buffers[number].size, number)
+        if not begins:
+            del live[bisect_left(live, key)]
+            continue
+        insort(live, key)
+        if at + 1 == len(events) or events[at + 1][:2] != (moment, True):
+            yield moment, live
+
+
+def _shared_span(problem: Problem, numbers: tuple[int, ...], moment: int) -> tuple[int, int]:
+    pieces = [piece for number in numbers for piece in problem.buffers[number].pieces if piece[0] <= moment < piece[1]]
+    return max(start for start, _ in pieces), min(end for _, end in pieces)
+
+
+def _fixed_clash(problem: Problem) -> Overload | None:
+    fixed = [(number, buffer, buffer.offset) for number, buffer in enumerate(problem.buffers) if buffer.offset is not None]
+    for number, buffer, offset in fixed:
+        end = offset + buffer.size
+        if problem.capacity is not None and end > problem.capacity:
+            reason = f"buffer {buffer.id} is fixed at {offset} and ends at {end}, beyond the capacity of {problem.capacity}"
+            return Overload(buffer.lower, buffer.upper, buffer.size, (number,), reason)
+    # Sorted by offset, only those below the end of the first can share bytes with it.
+    fixed.sort(key=lambda each: (each[2], each[0]))
+    for at, (number, buffer, offset) in enumerate(fixed):
+        for other, second, at_offset in fixed[at + 1 :]:
+            if at_offset >= offset + buffer.size:
+                break
+            if second.size == 0:
+                continue
+            for start, end in buffer.pieces:
+                for low, high in second.pieces:
+                    if max(start, low) < min(end, high):
+                        span = max(start, low), min(end, high)
+                        reason = f"buffers {buffer.id} and {second.id} are fixed at offsets that share bytes"
+                        return Overload(*span, buffer.size + second.size, (number, other), reason)
+    return None

@@ -1,0 +1,176 @@
+"""Packing problems as CSV files, in the manner of the minimalloc project; plans with an ``offset`` column added.
+
+Columns, in any order: ``id``, ``lower``, ``upper`` (half-open) or ``end`` (inclusive), ``size``, and where wanted
+``alignment``, ``gaps`` (parts of the life without data, ``7-8 9-10``, half-open; with ``end`` the last moment is inclusive),
+``offset`` (a fixed offset) and ``hint`` (an offset to try).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+from stowplan import files
+from stowplan.errors import InputError
+from stowplan.models.packing.plan import Plan
+from stowplan.models.packing.problem import Buffer, Problem, check_buffer
+
+_NEEDED = ("id", "lower", "size")
+_KNOWN = {*_NEEDED, "upper", "end", "alignment", "gaps", "offset", "hint"}
+
+
+def is_packing_csv(path: str | Path) -> bool:
+    """Whether a file is named, or begins, like a CSV file of buffers."""
+    if Path(path).suffix.lower() == ".csv" or Path(path).name.lower().endswith(".csv.gz"):
+        return True
+    try:
+        with open(path, encoding="utf-8") as stream:
+            names = {name.strip().lower() for name in stream.readline(500).split(",")}
+    except (OSError, UnicodeDecodeError):
+        return False
+    return {"lower", "size"} <= names
+
+
+def read_problem(path: str | Path, capacity: int | None = None) -> Problem:
+    """Problem from a CSV file; ``capacity`` in bytes, None for the least height.
+
+    Raises
+    ------
+    InputError
+        A missing, unknown or repeated column, a row of another length, a value that is no whole number or out of range, an id
+        that was used before: with file and line.
+    """
+    return parse(files.read_text(path), capacity, source=path)
+
+
+def parse(text: str, capacity: int | None = None, source: str | Path | None = None) -> Problem:
+    """Problem from the text of a CSV file; see :func:`read_problem`."""
+    reader = csv.reader(io.StringIO(text.removeprefix("\ufeff")), skipinitialspace=True)
+    columns: list[str] | None = None
+    buffers: list[Buffer] = []
+    lines: dict[str, int] = {}
+    try:
+        for row in reader:
+            if not any(cell.strip() for cell in row):
+                continue
+            place = f"line {reader.line_num}"
+            if columns is None:
+                columns = _columns([cell.strip().lower() for cell in row], place)
+                continue
+            if len(row) != len(columns):
+                raise InputError(f"found {len(row)} values, expected {len(columns)}: {','.join(columns)}", place=place)
+            values = dict(zip(columns, (cell.strip() for cell in row), strict=True))
+            buffer = _buffer(values, place)
+            if buffer.id in lines:
+                raise InputError(f"found the id {buffer.id!r} of line {lines[buffer.id]} again", place=place)
+            lines[buffer.id] = reader.line_num
+            buffers.append(buffer)
+        if columns is None:
+            raise InputError("found nothing, expected a line of column names: id,lower,upper,size", place="line 1")
+        name = "" if source is None else Path(source).name.removesuffix(".gz").removesuffix(".csv")
+        return Problem(name=name, buffers=tuple(buffers), capacity=capacity)
+    except csv.Error as error:
+        raise InputError(f"not a CSV file: {error}", source=source, place=f"line {reader.line_num}") from error
+    except InputError as error:
+        raise (error.within(source) if source is not None else error) from None
+
+
+def _columns(names: list[str], place: str) -> list[str]:
+    for name in names:
+        if name not in _KNOWN:
+            raise InputError(f"found column {name!r}, expected some of {', '.join(sorted(_KNOWN))}", place=place)
+        if names.count(name) > 1:
+            raise InputError(f"found column {name!r} twice, expected it once", place=place)
+    missing = [name for name in _NEEDED if name not in names]
+    if missing:
+        raise InputError(f"found no column {missing[0]!r}, expected id,lower,upper,size", place=place)
+    if ("upper" in names) == ("end" in names):
+        raise InputError("found both or neither of the columns upper and end, expected one of them", place=place)
+    return names
+
+
+def _buffer(values: dict[str, str], place: str) -> Buffer:
+    if not values["id"]:
+        raise InputError("found an empty id, expected a name", place=place)
+    inclusive = "end" in values
+    upper = _integer(values, "end", place) + 1 if inclusive else _integer(values, "upper", place)
+
+    def optional(column: str) -> int | None:
+        return _integer(values, column, place) if values.get(column) else None
+
+    alignment = optional("alignment")
+    buffer = Buffer(
+        id=values["id"],
+        lower=_integer(values, "lower", place),
+        upper=upper,
+        size=_integer(values, "size", place),
+        alignment=1 if alignment is None else alignment,
+        gaps=tuple(_gap(text, inclusive, place) for text in values.get("gaps", "").split()),
+        offset=optional("offset"),
+        hint=optional("hint"),
+    )
+    check_buffer(buffer, place)
+    return buffer
+
+
+def _integer(values: dict[str, str], column: str, place: str) -> int:
+    try:
+        # int() would also take "1_000" and digits of other scripts; beyond 20 digits nothing is in range anyway.
+        if not values[column].isascii() or "_" in values[column] or len(values[column]) > 21:
+            raise ValueError
+        return int(values[column])
+    except ValueError:
+        raise InputError(f"found {column} {values[column]!r}, expected a whole number", place=place) from None
+
+
+def _gap(text: str, inclusive: bool, place: str) -> tuple[int, int]:
+    """``7-8`` to (7, 8); the first moment may be negative."""
+    if "@" in text:
+        raise InputError(f"found gap {text!r}: gaps that leave part of a buffer in use are not supported", place=place)
+    first, dash, last = text[:1], *text[1:].partition("-")[1:]
+    start = first + text[1:].partition("-")[0]
+    if not dash:
+        raise InputError(f"found gap {text!r}, expected START-END", place=place)
+    values = {"gap": start, "gap end": last}
+    return _integer(values, "gap", place), _integer(values, "gap end", place) + inclusive
+
+
+def plan_rows(plan: Plan) -> str:
+    """CSV of a plan that carries its buffers; only columns that some buffer needs."""
+    aligned = any(buffer.alignment != 1 for buffer in plan.buffers)
+    gaps = any(buffer.gaps for buffer in plan.buffers)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["id", "lower", "upper", "size", *["alignment"] * aligned, *["gaps"] * gaps, "offset"])
+    for buffer, offset in zip(plan.buffers, plan.offsets, strict=True):
+        row: list[object] = [buffer.id, buffer.lower, buffer.upper, buffer.size]
+        if aligned:
+            row.append(buffer.alignment)
+        if gaps:
+            row.append(" ".join(f"{start}-{end}" for start, end in buffer.gaps))
+        writer.writerow([*row, offset])
+    return out.getvalue()
+
+
+def read_plan(path: str | Path, problem: Problem) -> Plan:
+    """Plan from a CSV file with an ``offset`` for every buffer of ``problem``, in any order.
+
+    Raises
+    ------
+    InputError
+        What is wrong with the file, a buffer that is missing or unknown, or one without an offset.
+    """
+    given = {buffer.id: buffer.offset for buffer in read_problem(path).buffers}
+    known = {buffer.id for buffer in problem.buffers}
+    for name in given:
+        if name not in known:
+            raise InputError(f"found buffer {name!r}, which the problem does not have", source=path)
+    offsets: list[int] = []
+    for buffer in problem.buffers:
+        offset = given.get(buffer.id)
+        if offset is None:
+            raise InputError(f"found no offset for buffer {buffer.id!r}", source=path)
+        offsets.append(offset)
+    height = max((offset + buffer.size for offset, buffer in zip(offsets, problem.buffers, strict=True)), default=0)
+    return Plan(problem=problem.digest, objective=height, offsets=tuple(offsets), buffers=problem.buffers, name=problem.name)

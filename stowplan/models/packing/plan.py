@@ -1,0 +1,54 @@
+"""The answer to a packing problem: an offset for every buffer. Plain data, no rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from stowplan import files
+from stowplan.errors import UsageError
+from stowplan.models.packing.problem import Buffer
+
+FORMAT = "stowplan.packing.plan"
+VERSION = 1
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Offsets; :func:`stowplan.models.packing.verify.verify` says whether they are valid."""
+
+    problem: str
+    """Digest of the problem it is for."""
+    objective: int
+    """Height in bytes: the highest end of a buffer."""
+    offsets: tuple[int, ...]
+    """Bytes, one for each buffer in the problem's order."""
+    buffers: tuple[Buffer, ...] = ()
+    """The problem's buffers, for whoever applies or reads the plan; the problem decides."""
+    name: str = ""
+    """Name of the problem, for people; the digest decides."""
+    target: str = ""
+    """Always empty: packing knows no targets."""
+    format: str = FORMAT
+    version: int = VERSION
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan: as CSV where the name ends in ``.csv``, else as JSON. The same plan gives the same bytes."""
+        if Path(path).suffix.lower() != ".csv":
+            files.write_atomic(path, files.encode(self))
+            return
+        from stowplan.models.packing.csv_files import plan_rows
+
+        if len(self.buffers) != len(self.offsets):
+            raise UsageError("a plan without its buffers cannot be written as CSV: save it as JSON")
+        files.write_atomic(path, plan_rows(self).encode())
+
+
+def load(path: str | Path) -> Plan:
+    """Read a plan file; raises :class:`~stowplan.errors.InputError` naming file and field."""
+    return decode(files.read_bytes(path), source=path)
+
+
+def decode(data: bytes, source: str | Path | None = None) -> Plan:
+    """Plan from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
+    return files.decode(data, Plan, format_name=FORMAT, version=VERSION, source=source)

@@ -1,0 +1,142 @@
+"""Exact search over canonical plans with restarts: raises the bound from below and lowers the height from above."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stowplan.portfolio.packing import arrays, engine, orders
+from stowplan.portfolio.packing.arrays import Data, Ints
+
+#: Nodes of the shortest run; restarts follow Luby's sequence.
+SHORTEST_RUN = 4000
+
+#: Where to aim between bound and height, run by run: mostly at the bound, which is the optimum more often than not.
+_AIMS = (0.0, 0.0, 1.0, 0.0, 0.5, 1.0)
+
+
+def luby(number: int) -> int:
+    """Term ``number`` (from 1) of 1, 1, 2, 1, 1, 2, 4, ... (Luby, Sinclair and Zuckerman 1993)."""
+    power = number.bit_length()
+    return 1 << (power - 1) if number == (1 << power) - 1 else luby(number - (1 << (power - 1)) + 1)
+
+
+@dataclass
+class Part:
+    """Search for one independent part; heights in units."""
+
+    data: Data
+    offsets: Ints
+    """Best plan so far; empty where there is none."""
+    bound: int
+    """Proven: no plan is lower."""
+    seed: int
+    best: int | None = None
+    runs: int = 0
+    _keys: Iterator[orders.Floats] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._keys = orders.random_keys(self.data, self.seed)
+        self._start, self._others = arrays.neighbours(self.data)
+
+    def aim(self, capacity: int | None, floor: int) -> int:
+        """Height to try next: the capacity, or somewhere between what is proven and what is known."""
+        if capacity is not None:
+            return capacity
+        low = max(self.bound, floor)
+        if self.best is None:
+            return low
+        return low + int(_AIMS[self.runs % len(_AIMS)] * (self.best - 1 - low))
+
+    def run(self, height: int) -> int:
+        """One run for a plan within ``height``; returns its nodes. Improves ``best`` or ``bound`` where it ends in time."""
+        self.runs += 1
+        data = self.data
+        rank = np.empty(len(data.size), np.int64)
+        rank[orders.by_key(data, next(self._keys))] = np.arange(len(rank))
+        offsets = np.zeros(len(rank), np.int64)
+        outcome, nodes = engine.canonical_search(
+            height,
+            rank,
+            data.size,
+            data.align,
+            data.fixed,
+            data.piece,
+            data.first,
+            data.last,
+            data.sections,
+            self._start,
+            self._others,
+            SHORTEST_RUN * luby(self.runs),
+            offsets,
+        )
+        if outcome == engine.FOUND:
+            top = int((offsets + data.size).max())
+            if self.best is None or top < self.best:
+                self.best, self.offsets = top, offsets
+        elif outcome == engine.EXHAUSTED:
+            self.bound = max(self.bound, height + 1)
+        return nodes
+
+
+@dataclass
+class Search:
+    """All parts of a problem."""
+
+    parts: list[Part]
+    capacity: int | None
+    """Units; None asks for the least height."""
+
+    @property
+    def bound(self) -> int:
+        """Proven least height, in units."""
+        return max((part.bound for part in self.parts), default=0)
+
+    @property
+    def height(self) -> int | None:
+        """Height of the plan, None while a part has none."""
+        heights = [part.best for part in self.parts]
+        return None if None in heights else max((each for each in heights if each is not None), default=0)
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether it is proven that nothing fits."""
+        return self.capacity is not None and self.bound > self.capacity
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to find or to prove."""
+        enough = self.bound if self.capacity is None else self.capacity
+        return self.infeasible or (self.height is not None and self.height <= enough)
+
+    def step(self) -> int:
+        """One run for the part that stands out most; returns its nodes."""
+        enough = self.bound if self.capacity is None else self.capacity
+        waiting = [part for part in self.parts if part.best is None or part.best > enough]
+        part = min(waiting, key=lambda each: (each.best is not None, each.runs if each.best is None else -each.best))
+        return part.run(part.aim(self.capacity, self.bound))
+
+    def run(self, improved: Callable[[], None], should_stop: Callable[[], bool], node_limit: int | None = None) -> None:
+        """Steps until finished, stopped or out of nodes; ``improved`` is called on a better plan or bound."""
+        nodes = 0
+        while not self.finished and not should_stop() and (node_limit is None or nodes < node_limit):
+            before = self.height, self.bound
+            nodes += self.step()
+            if before != (self.height, self.bound):
+                improved()
+
+
+def start(data: Data, capacity: int | None, seed: int, offsets: Ints | None = None) -> Search:
+    """A search that knows the load bound, and the plan ``offsets`` [n] where one is given."""
+    found = []
+    index = {int(number): at for at, number in enumerate(data.numbers)}
+    for each in arrays.parts(data):
+        bound = max(int(each.load().max()), int((each.fixed + each.size)[each.fixed >= 0].max(initial=0)))
+        part = Part(each, np.empty(0, np.int64), bound, seed)
+        if offsets is not None:
+            part.offsets = offsets[[index[int(number)] for number in each.numbers]]
+            part.best = int((part.offsets + each.size).max())
+        found.append(part)
+    return Search(found, capacity)

@@ -1,0 +1,95 @@
+"""Packing as a kind of problem: how its plans are verified, and its candidates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stowplan.models.packing import plan as plans
+from stowplan.models.packing import problem as problems
+from stowplan.models.packing.bounds import find_overload, load_bound
+from stowplan.models.packing.plan import Plan
+from stowplan.models.packing.problem import Problem
+from stowplan.models.packing.verify import verify
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.registry import Candidate, Check, Kind
+
+_HERE = "stowplan.portfolio.packing.candidates"
+
+#: The exact searches keep all pairs of buffers; beyond this many they prove nothing in minutes anyway.
+EXACT_BUFFERS = 1500
+
+
+def _verify(problem: Problem, plan: Plan) -> Check:
+    found = verify(problem, plan)
+    return Check(found.ok, found.height, tuple(f"{each.code}: {each.message}" for each in found.violations))
+
+
+def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
+    return msgspec.structs.replace(plan, objective=objective, name=problem.name, buffers=problem.buffers)
+
+
+def _initial(problem: Problem) -> dict[str, Plan]:
+    """Every buffer at bytes of its own, where that fits."""
+    if any(buffer.offset is not None for buffer in problem.buffers):
+        return {}
+    offsets: list[int] = []
+    top = height = 0
+    for buffer in problem.buffers:
+        offsets.append(top + -top % buffer.alignment)
+        top = offsets[-1] + buffer.size
+        height = max(height, top)
+    if problem.capacity is not None and height > problem.capacity:
+        return {}
+    return {"stack": Plan(problem=problem.digest, objective=height, offsets=tuple(offsets))}
+
+
+def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    found = [Candidate("search", "heuristic", f"{_HERE}:search", share=0.6)]
+    if len(problem.buffers) <= EXACT_BUFFERS:
+        found.append(Candidate("canonical", "exact", f"{_HERE}:exact", share=0.6))
+        found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.4))
+    return found
+
+
+def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "buffers": len(problem.buffers),
+        "capacity": problem.capacity,
+        "load": load_bound(problem),
+        "bytes": sum(buffer.size for buffer in problem.buffers),
+    }
+    overload = find_overload(problem) if plan is None else None
+    if overload is not None:
+        facts["explanation"] = overload.reason
+        facts["overload"] = {
+            "span": [overload.start, overload.end],
+            "load": overload.load,
+            "buffers": [problem.buffers[number].id for number in overload.buffers],
+        }
+    return facts
+
+
+def _identity(problem: Problem) -> dict[str, str]:
+    capacity = "least height" if problem.capacity is None else f"{problem.capacity} bytes"
+    return {"program": problem.name, "target": capacity, "cost_model": "packing", "digest": problem.digest}
+
+
+KIND = Kind(
+    name="packing",
+    problem_type=Problem,
+    problem_format=problems.FORMAT,
+    plan_format=plans.FORMAT,
+    decode_problem=problems.decode,
+    decode_plan=plans.decode,
+    verify=_verify,
+    finish=_finish,
+    initial=_initial,
+    bound=load_bound,
+    candidates=_candidates,
+    baseline="greedy",
+    facts=_facts,
+    identity=_identity,
+    baseline_sources=("greedy",),
+)

@@ -1,0 +1,50 @@
+"""Orders in which to place buffers: by what makes them hard to place, weighed at random."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.portfolio.packing.arrays import Data, Ints
+
+Floats = NDArray[np.float64]
+
+
+def features(data: Data) -> Floats:
+    """[5, n] size, life, sections, area and area in sections: logarithms, each with mean 0 and deviation 1."""
+    size, life, width = (np.log(each.astype(float)) for each in (data.size, data.life, data.end - data.begin))
+    rows = np.stack([size, life, width, size + life, size + width])
+    rows -= rows.mean(axis=1, keepdims=True)
+    deviation = rows.std(axis=1, keepdims=True)
+    return np.asarray(rows / np.where(deviation > 0, deviation, 1.0))
+
+
+def pressure(data: Data) -> Floats:
+    """[n] largest load that a buffer lives through, 1 for the largest of all."""
+    load = data.load()
+    peaks = np.maximum.reduceat(np.append(load, 0), np.stack([data.begin, data.end], axis=1).ravel())[::2]
+    return np.asarray(peaks / max(1, int(load.max(initial=0))), np.float64)
+
+
+def by_key(data: Data, key: Floats) -> Ints:
+    """Buffers of fixed offset first, then by descending key; ties by number."""
+    return np.lexsort((-key, data.fixed < 0)).astype(np.int64)
+
+
+def random_keys(data: Data, seed: int) -> Iterator[Floats]:
+    """Keys without end. The first ones are the best known single rules: most pressed, then longest or largest in area."""
+    rows, pressed = features(data), pressure(data)
+    for row in (1, 4, 2, 3):
+        yield 1000.0 * pressed + rows[row]
+    for row in (4, 2, 1):
+        yield rows[row]
+    chance = np.random.default_rng(seed)
+    while True:
+        weights = chance.exponential(1.0, len(rows)) * (chance.random(len(rows)) < 0.5)
+        if weights.sum() == 0:
+            continue
+        mixed = weights @ rows / weights.sum()
+        noise = chance.choice([0.0, 0.1, 0.3, 0.6]) * chance.normal(size=len(mixed))
+        yield mixed + noise + chance.choice([0.0, 3.0, 30.0, 1000.0]) * pressed
