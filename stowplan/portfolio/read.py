@@ -11,6 +11,7 @@ from stowplan import files
 from stowplan.errors import UsageError
 from stowplan.hardware.program import Program
 from stowplan.models.memory_mapping.problem import Stalls
+from stowplan.models.packing import csv_files
 from stowplan.portfolio import registry
 
 
@@ -35,11 +36,12 @@ def read(
     Parameters
     ----------
     path
-        A problem file written by ``stowplan convert``, or a compiled program: scheduled HLO text, plain or gzip.
+        A problem file written by ``stowplan convert``, a compiled program (scheduled HLO text) or a CSV file of buffers to
+        pack; each plain or gzip.
     target
         Name of a target, or path of a target file; needed for compiled programs, refused for problem files.
     capacity
-        Bytes of fast memory, in place of the target's.
+        Bytes of fast memory, in place of the target's; for packing, the bytes to fit into.
     cost_model, stalls
         In place of the target's own; see :func:`stowplan.hardware.costs.make_problem`.
     cycles
@@ -74,6 +76,10 @@ def open_input(
             raise UsageError(f"{path} is a problem already: target and cost model were fixed when it was made")
         changes = {name: value for name, value in (("capacity", capacity), ("stalls", stalls)) if value is not None}
         return Opened(msgspec.structs.replace(problem, **changes) if changes else problem, None)
+    if csv_files.is_packing_csv(path):
+        if target is not None or cost_model is not None or cycles is not None or stalls is not None:
+            raise UsageError(f"{path} is a list of buffers to pack: it takes a capacity, but no target and no costs")
+        return Opened(csv_files.read_problem(path, capacity), None)
     if target is None:
         raise UsageError(f"{path} is a compiled program: name a target for it (stowplan targets lists them)")
 
