@@ -6,7 +6,7 @@ import sys
 import time
 from types import TracebackType
 
-from stowplan.portfolio.runner import Progress
+from stowplan.portfolio.standing import Progress
 from stowplan.result import format_ps
 
 

@@ -17,7 +17,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 2
     """Processes at most."""
     deterministic: bool = False
-    """Limit work, not time: the same input, options and versions give the same plan, whatever the load of the machine."""
+    """Limit work, not time: the same input, options and versions give the same plan, whatever the load of the machine.
+
+    Candidates size their work by ``time_limit``, such that a machine at leisure does it in about a third of that time.
+    """
     gap: float = 0.0
     """Stop once (objective - bound) / objective is no more than this."""
 

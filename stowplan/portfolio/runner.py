@@ -1,8 +1,7 @@
-"""Runs candidates side by side in child processes, verifies what they find and keeps the best.
+"""Runs candidates side by side in child processes, and takes in what they report.
 
 A limit is a limit: solvers that do not stop are ended with their processes, verification included in the time. Whatever
-happens, the kind's initial plans (everything slow, say) are there to fall back on. Nothing a candidate says is taken on
-trust that can be checked: plans are verified, and a bound that a verified plan undercuts is no bound.
+happens, the kind's initial plans (everything slow, say) are there to fall back on.
 """
 
 from __future__ import annotations
@@ -10,19 +9,18 @@ from __future__ import annotations
 import os
 import queue
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import msgspec
 
-from stowplan.deadline import Deadline
 from stowplan.errors import StowplanError
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.process import MAIL_SIZE, Letter, Mail, WorkerProcess
-from stowplan.portfolio.registry import Candidate, Check, Kind
+from stowplan.portfolio.registry import Candidate
+from stowplan.portfolio.standing import Standing
 from stowplan.portfolio.worker import Incumbent, Job, Report
-from stowplan.result import CandidateReport, HistoryEntry, StopReason
+from stowplan.result import CandidateReport, StopReason
 
 #: Seconds kept back for ending processes and assembling the result.
 RESERVE = 0.1
@@ -37,27 +35,6 @@ _TICK = 0.2
 _NOTES, _NOTE_LENGTH = 10, 500
 
 Outcome = Literal["finished", "stopped", "rejected", "failed", "skipped"]
-
-
-@dataclass
-class Progress:
-    """What is known at a moment; given to ``on_progress``."""
-
-    seconds: float
-    objective: int | None
-    bound: int | None
-    source: str
-
-
-@dataclass(frozen=True)
-class Best:
-    """The incumbent."""
-
-    plan: Any
-    objective: int
-    source: str
-    order: tuple[int, int]
-    """(number of the worker, number of its plan): decides between equals where the order of arrival must not."""
 
 
 @dataclass
@@ -95,117 +72,25 @@ class Worker:
         )
 
 
-@dataclass
 class Race:
-    """The state of one run. Call :meth:`run` once."""
+    """One run. Call :meth:`run` once.
 
-    kind: Kind
-    problem: Any
-    options: Options
-    deadline: Deadline
-    on_progress: Callable[[Progress], None] | None = None
-    best: Best | None = None
-    bound: int | None = None
-    """Best of ``bounds``."""
-    infeasible: bool = False
-    sources: dict[str, int] = field(default_factory=dict)
-    """Best verified objective of each source."""
-    bounds: dict[str, int] = field(default_factory=dict)
-    """Best bound of each source that nothing speaks against."""
-    history: list[HistoryEntry] = field(default_factory=list)
-    reports: list[CandidateReport] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    _refuted: set[str] = field(default_factory=set)
-    _rejected: set[str] = field(default_factory=set)
-    _workers: list[Worker] = field(default_factory=list)
-    _waiting: list[Candidate] = field(default_factory=list)
-    _mail: Mail = field(default_factory=lambda: queue.Queue(MAIL_SIZE))
-    _verify_seconds: float = 0.0
-    _start_plan: bytes | None = None
-    """What candidates of a deterministic run start from."""
+    Parameters
+    ----------
+    standing
+        What is known; the run adds to it.
+    """
 
-    @property
-    def plan(self) -> Any:
-        """The best plan, None where there is none."""
-        return None if self.best is None else self.best.plan
-
-    @property
-    def objective(self) -> int | None:
-        """Its objective."""
-        return None if self.best is None else self.best.objective
-
-    # ------------------------------------------------------------------------------------------------------- incumbents
-
-    def offer_bound(self, bound: int, source: str) -> None:
-        """Take a bound in, unless a plan shows that it is none."""
-        if source in self._refuted:
-            return
-        self.bounds[source] = max(bound, self.bounds.get(source, bound))
-        if self.best is not None and bound > self.best.objective:
-            self._refute_bounds(self.best.objective)
-        elif self.bound is None or bound > self.bound:
-            self.bound = bound
-            self._record(source)
-
-    def offer_plan(self, plan: Any, source: str, order: tuple[int, int]) -> str | None:
-        """Verify a plan and keep it if it is the best; returns what is wrong with it, None where nothing is."""
-        check = self._verify(plan)
-        if not check.ok or check.objective is None:
-            return "; ".join(check.violations[:3])
-        objective = check.objective
-        self.sources[source] = min(objective, self.sources.get(source, objective))
-        if self.best is None or self._is_better(objective, order, self.best):
-            self.best = Best(self.kind.finish(self.problem, plan, objective), objective, source, order)
-            if self.infeasible:
-                self.infeasible = False
-                self.warnings.append(f"a candidate called the problem infeasible, but a plan of {source} is valid")
-            if self.bound is not None and self.bound > objective:
-                self._refute_bounds(objective)
-            self._record(source)
-        return None
-
-    def _verify(self, plan: Any) -> Check:
-        began = time.monotonic()
-        try:
-            return self.kind.verify(self.problem, plan)
-        except Exception as error:  # a plan that the verifier stumbles over must not cost the plans at hand
-            return Check(False, None, (f"the verifier failed: {type(error).__name__}: {error}",))
-        finally:
-            self._verify_seconds = max(self._verify_seconds, time.monotonic() - began)
-
-    def _is_better(self, objective: int, order: tuple[int, int], best: Best) -> bool:
-        if self.options.deterministic and objective == best.objective:
-            return order < best.order
-        return objective < best.objective
-
-    def _refute_bounds(self, objective: int) -> None:
-        """Forget everything said by those whose bounds a verified plan undercuts."""
-        for source in [source for source, bound in self.bounds.items() if bound > objective]:
-            self.warnings.append(
-                f"a bound of {source} was {self.bounds.pop(source)}, but there is a plan with {objective}: left out"
-            )
-            self._refuted.add(source)
-        self.bound = max(self.bounds.values(), default=None)
-
-    def _record(self, source: str) -> None:
-        entry = HistoryEntry(round(self.deadline.elapsed, 3), source, self.objective, self.bound)
-        self.history.append(entry)
-        if self.on_progress is not None:
-            self.on_progress(Progress(entry.seconds, self.objective, self.bound, source))
-
-    def _closed(self) -> StopReason | None:
-        """Why nothing more can be gained, if so."""
-        if self.infeasible:
-            return "infeasible"
-        if self.best is None or self.bound is None:
-            return None
-        if self.best.objective <= self.bound:
-            return "optimal"
-        if self.best.objective - self.bound <= self.options.gap * self.best.objective:
-            return "gap_reached"
-        return None
-
-    # ------------------------------------------------------------------------------------------------------------- run
+    def __init__(self, standing: Standing):
+        self.standing = standing
+        self.reports: list[CandidateReport] = []
+        self._kind, self._options, self._deadline = standing.kind, standing.options, standing.deadline
+        self._workers: list[Worker] = []
+        self._waiting: list[Candidate] = []
+        self._mail: Mail = queue.Queue(MAIL_SIZE)
+        self._rejected: set[str] = set()
+        self._start_plan: bytes | None = None
+        """What candidates of a deterministic run start from."""
 
     def run(self, starts: Mapping[str, Any], candidates: Sequence[Candidate]) -> StopReason:
         """Race the candidates, most useful first; ``starts`` are plans at hand, by source."""
@@ -218,90 +103,113 @@ class Race:
             self._end_workers()
 
     def _race(self, starts: Mapping[str, Any]) -> StopReason:
-        self.offer_bound(self.kind.bound(self.problem), "floor")
+        self.standing.offer_bound(self._kind.bound(self.standing.problem), "floor")
         for number, (source, plan) in enumerate(starts.items()):
-            violations = self.offer_plan(plan, source, (-1, number))
+            violations = self.standing.offer_plan(plan, source, (-1, number))
             if violations is not None:
-                self.warnings.append(f"the plan {source} failed verification and was left out: {violations}")
+                self.standing.warnings.append(f"the plan {source} failed verification and was left out: {violations}")
         if not self._waiting:
-            return self._closed() or "candidates_done"
-        data = msgspec.json.encode(self.problem)
-        self._start_plan = None if self.best is None else msgspec.json.encode(self.best.plan)
-        crowd = sum(candidate.share for candidate in self._waiting) / self.options.workers
-        crowded = len(self._waiting) > self.options.workers
+            return self.standing.closed() or "candidates_done"
+        data = msgspec.json.encode(self.standing.problem)
+        self._start_plan = None if self.standing.best is None else msgspec.json.encode(self.standing.best.plan)
+        crowd = sum(candidate.share for candidate in self._waiting) / self._options.workers
+        crowded = len(self._waiting) > self._options.workers
+        if self._options.deterministic:
+            # What makes plans must come to its end; what proves may use the time that is left.
+            self._waiting.sort(key=lambda candidate: candidate.proves_only)
         while True:
-            if (reason := self._closed()) is not None and self._may_stop(reason):
+            if (reason := self.standing.closed()) is not None and self._may_stop(reason):
                 return reason
             if self._time_left() <= 0:
                 self._read_mail(last=True)
-                return self._closed() or self._out_of_time()
-            while self._waiting and len(self._busy()) < self.options.workers and self._worker_seconds() > 0:
+                return self.standing.closed() or self._out_of_time()
+            while len(self._busy()) < self._options.workers and self._next_may_start():
                 candidate = self._waiting.pop(0)
                 # Those who make way for others get their share; the last ones all the time that is left.
                 share = candidate.share / max(1.0, crowd) if crowded and self._waiting else 1.0
                 self._start(candidate, data, share)
-            if not self._busy() and (not self._waiting or self._worker_seconds() <= 0):
-                return self._closed() or self._all_done()
+            if not self._busy() and not self._next_may_start():
+                return self.standing.closed() or self._all_done()
             self._end_overdue()
             self._read_mail()
 
     def _may_stop(self, reason: StopReason) -> bool:
         if reason == "infeasible":
             return True
-        at_work = [*self._waiting, *(worker.candidate for worker in self._busy())]
-        # A deterministic run lets every candidate finish: which proof comes first is a matter of load.
-        if self.options.deterministic:
-            return not at_work
+        at_work = self._at_work()
+        # A deterministic run lets all that make plans finish: which proof comes first is a matter of load.
+        if self._options.deterministic:
+            return all(candidate.proves_only for candidate in at_work)
         # A proof may come before the baselines: speedups are over something, so wait for those that heuristics will bring.
-        missing = any(source not in self.sources for source in self.kind.baseline_sources)
+        missing = any(source not in self.standing.sources for source in self._kind.baseline_sources)
         return not (missing and any(candidate.family == "heuristic" for candidate in at_work))
 
     def _out_of_time(self) -> StopReason:
-        return "cancelled" if self.deadline.was_cancelled else "time_limit"
+        if self._deadline.was_cancelled:
+            return "cancelled"
+        return "work_limit" if self._options.deterministic and not self.cut_short else "time_limit"
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether a candidate that makes plans was not given the time for its work."""
+        stopped = [worker.candidate for worker in self._workers if worker.outcome == "stopped"]
+        return not all(candidate.proves_only for candidate in (*stopped, *self._waiting))
 
     def _all_done(self) -> StopReason:
         if self._waiting or any(worker.outcome == "stopped" for worker in self._workers):
             return self._out_of_time()
-        return "work_limit" if self.options.deterministic else "candidates_done"
+        return "work_limit" if self._options.deterministic else "candidates_done"
 
     def _busy(self) -> list[Worker]:
         return [worker for worker in self._workers if worker.ended is None]
 
+    def _at_work(self) -> list[Candidate]:
+        return [*self._waiting, *(worker.candidate for worker in self._busy())]
+
     def _time_left(self) -> float:
         """Seconds until the last plan must have been verified."""
-        return self.deadline.remaining - RESERVE - 1.5 * self._verify_seconds
+        remaining = self._deadline.remaining
+        if self._options.deterministic and all(candidate.proves_only for candidate in self._at_work()):
+            remaining = min(remaining, self._options.time_limit - self._deadline.elapsed)
+        return remaining - RESERVE - 1.5 * self.standing.verify_seconds
 
     def _last_word(self) -> float:
         """Seconds for a worker to write its last plan and for it to arrive."""
         seconds, part = LAST_WORD
-        return min(seconds, part * self.options.time_limit) + self._verify_seconds
+        return min(seconds, part * self._options.time_limit) + self.standing.verify_seconds
 
-    def _worker_seconds(self) -> float:
-        """Seconds that a worker may still work."""
-        return self._time_left() - self._last_word()
+    def _worker_seconds(self, candidate: Candidate) -> float:
+        """Seconds that a candidate may still work."""
+        seconds = self._time_left() - self._last_word()
+        if self._options.deterministic and candidate.proves_only:
+            seconds = min(seconds, self._options.time_limit - self._deadline.elapsed - self._last_word())
+        return seconds
+
+    def _next_may_start(self) -> bool:
+        return bool(self._waiting) and self._worker_seconds(self._waiting[0]) > 0
 
     # --------------------------------------------------------------------------------------------------------- workers
 
     def _start(self, candidate: Candidate, problem: bytes, share: float) -> None:
-        seconds = self._worker_seconds()
-        if self.options.deterministic:
+        seconds = self._worker_seconds(candidate)
+        if self._options.deterministic:
             # Its share of the clock would depend on the load; it has a limit of work.
             start_plan, start_bound = self._start_plan, None
         else:
-            seconds = min(seconds, share * self.options.time_limit)
-            start_plan = None if self.best is None else msgspec.json.encode(self.best.plan)
-            start_bound = self.bound
+            seconds = min(seconds, share * self._options.time_limit)
+            start_plan = None if self.standing.best is None else msgspec.json.encode(self.standing.best.plan)
+            start_bound = self.standing.bound
         job = Job(
-            kind=self.kind.name,
+            kind=self._kind.name,
             candidate=asdict(candidate),
-            options=self.options,
+            options=self._options,
             problem=problem,
             end=time.monotonic() + seconds,
             parent=os.getpid(),
             start_plan=start_plan,
             start_bound=start_bound,
         )
-        now = self.deadline.elapsed
+        now = self._deadline.elapsed
         worker = Worker(len(self._workers), candidate, now, now + seconds)
         try:
             worker.process = WorkerProcess(worker.number, job, self._mail, interpret=candidate.interpret)
@@ -313,9 +221,9 @@ class Race:
     def _end_overdue(self) -> None:
         """End workers that have not stopped in time while others wait for their place."""
         for worker in self._busy() if self._waiting else ():
-            if self.deadline.elapsed > worker.until + self._last_word() and worker.process is not None:
+            if self._deadline.elapsed > worker.until + self._last_word() and worker.process is not None:
                 worker.process.kill()
-                worker.ended = self.deadline.elapsed
+                worker.ended = self._deadline.elapsed
 
     def _read_mail(self, last: bool = False) -> None:
         """Handle the letters there are; wait a little where there are none."""
@@ -335,7 +243,7 @@ class Race:
             elif report.what == "plan" and report.plan is not None:
                 worker.plans += 1
                 # Only the latest plan of a source is worth the time; but which one that is, is a matter of load.
-                if self.options.deterministic or report is latest[number, report.source]:
+                if self._options.deterministic or report is latest[number, report.source]:
                     self._take_plan(worker, report.plan, report.source)
             else:
                 self._take_report(worker, report)
@@ -343,17 +251,17 @@ class Race:
     def _take_end(self, worker: Worker) -> None:
         """The process is gone; before its last word or after it."""
         if worker.ended is None:
-            worker.ended = self.deadline.elapsed
+            worker.ended = self._deadline.elapsed
             worker.outcome = "failed"
             if worker.process is not None:
                 worker.note(worker.process.cause_of_death())
 
     def _take_plan(self, worker: Worker, data: bytes, source: str) -> None:
-        if self.deadline.remaining < RESERVE + self._verify_seconds:
+        if self._deadline.remaining < RESERVE + self.standing.verify_seconds:
             return
-        before = self.best
+        before = self.standing.best
         try:
-            violations = self.offer_plan(self.kind.decode_plan(data), source, (worker.number, worker.plans))
+            violations = self.standing.offer_plan(self._kind.decode_plan(data), source, (worker.number, worker.plans))
         except StowplanError as error:
             violations = str(error)
         if violations is not None:
@@ -361,32 +269,27 @@ class Race:
             worker.note(violations)
             if source not in self._rejected:
                 self._rejected.add(source)
-                self.warnings.append(f"a plan of {source} failed verification and was left out: {violations}")
+                self.standing.warnings.append(f"a plan of {source} failed verification and was left out: {violations}")
             return
-        if worker.objective is None or self.sources[source] < worker.objective:
-            worker.objective = self.sources[source]
-        if self.best is not before:
-            self._tell_others(worker, Incumbent(plan=msgspec.json.encode(self.plan)))
+        if worker.objective is None or self.standing.sources[source] < worker.objective:
+            worker.objective = self.standing.sources[source]
+        if self.standing.best is not before:
+            self._tell_others(worker, Incumbent(plan=msgspec.json.encode(self.standing.plan)))
 
     def _take_report(self, worker: Worker, report: Report) -> None:
         if report.what == "bound" and report.bound is not None:
-            before = self.bound
-            self.offer_bound(report.bound, report.source)
+            before = self.standing.bound
+            self.standing.offer_bound(report.bound, report.source)
             worker.bound = report.bound if worker.bound is None else max(worker.bound, report.bound)
-            if self.bound != before and report.source not in self._refuted:
-                self._tell_others(worker, Incumbent(bound=self.bound))
+            if self.standing.bound != before:
+                self._tell_others(worker, Incumbent(bound=self.standing.bound))
         elif report.what == "infeasible":
-            if self.best is None:
-                self.infeasible = True
-            else:
+            if not self.standing.offer_infeasibility(report.source):
                 worker.outcome = "rejected"
-                self.warnings.append(
-                    f"{report.source} called the problem infeasible, but a plan of {self.best.source} is valid"
-                )
         elif report.what == "note":
             worker.note(report.text)
         elif worker.ended is None:
-            worker.ended = self.deadline.elapsed
+            worker.ended = self._deadline.elapsed
             if report.what not in ("done", "stopped"):
                 worker.outcome = "failed"
                 worker.note(report.text)
@@ -394,7 +297,7 @@ class Race:
                 worker.outcome = "finished"
 
     def _tell_others(self, finder: Worker, message: Incumbent) -> None:
-        if not self.options.deterministic:
+        if not self._options.deterministic:
             for worker in self._busy():
                 if worker is not finder and worker.process is not None:
                     worker.process.tell(message)
@@ -406,10 +309,10 @@ class Race:
         for process in processes:
             process.close()
         for worker in self._workers:
-            if worker.bound is not None and self.best is not None and worker.bound > self.best.objective:
+            if worker.bound is not None and self.standing.best is not None and worker.bound > self.standing.best.objective:
                 worker.note(f"claimed a bound of {worker.bound}")
                 worker.bound, worker.outcome = None, "rejected"
-        self.reports = [worker.report(self.deadline.elapsed) for worker in self._workers]
-        note = "no time was left for it" if self._closed() is None else "was not needed"
+        self.reports = [worker.report(self._deadline.elapsed) for worker in self._workers]
+        note = "no time was left for it" if self.standing.closed() is None else "was not needed"
         for candidate in self._waiting:
             self.reports.append(CandidateReport(candidate.name, None, None, 0.0, "skipped", note))

@@ -12,13 +12,18 @@ from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.registry import Candidate, Kind, kind_of
-from stowplan.portfolio.runner import Progress, Race
+from stowplan.portfolio.runner import Race
+from stowplan.portfolio.standing import Progress, Standing
 from stowplan.result import Provenance, Result, Status, StopReason
 
 FAMILIES = ("heuristic", "learned", "exact")
 
 #: Seeds are below this: solvers keep them in 31 bits.
 MAX_SEED = 2**31
+
+#: A deterministic run does its work however long it takes, up to this many times the limit plus so many seconds: a net for
+#: candidates that hang, wide enough for compiling everything on a busy machine.
+NET = 10, 240.0
 
 _VERSIONED = ("stowplan", "ortools", "highspy", "numpy", "numba")
 
@@ -44,7 +49,8 @@ def solve(
     problem
         A problem of any kind: from :func:`stowplan.read`, or built by hand.
     time_limit
-        Seconds, met to within 0.5 s + 5 %.
+        Seconds, met to within 0.5 s + 5 %. A deterministic run does work that usually takes less; on a machine under load it
+        may take more.
     candidates
         Families (``heuristic``, ``learned``, ``exact``) or names of candidates, as a list or separated by commas. The kind's
         simplest plans are always there.
@@ -83,14 +89,14 @@ def solve(
     if not 0 <= seed < MAX_SEED:
         raise UsageError(f"found seed {seed}, expected 0 to {MAX_SEED - 1}")
     options = Options(time_limit=time_limit, candidates=names, seed=seed, workers=workers, deterministic=deterministic, gap=gap)
-    deadline = Deadline(time_limit, cancel)
+    deadline = Deadline(time_limit if not deterministic else NET[0] * time_limit + NET[1], cancel)
     every = kind.candidates(problem, options)
     chosen = _chosen(every, options)
     starts = _starts(kind, problem, plans or {})
     baselines = dict.fromkeys((*starts, *kind.baseline_sources))
     if baseline is not None and baseline not in baselines:
         raise UsageError(f"found baseline {baseline!r}, expected one of {', '.join(baselines)}")
-    race = Race(kind, problem, options, deadline, on_progress)
+    race = Race(Standing(kind, problem, options, deadline, on_progress))
     stop_reason = race.run(starts, chosen)
     return _result(race, stop_reason, baseline or kind.baseline, tuple(baselines))
 
@@ -122,50 +128,50 @@ def _chosen(every: list[Candidate], options: Options) -> list[Candidate]:
 
 
 def _result(race: Race, stop_reason: StopReason, baseline: str, baselines: tuple[str, ...]) -> Result:
+    known = race.standing
     status: Status
-    if race.infeasible:
+    if known.infeasible:
         status = "infeasible"
-    elif race.objective is None:
+    elif known.objective is None:
         status = "no_plan"
     else:
-        status = "optimal" if race.bound is not None and race.objective <= race.bound else "feasible"
-    cut_short = stop_reason == "time_limit" or any(report.outcome == "stopped" for report in race.reports)
-    if race.options.deterministic and cut_short:
-        race.warnings.append("the time limit ended a deterministic run before its work was done: another run may differ")
-    identity = race.kind.identity(race.problem)
+        status = "optimal" if known.bound is not None and known.objective <= known.bound else "feasible"
+    if known.options.deterministic and race.cut_short:
+        known.warnings.append("a deterministic run was ended before its work was done: another run may differ")
+    identity = known.kind.identity(known.problem)
     return Result(
-        kind=race.kind.name,
-        plan=race.plan,
-        objective=race.objective,
-        bound=race.bound,
+        kind=known.kind.name,
+        plan=known.plan,
+        objective=known.objective,
+        bound=known.bound,
         status=status,
         stop_reason=stop_reason,
-        verified=race.objective is not None,
+        verified=known.objective is not None,
         baseline_name=baseline,
-        baseline=race.sources.get(baseline),
-        baselines={name: race.sources[name] for name in baselines if name in race.sources},
-        history=tuple(race.history),
+        baseline=known.sources.get(baseline),
+        baselines={name: known.sources[name] for name in baselines if name in known.sources},
+        history=tuple(known.history),
         candidates=tuple(race.reports),
         provenance=Provenance(
-            candidate="" if race.best is None else race.best.source,
-            seed=race.options.seed,
-            deterministic=race.options.deterministic,
+            candidate="" if known.best is None else known.best.source,
+            seed=known.options.seed,
+            deterministic=known.options.deterministic,
             versions=_versions(),
             program=identity["program"],
             target=identity["target"],
             cost_model=identity["cost_model"],
             problem_digest=identity["digest"],
             options={
-                "time_limit": race.options.time_limit,
-                "candidates": list(race.options.candidates),
-                "workers": race.options.workers,
-                "gap": race.options.gap,
+                "time_limit": known.options.time_limit,
+                "candidates": list(known.options.candidates),
+                "workers": known.options.workers,
+                "gap": known.options.gap,
             },
         ),
-        seconds=round(race.deadline.elapsed, 3),
+        seconds=round(known.deadline.elapsed, 3),
         # What every heuristic and model reached, not only the best.
-        details=race.kind.facts(race.problem, race.plan) | {"sources": dict(race.sources)},
-        warnings=tuple(race.warnings),
+        details=known.kind.facts(known.problem, known.plan) | {"sources": dict(known.sources)},
+        warnings=tuple(known.warnings),
     )
 
 

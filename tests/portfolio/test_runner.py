@@ -10,7 +10,7 @@ import pytest
 
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping.kind import KIND
-from stowplan.portfolio.runner import Progress
+from stowplan.portfolio.standing import Progress
 from stowplan.result import CandidateReport, Result
 from tests.portfolio.conftest import SolveFakes, is_running
 from tests.portfolio.fakes import ALL_SLOW, FLOOR, OPTIMUM, ladder_plan, ladder_problem

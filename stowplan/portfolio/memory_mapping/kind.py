@@ -54,7 +54,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     found = [Candidate("search", "heuristic", f"{_HERE}.candidates:search", share=1.0)]
     if not is_warm():
         found.append(Candidate("greedy", "heuristic", f"{_HERE}.candidates:greedy", share=0.2, interpret=True))
-    found.append(Candidate("relaxation", "exact", f"{_HERE}.candidates:relaxation", share=0.4))
+    found.append(Candidate("relaxation", "exact", f"{_HERE}.candidates:relaxation", share=0.4, proves_only=True))
     if problem.use_count <= COMPLETE_MODEL_USES:
         found.append(Candidate("cpsat", "exact", f"{_HERE}.candidates:complete", share=0.6))
     return found

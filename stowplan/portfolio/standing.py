@@ -1,0 +1,149 @@
+"""What is known at a moment of a run: the best verified plan, the best bound, and how they came about.
+
+Nothing a candidate says is taken on trust that can be checked: plans are verified, and a bound that a verified plan undercuts
+is no bound.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from stowplan.deadline import Deadline
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.registry import Check, Kind
+from stowplan.result import HistoryEntry, StopReason
+
+
+@dataclass
+class Progress:
+    """What is known at a moment; given to ``on_progress``."""
+
+    seconds: float
+    objective: int | None
+    bound: int | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Best:
+    """The incumbent."""
+
+    plan: Any
+    objective: int
+    source: str
+    order: tuple[int, int]
+    """(number of the worker, number of its plan): decides between equals where the order of arrival must not."""
+
+
+@dataclass
+class Standing:
+    """What is known, and the rules by which it changes."""
+
+    kind: Kind
+    problem: Any
+    options: Options
+    deadline: Deadline
+    on_progress: Callable[[Progress], None] | None = None
+    best: Best | None = None
+    bound: int | None = None
+    """Best of ``bounds``."""
+    infeasible: bool = False
+    sources: dict[str, int] = field(default_factory=dict)
+    """Best verified objective of each source."""
+    bounds: dict[str, int] = field(default_factory=dict)
+    """Best bound of each source that nothing speaks against."""
+    history: list[HistoryEntry] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    verify_seconds: float = 0.0
+    """Longest time that it took to verify a plan."""
+    _refuted: set[str] = field(default_factory=set)
+
+    @property
+    def plan(self) -> Any:
+        """The best plan, None where there is none."""
+        return None if self.best is None else self.best.plan
+
+    @property
+    def objective(self) -> int | None:
+        """Its objective."""
+        return None if self.best is None else self.best.objective
+
+    def offer_bound(self, bound: int, source: str) -> None:
+        """Take a bound in, unless a plan shows that it is none."""
+        if source in self._refuted:
+            return
+        self.bounds[source] = max(bound, self.bounds.get(source, bound))
+        if self.best is not None and bound > self.best.objective:
+            self._refute_bounds(self.best.objective)
+        elif self.bound is None or bound > self.bound:
+            self.bound = bound
+            self._record(source)
+
+    def offer_infeasibility(self, source: str) -> bool:
+        """Take in that there is no plan, unless there is one; returns whether it was taken in."""
+        if self.best is None:
+            self.infeasible = True
+        else:
+            self.warnings.append(f"{source} called the problem infeasible, but a plan of {self.best.source} is valid")
+        return self.infeasible
+
+    def offer_plan(self, plan: Any, source: str, order: tuple[int, int]) -> str | None:
+        """Verify a plan and keep it if it is the best; returns what is wrong with it, None where nothing is."""
+        check = self._verify(plan)
+        if not check.ok or check.objective is None:
+            return "; ".join(check.violations[:3])
+        objective = check.objective
+        self.sources[source] = min(objective, self.sources.get(source, objective))
+        if self.best is None or self._is_better(objective, order, self.best):
+            self.best = Best(self.kind.finish(self.problem, plan, objective), objective, source, order)
+            if self.infeasible:
+                self.infeasible = False
+                self.warnings.append(f"a candidate called the problem infeasible, but a plan of {source} is valid")
+            if self.bound is not None and self.bound > objective:
+                self._refute_bounds(objective)
+            self._record(source)
+        return None
+
+    def _verify(self, plan: Any) -> Check:
+        began = time.monotonic()
+        try:
+            return self.kind.verify(self.problem, plan)
+        except Exception as error:  # a plan that the verifier stumbles over must not cost the plans at hand
+            return Check(False, None, (f"the verifier failed: {type(error).__name__}: {error}",))
+        finally:
+            self.verify_seconds = max(self.verify_seconds, time.monotonic() - began)
+
+    def _is_better(self, objective: int, order: tuple[int, int], best: Best) -> bool:
+        if self.options.deterministic and objective == best.objective:
+            return order < best.order
+        return objective < best.objective
+
+    def _refute_bounds(self, objective: int) -> None:
+        """Forget everything said by those whose bounds a verified plan undercuts."""
+        for source in [source for source, bound in self.bounds.items() if bound > objective]:
+            self.warnings.append(
+                f"a bound of {source} was {self.bounds.pop(source)}, but there is a plan with {objective}: left out"
+            )
+            self._refuted.add(source)
+        self.bound = max(self.bounds.values(), default=None)
+
+    def _record(self, source: str) -> None:
+        entry = HistoryEntry(round(self.deadline.elapsed, 3), source, self.objective, self.bound)
+        self.history.append(entry)
+        if self.on_progress is not None:
+            self.on_progress(Progress(entry.seconds, self.objective, self.bound, source))
+
+    def closed(self) -> StopReason | None:
+        """Why nothing more can be gained, if so."""
+        if self.infeasible:
+            return "infeasible"
+        if self.best is None or self.bound is None:
+            return None
+        if self.best.objective <= self.bound:
+            return "optimal"
+        if self.best.objective - self.bound <= self.options.gap * self.best.objective:
+            return "gap_reached"
+        return None
