@@ -40,6 +40,8 @@ class Candidate:
     """Part of the time limit it gets where candidates must run one after the other."""
     interpret: bool = False
     """Run with compiled functions interpreted."""
+    proves_only: bool = False
+    """Gives bounds and no plans, so that the plan does not depend on how far it comes."""
 
     def load(self) -> Callable[[Any, Any], None]:
         """The function itself."""
