@@ -166,12 +166,16 @@ class Race:
     def _at_work(self) -> list[Candidate]:
         return [*self._waiting, *(worker.candidate for worker in self._busy())]
 
-    def _time_left(self) -> float:
-        """Seconds until the last plan must have been verified."""
+    def _clock(self, proves_only: bool) -> float:
+        """Seconds until the last word of a candidate must have been taken in."""
         remaining = self._deadline.remaining
-        if self._options.deterministic and all(candidate.proves_only for candidate in self._at_work()):
+        if self._options.deterministic and proves_only:
             remaining = min(remaining, self._options.time_limit - self._deadline.elapsed)
         return remaining - RESERVE - 1.5 * self.standing.verify_seconds
+
+    def _time_left(self) -> float:
+        """Seconds until the run must end."""
+        return self._clock(proves_only=all(candidate.proves_only for candidate in self._at_work()))
 
     def _last_word(self) -> float:
         """Seconds for a worker to write its last plan and for it to arrive."""
@@ -180,10 +184,7 @@ class Race:
 
     def _worker_seconds(self, candidate: Candidate) -> float:
         """Seconds that a candidate may still work."""
-        seconds = self._time_left() - self._last_word()
-        if self._options.deterministic and candidate.proves_only:
-            seconds = min(seconds, self._options.time_limit - self._deadline.elapsed - self._last_word())
-        return seconds
+        return self._clock(candidate.proves_only) - self._last_word()
 
     def _next_may_start(self) -> bool:
         return bool(self._waiting) and self._worker_seconds(self._waiting[0]) > 0
