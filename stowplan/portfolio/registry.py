@@ -13,7 +13,10 @@ from stowplan import files
 from stowplan.errors import InputError, UsageError
 
 #: Module of each kind; it has a ``KIND``. Imported only when a problem of the kind turns up.
-_MODULES = {"memory_mapping": "stowplan.portfolio.memory_mapping.kind"}
+_MODULES = {
+    "memory_mapping": "stowplan.portfolio.memory_mapping.kind",
+    "packing": "stowplan.portfolio.packing.kind",
+}
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     alignment: int = 1
     """Its offset is a multiple of this many bytes."""
     gaps: tuple[tuple[int, int], ...] = ()
-    """Half-open parts of the life, ascending and disjoint, in which it holds no data and takes no space."""
+    """Half-open parts of the life, ascending and disjoint, not all of it, in which it holds no data and takes no space."""
     offset: int | None = None
     """Offset it must have, in bytes; None leaves it free."""
     hint: int | None = None
@@ -97,6 +97,7 @@ def check_buffer(buffer: Buffer, place: str) -> None:
     for start, end in buffer.gaps:
         check("gap", before <= start < end <= buffer.upper, f"{start}-{end}", "ascending, disjoint parts of the life")
         before = end
+    check("gaps", bool(buffer.pieces), "over the whole life", "some of it left")
     if buffer.offset is not None:
         check("offset", 0 <= buffer.offset < LIMIT, buffer.offset, f"0 to {LIMIT - 1} bytes")
         check("offset", buffer.offset % buffer.alignment == 0, buffer.offset, f"a multiple of {buffer.alignment}")

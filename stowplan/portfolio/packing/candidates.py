@@ -95,7 +95,7 @@ def _improve(
     """Hill climbing over keys: buffers that end above a line between bound and height get a larger key."""
     chance = np.random.default_rng(context.options.seed)
     n = len(data.size)
-    rounds = max(20, int(PAIRS * context.options.time_limit / (n * n))) if context.options.deterministic else None
+    rounds = max(20, int(PAIRS * context.options.time_limit / (n * n + 20_000))) if context.options.deterministic else None
     best_key, (best, offsets), stale, done = key.copy(), place(key, best_fit, "orders"), 0, 0
     height = best
     while best * data.unit > bound and (rounds is None or done < rounds):
@@ -137,6 +137,8 @@ def exact(problem: Problem, context: Context) -> None:
                 every[[index[int(number)] for number in part.data.numbers]] = part.offsets
             context.plan(arrays.export_plan(problem, data, every), "canonical")
 
+    if found.finished:
+        improved()
     found.run(improved, lambda: context.stop() or _closed(problem, context), limit)
     if found.infeasible:
         context.proven_infeasible("canonical")

@@ -13,9 +13,11 @@ Floats = NDArray[np.float64]
 
 
 def features(data: Data) -> Floats:
-    """[5, n] size, life, sections, area and area in sections: logarithms, each with mean 0 and deviation 1."""
+    """[6, n] size, life, sections, area, area in sections (logarithms) and buffers met, each with mean 0 and deviation 1."""
     size, life, width = (np.log(each.astype(float)) for each in (data.size, data.life, data.end - data.begin))
-    rows = np.stack([size, life, width, size + life, size + width])
+    started = np.searchsorted(np.sort(data.begin), data.end)
+    met = started - np.searchsorted(np.sort(data.end), data.begin, side="right")
+    rows = np.stack([size, life, width, size + life, size + width, met.astype(float)])
     rows -= rows.mean(axis=1, keepdims=True)
     deviation = rows.std(axis=1, keepdims=True)
     return np.asarray(rows / np.where(deviation > 0, deviation, 1.0))
@@ -36,9 +38,9 @@ def by_key(data: Data, key: Floats) -> Ints:
 def random_keys(data: Data, seed: int) -> Iterator[Floats]:
     """Keys without end. The first ones are the best known single rules: most pressed, then longest or largest in area."""
     rows, pressed = features(data), pressure(data)
-    for row in (1, 4, 2, 3):
+    for row in (1, 4, 2, 3, 5):
         yield 1000.0 * pressed + rows[row]
-    for row in (4, 2, 1):
+    for row in (4, 2, 1, 5):
         yield rows[row]
     chance = np.random.default_rng(seed)
     while True:
