@@ -98,6 +98,11 @@ def is_json(path: str | Path) -> bool:
         return False
 
 
+def printable(path: str | Path) -> str:
+    """A path as text for files of ours: bytes of it that are not UTF-8 stand as ``\\xff``."""
+    return os.fsencode(path).decode("utf-8", errors="backslashreplace")
+
+
 def read_text(path: str | Path, limit: int = MAX_TEXT_BYTES) -> str:
     """Content of a plain or gzip UTF-8 file; raises :class:`InputError` as :func:`read_bytes` does."""
     data = read_bytes(path, limit)
@@ -108,6 +113,10 @@ def read_text(path: str | Path, limit: int = MAX_TEXT_BYTES) -> str:
         raise InputError(
             f"found byte 0x{data[error.start]:02x}, expected UTF-8 text", source=path, place=f"line {line}"
         ) from error
+
+
+#: What msgspec raises for bytes that are not JSON.
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class _Head(msgspec.Struct):
@@ -131,7 +140,7 @@ def decode(data: bytes, kind: type[T], *, format_name: str, version: int, source
     """
     try:
         head = msgspec.json.decode(data, type=_Head)
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise InputError(f"not a {format_name} file: {error}", source=source) from error
     if head.format != format_name:
         raise InputError(f"found format {head.format!r}, expected {format_name!r}", source=source, place="format")
@@ -142,6 +151,8 @@ def decode(data: bytes, kind: type[T], *, format_name: str, version: int, source
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `")
         raise InputError(message, source=source, place=path.rstrip("`") or None) from error
+    except _UNREADABLE as error:
+        raise InputError(f"not a {format_name} file: {error}", source=source) from error
 
 
 def peek_format(data: bytes) -> str | None:
@@ -150,5 +161,5 @@ def peek_format(data: bytes) -> str | None:
         return None
     try:
         return msgspec.json.decode(data, type=_Head).format
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return None

@@ -55,11 +55,16 @@ def ladder_plan(problem: Problem, rungs: int, *, first: int = 0) -> Plan:
 
 
 def fake_kind(*names: str, **changes: Any) -> Kind:
-    """Memory mapping with the candidates of these names, as ``name`` or ``name/share``, and no baseline to wait for."""
+    """Memory mapping with the candidates of these names, as ``name``, ``name/share`` or ``name:proves_only``.
+
+    There is no baseline to wait for.
+    """
     candidates = []
     for name in names:
-        function, _, share = name.partition("/")
-        candidates.append(Candidate(function, "heuristic", f"{__name__}:{function}", share=float(share or 1.0)))
+        function, _, share = name.removesuffix(":proves_only").partition("/")
+        where = f"{__name__}:{function}"
+        proves_only = name.endswith(":proves_only")
+        candidates.append(Candidate(function, "heuristic", where, share=float(share or 1.0), proves_only=proves_only))
     changes = {"baseline_sources": (), **changes}
     return replace(KIND, candidates=lambda problem, options: candidates, **changes)
 

@@ -1,0 +1,115 @@
+"""Deterministic runs: the same plan file, byte for byte, whatever the load, the hash seed and the order of arrival."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.memory_mapping.cases import random_problem
+from tests.portfolio.conftest import SolveFakes
+from tests.portfolio.fakes import ALL_SLOW, OPTIMUM, ladder_plan, ladder_problem
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: A process of its own for each run: nothing is left over from the one before.
+RUN = """
+import json, sys
+import stowplan
+problem, plan, workers, limit = sys.argv[1:]
+result = stowplan.solve(stowplan.read(problem), deterministic=True, time_limit=float(limit), workers=int(workers))
+result.plan.save(plan)
+print(json.dumps(result.to_dict(plan)))
+"""
+
+
+def run(problem: Path, plan: Path, *, hash_seed: int, workers: int = 2, limit: float = 1.5) -> tuple[bytes, dict[str, Any]]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": str(hash_seed)}
+    command = [sys.executable, "-c", RUN, str(problem), str(plan), str(workers), str(limit)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return plan.read_bytes(), json.loads(done.stdout)
+
+
+@contextmanager
+def load(loops: int) -> Iterator[None]:
+    """So many busy loops beside the run."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_the_same_bytes_from_the_real_candidates(tmp_path: Path) -> None:
+    """Also where the heuristics have never been compiled on this machine, so that the first run takes longer."""
+    problem = random_problem(random.Random("deterministic"), steps=40, tensors=16, channels=1, loops=0, stalls="allowed")
+    problem = msgspec.structs.replace(problem, capacity=16)
+    problem.save(tmp_path / "problem.json")
+    quiet, result = run(tmp_path / "problem.json", tmp_path / "quiet.json", hash_seed=0)
+    with load(3):
+        loaded, second = run(tmp_path / "problem.json", tmp_path / "loaded.json", hash_seed=1)
+    alone, third = run(tmp_path / "problem.json", tmp_path / "alone.json", hash_seed=2, workers=1)
+    assert quiet == loaded == alone
+    for each in (result, second, third):
+        assert each["warnings"] == []
+        assert each["objective"] < each["baselines"]["all_slow"]
+        assert {"search", "cpsat"} <= {report["name"] for report in each["candidates"] if report["outcome"] == "finished"}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_first_candidate_wins_a_tie_whoever_comes_first(solve_fakes: SolveFakes, workers: int) -> None:
+    expected = ladder_plan(ladder_problem(), 3, first=0)
+    for names in (["equal_late", "equal_early"], ["equal_early", "equal_late"]):
+        result = solve_fakes(*names, deterministic=True, workers=workers)
+        assert result.provenance.candidate == names[0]
+        assert (result.plan.fast_uses == expected.fast_uses) == (names[0] == "equal_late")
+        assert (result.stop_reason, result.warnings) == ("work_limit", ())
+
+
+def test_a_plan_at_hand_wins_a_tie(solve_fakes: SolveFakes) -> None:
+    mine = ladder_plan(ladder_problem(), 3, first=1)
+    result = solve_fakes("solves", deterministic=True, plans={"mine": mine})
+    assert (result.provenance.candidate, result.plan.fast_uses) == ("mine", mine.fast_uses)
+
+
+def test_all_start_from_the_plans_at_hand(solve_fakes: SolveFakes) -> None:
+    """Not from what another candidate has found before them, which depends on the load."""
+    result = solve_fakes("solves", "tells_start", deterministic=True, workers=1)
+    assert result.candidates[1].note == f"starts from {ALL_SLOW}, incumbent {ALL_SLOW}"
+
+
+def test_all_come_to_their_end_after_a_proof(solve_fakes: SolveFakes) -> None:
+    result = solve_fakes("solves", "proves", "equal_late", deterministic=True, workers=3)
+    assert [report.outcome for report in result.candidates] == ["finished"] * 3
+    assert result.status == "optimal"
+
+
+def test_plans_take_the_time_they_need_and_proofs_what_is_left(solve_fakes: SolveFakes) -> None:
+    """A limit too short for the work: the plan is the whole work's, the bound what there was time for."""
+    result = solve_fakes("waits:proves_only", "equal_late", deterministic=True, time_limit=0.4, workers=2)
+    assert (result.objective, result.stop_reason, result.warnings) == (OPTIMUM, "work_limit", ())
+    outcomes = {report.name: report.outcome for report in result.candidates}
+    assert outcomes["equal_late"] == "finished"
+    assert outcomes["waits"] in ("stopped", "skipped")
+
+
+def test_a_candidate_that_hangs_is_ended_and_told_of(solve_fakes: SolveFakes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "NET", (1, 1.0))
+    began = time.monotonic()
+    result = solve_fakes("sleeps", deterministic=True, time_limit=0.5)
+    assert time.monotonic() - began < 30
+    assert (result.objective, result.stop_reason) == (ALL_SLOW - 9, "time_limit")
+    assert [warning for warning in result.warnings if "another run may differ" in warning]

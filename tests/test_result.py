@@ -1,0 +1,144 @@
+"""Results: what is derived from objective, bound and baselines, what is printed, and what becomes JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stowplan.result import CandidateReport, HistoryEntry, Provenance, Result, format_ps
+
+
+def result(**changes: Any) -> Result:
+    values: dict[str, Any] = {
+        "kind": "memory_mapping",
+        "plan": object(),
+        "objective": 80,
+        "bound": 60,
+        "status": "feasible",
+        "stop_reason": "time_limit",
+        "verified": True,
+        "baseline_name": "greedy",
+        "baseline": 100,
+        "baselines": {"all_slow": 200, "greedy": 100},
+        "history": (HistoryEntry(0.0, "floor", None, 60), HistoryEntry(0.5, "search", 80, 60)),
+        "candidates": (CandidateReport("search", 80, None, 1.5, "stopped"),),
+        "provenance": Provenance("search", 7, False, {"python": "3.11"}, "net", "tpu", "roofline", "abc", {"workers": 2}),
+        "seconds": 1.52,
+        "details": {"capacity": 5},
+        "warnings": ("look out",),
+    }
+    return Result(**values | changes)
+
+
+@pytest.mark.parametrize(
+    ("objective", "bound", "gap"),
+    [(80, 60, 0.25), (80, 80, 0.0), (80, 0, 1.0), (0, 0, 0.0), (None, 60, None), (80, None, None), (None, None, None)],
+)
+def test_gap(objective: int | None, bound: int | None, gap: float | None) -> None:
+    assert result(objective=objective, bound=bound).gap == gap
+
+
+@pytest.mark.parametrize(
+    ("baseline", "objective", "speedup"),
+    [(100, 80, 1.25), (80, 80, 1.0), (None, 80, None), (100, None, None), (0, 0, 1.0), (100, 0, None), (None, None, None)],
+)
+def test_speedup(baseline: int | None, objective: int | None, speedup: float | None) -> None:
+    found = result(baseline=baseline, objective=objective, baselines={} if baseline is None else {"greedy": baseline})
+    assert found.speedup == speedup
+    assert found.speedup_over("greedy") == speedup
+
+
+def test_speedup_over_others() -> None:
+    assert result().speedup_over("all_slow") == 2.5
+    assert result().speedup_over("xla") is None
+
+
+def test_as_plain_values() -> None:
+    values = json.loads(json.dumps(result().to_dict("plan.json")))
+    assert values == {
+        "plan": "plan.json",
+        "kind": "memory_mapping",
+        "objective": 80,
+        "bound": 60,
+        "gap": 0.25,
+        "status": "feasible",
+        "stop_reason": "time_limit",
+        "verified": True,
+        "baseline_name": "greedy",
+        "baseline": 100,
+        "baselines": {"all_slow": 200, "greedy": 100},
+        "speedup": 1.25,
+        "history": [
+            {"seconds": 0.0, "source": "floor", "objective": None, "bound": 60},
+            {"seconds": 0.5, "source": "search", "objective": 80, "bound": 60},
+        ],
+        "candidates": [{"name": "search", "objective": 80, "bound": None, "seconds": 1.5, "outcome": "stopped", "note": ""}],
+        "provenance": {
+            "candidate": "search",
+            "seed": 7,
+            "deterministic": False,
+            "versions": {"python": "3.11"},
+            "program": "net",
+            "target": "tpu",
+            "cost_model": "roofline",
+            "problem_digest": "abc",
+            "options": {"workers": 2},
+            "checkpoint": None,
+        },
+        "seconds": 1.52,
+        "unit": "ps",
+        "details": {"capacity": 5},
+        "warnings": ["look out"],
+    }
+    assert json.loads(json.dumps(result(plan=None, objective=None, baseline=None).to_dict()))["plan"] is None
+
+
+def test_summary_of_a_plan() -> None:
+    text = result(objective=80_000, bound=60_000, baselines={"greedy": 100_000}, baseline=100_000).summary()
+    assert text.splitlines() == [
+        "net on tpu (roofline)",
+        "  objective  80 ns  (verified, by search)",
+        "  bound      60 ns  gap 25.00%",
+        "  status     feasible, stopped by time_limit after 1.5 s",
+        "  speedup    1.250 over greedy (100 ns)",
+        "  warning    look out",
+    ]
+
+
+def test_summary_without_a_plan() -> None:
+    text = result(plan=None, objective=None, status="no_plan", verified=False, baseline=None, baselines={}).summary()
+    assert "  no plan (no_plan, stopped by time_limit)" in text
+    assert "  bound      60 ps" in text
+    assert "gap" not in text
+
+
+def test_summary_with_objective_nothing() -> None:
+    text = result(objective=0, bound=0).summary()
+    assert "0 ps" in text
+
+
+@pytest.mark.parametrize(
+    ("picoseconds", "text"),
+    [
+        (0, "0 ps"),
+        (999, "999 ps"),
+        (1000, "1 ns"),
+        (1_234_567, "1.235 us"),
+        (9_233_729_937, "9.234 ms"),
+        (-2_500_000_000_000, "-2.5 s"),
+        (12_345_000_000_000, "12.35 s"),
+    ],
+)
+def test_durations_for_people(picoseconds: int, text: str) -> None:
+    assert format_ps(picoseconds) == text
+
+
+@given(st.integers(0, 10**15))
+def test_durations_keep_four_digits(picoseconds: int) -> None:
+    number, unit = format_ps(picoseconds).split()
+    scale = {"ps": 1, "ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12}[unit]
+    assert float(number) * scale == pytest.approx(picoseconds, rel=6e-4)
