@@ -100,6 +100,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """Baseline / objective; at least 1 whenever the baseline is a candidate."""
         return _ratio(self.baseline, self.objective)
 
+    @property
+    def exit_code(self) -> int:
+        """What the command line returns for it: 0 solved, 1 proven infeasible, 3 no plan, 130 cancelled."""
+        if self.stop_reason == "cancelled":
+            return 130
+        return {"infeasible": 1, "no_plan": 3}.get(self.status, 0)
+
     def speedup_over(self, name: str) -> float | None:
         """Speedup over another of the baselines, None where it has no objective."""
         return _ratio(self.baselines.get(name), self.objective)
@@ -120,14 +127,18 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(f"  no plan ({self.status}, stopped by {self.stop_reason})")
         else:
             how = "verified" if self.verified else "NOT verified"
-            lines.append(f"  objective  {format_ps(self.objective)}  ({how}, by {self.provenance.candidate})")
+            lines.append(f"  objective  {format_quantity(self.objective, self.unit)}  ({how}, by {self.provenance.candidate})")
         if self.bound is not None:
             gap = "" if self.gap is None else f"  gap {self.gap:.2%}"
-            lines.append(f"  bound      {format_ps(self.bound)}{gap}")
+            lines.append(f"  bound      {format_quantity(self.bound, self.unit)}{gap}")
         lines.append(f"  status     {self.status}, stopped by {self.stop_reason} after {self.seconds:.1f} s")
+        if "explanation" in self.details:
+            lines.append(f"  because    {self.details['explanation']}")
+        what = "speedup" if self.unit == "ps" else "ratio"
         for name, value in self.baselines.items():
             ratio = self.speedup_over(name)
-            lines.append(f"  speedup    {ratio:.3f} over {name} ({format_ps(value)})" if ratio else f"  baseline   {name}")
+            given = format_quantity(value, self.unit)
+            lines.append(f"  {what:<9}  {ratio:.3f} over {name} ({given})" if ratio else f"  baseline   {name}")
         lines.extend(f"  warning    {warning}" for warning in self.warnings)
         return "\n".join(lines)
 
@@ -139,6 +150,11 @@ def _ratio(baseline: int | None, objective: int | None) -> float | None:
     if objective == 0:
         return 1.0 if baseline == 0 else None
     return baseline / objective
+
+
+def format_quantity(value: int, unit: str) -> str:
+    """An objective or bound for people: durations in a unit that reads easily, bytes with their thousands apart."""
+    return format_ps(value) if unit == "ps" else f"{value:,} {unit}"
 
 
 def format_ps(picoseconds: int) -> str:

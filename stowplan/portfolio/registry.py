@@ -78,6 +78,8 @@ class Kind:
     """``(problem, plan or None)`` to details for the result."""
     identity: Callable[[Any], dict[str, str]]
     """Program, target, cost model and digest of a problem."""
+    unit: str = "ps"
+    """Of objectives and bounds."""
     baseline_sources: tuple[str, ...] = field(default=())
     """Sources whose objectives the result lists as baselines."""
 

@@ -91,5 +91,6 @@ KIND = Kind(
     baseline="greedy",
     facts=_facts,
     identity=_identity,
+    unit="bytes",
     baseline_sources=("greedy",),
 )
