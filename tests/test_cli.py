@@ -247,8 +247,8 @@ def test_every_spoilt_number_is_rejected(solved: tuple[Path, Path]) -> None:
         raw["fast_uses"][position] = value
     raw["objective_ps"] += 1
     try_change("objective_ps")
-    # An offset, a fast use or the objective cannot be off by one and mean the same; times may, where nothing happens, and so may
-    # the tensor of a copy out that nobody needs (the greedy copies out early, and then keeps the tensor to its last use).
+    # An offset, a fast use or the objective cannot be off by one and mean the same; times may, where nothing happens, and so
+    # may the tensor of a copy out that nobody needs (the greedy copies out early, then keeps the tensor to its last use).
     assert set(harmless) <= {"residencies.start", "residencies.end", "copies.start", "copies.end", "copies.tensor"}
     assert set(refused) >= {"residencies.tensor", "residencies.offset", "copies.tensor", "fast_uses", "objective_ps"}
     assert sum(harmless.values()) < sum(refused.values()) / 4
