@@ -1,7 +1,7 @@
 """Dump the compiled module of a JAX function, to be planned: ``python examples/dump_module.py OUT.hlo.txt.gz``.
 
-Needs JAX (``pip install jax jaxlib``), which stowplan itself does not. Replace ``model`` by a function of your own. On a machine
-with a TPU, or with libtpu's ahead-of-time compiler, the module is scheduled for that target; on a CPU, for the CPU.
+Needs JAX (``pip install jax jaxlib``), which stowplan itself does not. Replace ``model`` by a function of your own. On a
+machine with a TPU, or with libtpu's ahead-of-time compiler, the module is scheduled for that target; on a CPU, for the CPU.
 """
 
 from __future__ import annotations
