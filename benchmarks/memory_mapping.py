@@ -3,8 +3,8 @@
     python benchmarks/memory_mapping.py --time-limit 10 --json-out results.json --markdown-out docs/benchmarks-table.md
 
 Modules come from ../shared/corpus/tpu_v4 (or $STOWPLAN_SHARED/corpus/tpu_v4, or a folder that is named), XLA's own plans
-from the folder tpu_v4_xla_plan beside it. Results are kept in the JSON file as they come: a run that was interrupted goes on
-where it was.
+from the folder tpu_v4_xla_plan beside it. Results are kept in the JSON file as they come: a run that was interrupted, and is
+started again with the same limits, goes on where it was.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def run_module(path: Path, plans: Path, target: str, time_limit: float, workers:
         "best": result.provenance.candidate,
         "baselines": result.baselines,
         "sources": result.details["sources"],
+        "time_limit": time_limit,
+        "workers": workers,
         "seconds": result.seconds,
         "read_seconds": read_seconds,
         "peak_mib": memory_kib / 1024,
@@ -94,7 +96,8 @@ def summary(rows: dict[str, dict[str, Any]]) -> list[str]:
         if ratios:
             mean = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
             lines.append(
-                f"* Over {baseline}: {mean:.4f} on (geometric) average, {max(ratios):.3f} at best, {min(ratios):.3f} at worst; "
+                f"* Over {baseline}: {mean:.4f} on (geometric) average, {statistics.median(ratios):.4f} in the median, "
+                f"{max(ratios):.3f} at best, {min(ratios):.3f} at worst; "
                 f"faster on {sum(ratio > 1 for ratio in ratios)} of {len(ratios)}."
             )
     beaten = sum(
@@ -145,14 +148,24 @@ def main() -> None:
     rows: dict[str, dict[str, Any]] = {}
     if options.json_out.exists() and not options.fresh:
         rows = json.loads(options.json_out.read_bytes())
-    for path in sorted(options.folder.glob("*.hlo.txt.gz")):
+        limits = options.time_limit, options.workers
+        rows = {name: row for name, row in rows.items() if (row["time_limit"], row["workers"]) == limits}
+    if not plans.is_dir():
+        print(f"{plans}: no such folder, so that there is nothing to compare with XLA", file=sys.stderr)
+    paths = [path for path in sorted(options.folder.glob("*.hlo.txt.gz")) if (options.only or "") in path.name]
+    if not paths:
+        sys.exit(
+            f"{options.folder}: no modules (*.hlo.txt.gz)" + (f" with {options.only!r} in their names" if options.only else "")
+        )
+    for number, path in enumerate(paths, 1):
         name = path.name.removesuffix(".hlo.txt.gz")
-        if name in rows or (options.only and options.only not in name):
+        if name in rows:
             continue
         rows[name] = run_module(path, plans, options.target, options.time_limit, options.workers)
         files.write_atomic(options.json_out, json.dumps(rows, indent=1).encode())
         row = rows[name]
-        print(f"{name}: {row['objective'] / 1e9:.4f} ms, gap {100 * row['gap']:.2f} %, {row['seconds']:.1f} s", file=sys.stderr)
+        found = f"{row['objective'] / 1e9:.4f} ms, gap {100 * row['gap']:.2f} %, {row['seconds']:.1f} s"
+        print(f"[{number}/{len(paths)}] {name}: {found}", file=sys.stderr, flush=True)
     command = f"python benchmarks/memory_mapping.py --time-limit {options.time_limit:g} --workers {options.workers}"
     table = markdown(dict(sorted(rows.items())), command)
     if options.markdown_out:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from typing import Any
@@ -78,7 +79,7 @@ def solve(
     InputError
         A plan at hand that is not valid for the problem.
     """
-    kind = kind_of(problem)
+    began = time.monotonic()
     names = tuple(name.strip() for name in (candidates.split(",") if isinstance(candidates, str) else candidates))
     if not time_limit > 0:
         raise UsageError(f"found a time limit of {time_limit} s, expected more than 0")
@@ -89,7 +90,10 @@ def solve(
     if not 0 <= seed < MAX_SEED:
         raise UsageError(f"found seed {seed}, expected 0 to {MAX_SEED - 1}")
     options = Options(time_limit=time_limit, candidates=names, seed=seed, workers=workers, deterministic=deterministic, gap=gap)
-    deadline = Deadline(time_limit if not deterministic else NET[0] * time_limit + NET[1], cancel)
+    kind = kind_of(problem)
+    # The kind's modules may just have been imported; that is part of the time.
+    limit = NET[0] * time_limit + NET[1] if deterministic else time_limit
+    deadline = Deadline(limit - (time.monotonic() - began), cancel)
     every = kind.candidates(problem, options)
     chosen = _chosen(every, options)
     starts = _starts(kind, problem, plans or {})
