@@ -57,6 +57,19 @@ def test_several_channels(stalls: Stalls, seed: int) -> None:
     assert_optimal(copies_take_time(random_problem(rng, steps=5, tensors=4, stalls=stalls, channels=rng.choice([2, 3]))))
 
 
+@pytest.mark.parametrize("seed", [39, 321, 414, 473])
+def test_all_uses_in_a_loop_that_writes_an_outside_tensor_go_together(seed: int) -> None:
+    """Seeds at which a model without this rule breaks it."""
+    assert_optimal(random_problem(random.Random(seed), steps=6, tensors=4, loops=2, channels=1))
+
+
+@pytest.mark.parametrize("seed", [58, 469, 862, 921])
+def test_a_copy_out_right_before_a_slow_read_runs_beside_copies_of_the_same_boundary(seed: int) -> None:
+    """Seeds at which only an empty window, which several channels wait for last, is optimal."""
+    rng = random.Random(seed)
+    assert_optimal(copies_take_time(random_problem(rng, channels=rng.choice([2, 2, 3]), steps=rng.choice([4, 6, 8]))))
+
+
 @pytest.mark.parametrize("stalls", BOTH)
 @pytest.mark.parametrize("seed", [84, 179])
 def test_where_sizes_fit_but_offsets_do_not(stalls: Stalls, seed: int) -> None:
