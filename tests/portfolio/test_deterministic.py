@@ -34,7 +34,7 @@ print(json.dumps(result.to_dict(plan)))
 """
 
 
-def run(problem: Path, plan: Path, *, hash_seed: int, workers: int = 2, limit: float = 1.5) -> tuple[bytes, dict[str, Any]]:
+def run(problem: Path, plan: Path, *, hash_seed: int, workers: int = 2, limit: float = 0.7) -> tuple[bytes, dict[str, Any]]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": str(hash_seed)}
     command = [sys.executable, "-c", RUN, str(problem), str(plan), str(workers), str(limit)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
