@@ -55,3 +55,11 @@ class Deadline:
     def stopper(self) -> Callable[[], bool]:
         """``should_stop`` callback for solvers and heuristics."""
         return lambda: self.expired
+
+
+def limit_after(began: float, seconds: float) -> float:
+    """What is left of a limit of ``seconds`` set at ``began`` (monotonic clock); never less than 0.2 s or the limit itself.
+
+    A limit that makes no sense comes back as it is, for whoever takes it to refuse.
+    """
+    return max(min(seconds, 0.2), seconds - (time.monotonic() - began)) if seconds > 0 else seconds

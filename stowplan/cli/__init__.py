@@ -1,38 +1,62 @@
 """The command line. Machine output goes to standard output, progress and errors to standard error.
 
 Exit codes: 0 solved, 1 proven infeasible, 2 bad input or usage, 3 no plan within the limit, 4 verification failed,
-130 interrupted.
+70 an error of stowplan's own, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import sys
 
+#: An error of our own making; apart from the others, so that no crash is taken for a proof of infeasibility.
+INTERNAL_ERROR = 70
+INTERRUPTED = 130
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of ``stowplan``; always raises SystemExit."""
+    try:
+        code = _run(arguments)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        from stowplan.cli.output import note
+
+        note("stowplan: interrupted")
+    sys.exit(code)
+
+
+def _run(arguments: list[str] | None) -> int:
+    # Imported here, so that Ctrl-C is met with an answer from the first moment on.
     from typer.exceptions import Abort, TyperException
 
     from stowplan.cli.app import app
+    from stowplan.cli.output import drop, note, prepare_streams
     from stowplan.errors import StowplanError
 
+    prepare_streams()
     try:
         code = app(arguments, standalone_mode=False)
     except StowplanError as error:
-        print(f"stowplan: {error}", file=sys.stderr)
-        code = error.exit_code
+        note(f"stowplan: {error}")
+        return error.exit_code
     except TyperException as error:
         # A bare `stowplan` asks for help and gets it; its message is the help text.
         context = getattr(error, "ctx", None)
         hint = f" (try '{context.command_path} --help')" if context is not None else ""
         message = error.format_message()
-        print(message if "\n" in message else f"stowplan: {message}{hint}", file=sys.stderr)
-        code = 2
-    except (Abort, KeyboardInterrupt):
-        print("stowplan: interrupted", file=sys.stderr)
-        code = 130
-    except BrokenPipeError:
-        # The reader of our output has gone away, as `head` does.
-        sys.stderr.close()
-        code = 0
-    sys.exit(code if isinstance(code, int) else 0)
+        note(message if "\n" in message else f"stowplan: {message.rstrip('.')}{hint}")
+        return 2
+    except Abort:
+        return INTERRUPTED
+    except SystemExit:
+        # The reader of a help text has gone away, as `head` does.
+        drop(sys.stdout)
+        return 0
+    except Exception as error:
+        import traceback
+
+        note(traceback.format_exc().rstrip())
+        note(f"stowplan: internal error: {type(error).__name__}: {error}; please report it with the lines above")
+        return INTERNAL_ERROR
+    return code if isinstance(code, int) else 0

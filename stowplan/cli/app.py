@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from stowplan import __version__
-from stowplan.cli import inspect, solve
+from stowplan.cli import batch, compare, inspect, solve
 
 app = typer.Typer(
     name="stowplan",
@@ -35,8 +36,33 @@ def _options(
     pass
 
 
-app.command("solve")(solve.solve_command)
-app.command("verify")(inspect.verify_command)
-app.command("convert")(inspect.convert_command)
-app.command("show")(inspect.show_command)
-app.command("targets")(inspect.targets_command)
+class _Command(TyperCommand):
+    """A command whose help names its arguments plainly: ``INPUT``, where typer writes ``{INPUT}`` and ``INPUT <path>``."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                is_argument = parameter.param_type_name == "argument"
+                name = record[0].partition(" <")[0] if is_argument else record[0]
+                sections[parameter.param_type_name].append((name, record[1]))
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(f"{title.capitalize()}s"):
+                    formatter.write_dl(rows)
+
+
+for _name, _function in (
+    ("solve", solve.solve_command),
+    ("verify", inspect.verify_command),
+    ("convert", inspect.convert_command),
+    ("batch", batch.batch_command),
+    ("compare", compare.compare_command),
+    ("show", inspect.show_command),
+    ("targets", inspect.targets_command),
+):
+    app.command(_name, cls=_Command)(_function)

@@ -1,19 +1,42 @@
-"""Options that several commands share."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-Input = Annotated[Path, typer.Argument(help="Compiled program (scheduled HLO text, plain or gzip) or problem file.")]
-TargetOption = Annotated[
-    str | None, typer.Option("--target", help="Target by name, or the path of a target file; 'stowplan targets' lists them.")
+from stowplan.errors import UsageError
+
+Input = Annotated[
+    Path,
+    typer.Argument(
+        metavar="INPUT",
+        help="Compiled program (scheduled HLO text), CSV file of buffers to pack, or problem file; plain or gzip.",
+    ),
 ]
-Capacity = Annotated[int | None, typer.Option("--capacity", help="Fast memory in bytes, in place of the target's.")]
-CostModel = Annotated[str | None, typer.Option("--cost-model", help="Cost model, in place of the target's: roofline or table.")]
-StallMode = Annotated[str | None, typer.Option("--stalls", help="May the program wait for copies: allowed or forbidden.")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file, as 'stowplan solve -o' writes it.")]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target", metavar="NAME", help="Target by name, or the path of a target file; 'stowplan targets' lists them."
+    ),
+]
+Capacity = Annotated[
+    int | None,
+    typer.Option(
+        "--capacity", metavar="BYTES", help="Fast memory, in place of the target's; for packing, the bytes to fit into."
+    ),
+]
+CostModel = Annotated[
+    str | None, typer.Option("--cost-model", metavar="NAME", help="Cost model, in place of the target's: roofline or table.")
+]
+StallMode = Annotated[
+    str | None, typer.Option("--stalls", metavar="MODE", help="May the program wait for copies: allowed or forbidden.")
+]
 Cycles = Annotated[
     tuple[Path, Path] | None,
     typer.Option(
@@ -22,3 +45,44 @@ Cycles = Annotated[
         help="For the table cost model: the module compiled without and with a fast-memory plan, cycles in both.",
     ),
 ]
+TimeLimit = Annotated[float, typer.Option("--time-limit", metavar="SECONDS", help="Time limit, reading the input included.")]
+Candidates = Annotated[
+    str, typer.Option("--candidates", metavar="NAMES", help="Families or names of candidates, separated by commas.")
+]
+Baseline = Annotated[
+    str | None, typer.Option("--baseline", metavar="NAME", help="Baseline of the speedup: greedy, all_slow, xla.")
+]
+Gap = Annotated[float, typer.Option("--gap", metavar="GAP", help="Stop at this gap between plan and bound, e.g. 0.01.")]
+Deterministic = Annotated[
+    bool, typer.Option("--deterministic", help="Limit work, not time: the same plan, byte for byte, on every run.")
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of everything random.")]
+Workers = Annotated[int, typer.Option("--workers", metavar="N", help="Processes side by side, at most.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress on standard error.")]
+
+DEFAULT_CANDIDATES = "heuristic,learned,exact"
+DEFAULT_TIME_LIMIT = 30.0
+DEFAULT_WORKERS = 2
+
+
+def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None] = ()) -> None:
+    """Find out now, not after the time limit, that a file cannot be written, or would be written over an input.
+
+    Raises
+    ------
+    UsageError
+        Naming the file and what stands in the way.
+    """
+    read = [path for path in inputs if path is not None]
+    for path in outputs:
+        if path is None:
+            continue
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise UsageError(f"{path}: cannot write: there is no folder {folder}")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise UsageError(f"{path}: cannot write: no permission to write in {folder}")
+        if path.is_dir():
+            raise UsageError(f"{path}: cannot write: it is a folder, expected the name of a file")
+        if path.exists() and any(path.samefile(other) for other in read if other.exists()):
+            raise UsageError(f"{path}: is an input of this command, expected another file to write to")

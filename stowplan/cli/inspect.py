@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from stowplan import files
-from stowplan.cli.common import Capacity, CostModel, Cycles, Input, StallMode, TargetOption
-from stowplan.errors import InputError
-from stowplan.result import format_ps
-
-PlanFile = Annotated[Path, typer.Argument(help="Plan file, as 'stowplan solve -o' writes it.")]
+from stowplan.cli.common import Capacity, CostModel, Cycles, Input, PlanFile, StallMode, TargetOption, check_outputs
+from stowplan.cli.output import note, say, say_json
+from stowplan.errors import InputError, UsageError, VerificationError
+from stowplan.result import format_quantity
 
 
 def verify_command(
@@ -26,26 +24,30 @@ def verify_command(
     cycles: Cycles = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Check a plan against its problem without any solver; exit code 4 where it breaks a rule."""
+    """Check a plan against its problem, without any solver.
+
+    Lists every broken rule on standard output; the exit code is 4 where there is one.
+    """
     found, given = _open_both(problem, plan, target, capacity, cost_model, stalls, cycles)
     from stowplan.portfolio.registry import kind_of
 
-    check = kind_of(found).verify(found, given)
+    kind = kind_of(found)
+    check = kind.verify(found, given)
     if as_json:
-        typer.echo(json.dumps({"ok": check.ok, "objective": check.objective, "violations": list(check.violations)}, indent=1))
+        say_json({"ok": check.ok, "objective": check.objective, "violations": check.violations})
     elif check.ok and check.objective is not None:
-        typer.echo(f"valid: {format_ps(check.objective)} ({check.objective} ps)")
-    else:
-        for line in check.violations:
-            typer.echo(line, err=True)
-        typer.echo(f"stowplan: {plan}: not a valid plan, {len(check.violations)} violations", err=True)
+        say(f"valid: {format_quantity(check.objective, kind.unit)} ({check.objective} {kind.unit})")
+    elif check.violations:
+        say("\n".join(check.violations))
     if not check.ok:
-        raise typer.Exit(4)
+        others = len(check.violations) - 1
+        more = f" (and {others} more)" if others > 0 else ""
+        raise VerificationError(f"{plan}: not a valid plan: {''.join(check.violations[:1])}{more}")
 
 
 def convert_command(
     source: Input,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Write the problem here.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Write the problem here.")],
     target: TargetOption = None,
     capacity: Capacity = None,
     cost_model: CostModel = None,
@@ -54,43 +56,60 @@ def convert_command(
 ) -> None:
     """Turn a compiled program and a target into a problem file."""
     from stowplan.portfolio.read import read
+    from stowplan.portfolio.registry import kind_of
 
+    check_outputs((output,), inputs=(source, *(cycles or ())))
     problem = read(source, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles)
     problem.save(output)
-    typer.echo(f"{output}: {problem.horizon} steps, {len(problem.tensors)} tensors, {problem.use_count} uses", err=True)
+    facts = kind_of(problem).facts(problem, None)
+    counts = ", ".join(f"{facts[name]} {name}" for name in ("steps", "tensors", "uses", "buffers") if name in facts)
+    note(f"{output}: {counts}")
 
 
 def show_command(
     plan: PlanFile,
-    problem: Annotated[Path, typer.Argument(help="The compiled program or problem file that the plan is for.")],
+    problem: Annotated[Path, typer.Argument(metavar="INPUT", help="The compiled program or problem file it is for.")],
     target: TargetOption = None,
     capacity: Capacity = None,
     cost_model: CostModel = None,
     stalls: StallMode = None,
     cycles: Cycles = None,
-    compare: Annotated[Path | None, typer.Option("--compare", help="A second plan, drawn beside the first.")] = None,
-    png: Annotated[Path | None, typer.Option("--png", help="Draw the memory layout here (needs the viz extra).")] = None,
+    compare: Annotated[Path | None, typer.Option("--compare", metavar="PLAN", help="A second plan to draw beside it.")] = None,
+    png: Annotated[
+        Path | None,
+        typer.Option("--png", metavar="FILE", help="Draw the memory layout here: .png, .svg or .pdf (needs the viz extra)."),
+    ] = None,
     seconds: Annotated[bool, typer.Option("--seconds", help="Draw time in seconds, not in steps.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="List all residencies and copies, not the first 40.")] = False,
 ) -> None:
     """Print a plan for people to read, or draw its memory layout."""
+    if compare is not None and png is None:
+        raise UsageError("--compare draws a second plan: name a picture with --png")
+    check_outputs((png,), inputs=(plan, problem, compare, *(cycles or ())))
     found, given = _open_both(problem, plan, target, capacity, cost_model, stalls, cycles)
     from stowplan.hardware.simulator import simulate
+    from stowplan.models.memory_mapping.problem import Problem
+    from stowplan.portfolio.read import read_plan
     from stowplan.report.scene import check_fits
 
-    check_fits(found, given)
+    if not isinstance(found, Problem):
+        raise UsageError(f"{problem}: show knows plans of compiled programs; save a packing as .csv to read it")
+    try:
+        check_fits(found, given)
+    except InputError as error:
+        raise error.within(plan) from None
     if png is not None:
         from stowplan.report.layout import save_picture
 
         drawn = [(plan.stem, given)]
         if compare is not None:
-            drawn.append((compare.stem, _load_plan(compare)))
+            drawn.append((compare.stem, read_plan(compare)))
         save_picture(found, drawn, png, time="seconds" if seconds else "steps")
-        typer.echo(str(png), err=True)
+        note(str(png))
         return
     from stowplan.report.text import summarize_plan
 
-    typer.echo(summarize_plan(found, given, simulate(found, given), top=None if everything else 40))
+    say(summarize_plan(found, given, simulate(found, given), top=None if everything else 40))
 
 
 def targets_command() -> None:
@@ -100,18 +119,7 @@ def targets_command() -> None:
     for name in target_names():
         described = load_target(name)
         mebibytes = described.fast_memory.capacity / 2**20
-        typer.echo(f"{name:<12} {mebibytes:6g} MiB fast memory  {described.description}")
-
-
-def _load_plan(path: Path) -> Any:
-    from stowplan.portfolio.registry import kinds
-
-    data = files.read_bytes(path)
-    found = files.peek_format(data)
-    for kind in kinds():
-        if found == kind.plan_format:
-            return kind.decode_plan(data, path)
-    raise InputError(f"found format {found!r}, expected a plan: {', '.join(kind.plan_format for kind in kinds())}", source=path)
+        say(f"{name:<12} {mebibytes:6g} MiB fast memory  {described.description}")
 
 
 def _open_both(
@@ -124,9 +132,10 @@ def _open_both(
     cycles: tuple[Path, Path] | None,
 ) -> tuple[Any, Any]:
     """Problem and plan; a compiled program is read for the plan's own target where none is named."""
-    from stowplan.portfolio.read import read
+    from stowplan.portfolio.read import check_regular, read, read_plan
 
-    given = _load_plan(plan)
+    check_regular(problem)
+    given = read_plan(plan)
     if target is None and not files.is_json(problem):
         target = given.target or None
     return read(problem, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles), given

@@ -6,8 +6,9 @@ import sys
 import time
 from types import TracebackType
 
+from stowplan.cli.output import note
 from stowplan.portfolio.standing import Progress
-from stowplan.result import format_ps
+from stowplan.result import format_quantity
 
 
 class ProgressPrinter:
@@ -17,11 +18,14 @@ class ProgressPrinter:
     ----------
     quiet
         Show nothing.
+    unit
+        Of objectives and bounds.
     every
         Seconds between two plain lines, at least.
     """
 
-    def __init__(self, quiet: bool = False, every: float = 1.0):
+    def __init__(self, quiet: bool = False, unit: str = "ps", every: float = 1.0):
+        self._unit = unit
         self._quiet = quiet
         self._every = every
         self._live = not quiet and sys.stderr.isatty()
@@ -42,28 +46,27 @@ class ProgressPrinter:
         if self._status is not None:
             self._status.stop()  # type: ignore[attr-defined]
         elif self._pending is not None:
-            print(self._pending, file=sys.stderr)
+            note(self._pending)
 
     def __call__(self, progress: Progress) -> None:
         """Show one improvement."""
         if self._quiet:
             return
-        line = _line(progress)
+        line = self._line(progress)
         if self._status is not None:
             self._status.update(line)  # type: ignore[attr-defined]
             return
         now = time.monotonic()
         if now - self._last >= self._every:
-            print(line, file=sys.stderr)
+            note(line)
             self._last, self._pending = now, None
         else:
             self._pending = line
 
-
-def _line(progress: Progress) -> str:
-    objective = "no plan yet" if progress.objective is None else format_ps(progress.objective)
-    bound = "no bound" if progress.bound is None else f"bound {format_ps(progress.bound)}"
-    gap = ""
-    if progress.objective and progress.bound is not None:
-        gap = f", gap {max(0.0, 1 - progress.bound / progress.objective):.2%}"
-    return f"[{progress.seconds:6.1f} s] {objective}, {bound}{gap} ({progress.source})"
+    def _line(self, progress: Progress) -> str:
+        objective = "no plan yet" if progress.objective is None else format_quantity(progress.objective, self._unit)
+        bound = "no bound" if progress.bound is None else f"bound {format_quantity(progress.bound, self._unit)}"
+        gap = ""
+        if progress.objective and progress.bound is not None:
+            gap = f", gap {max(0.0, 1 - progress.bound / progress.objective):.2%}"
+        return f"[{progress.seconds:6.1f} s] {objective}, {bound}{gap} ({progress.source})"

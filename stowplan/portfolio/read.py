@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import msgspec
 
 from stowplan import files
-from stowplan.errors import UsageError
+from stowplan.errors import InputError, UsageError
 from stowplan.hardware.program import Program
 from stowplan.models.memory_mapping.problem import Stalls
 from stowplan.models.packing import csv_files
@@ -57,6 +59,42 @@ def read(
     return open_input(path, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles).problem
 
 
+def read_plan(path: str | Path) -> Any:
+    """Plan of whatever kind from a plan file; raises :class:`~stowplan.errors.InputError` naming file and field."""
+    data = files.read_bytes(path)
+    found = files.peek_format(data)
+    for kind in registry.kinds():
+        if found == kind.plan_format:
+            return kind.decode_plan(data, path)
+    known = ", ".join(kind.plan_format for kind in registry.kinds())
+    raise InputError(f"found {_what(data, found)}, expected a plan: {known}", source=path)
+
+
+def _what(data: bytes, found: str | None) -> str:
+    if found is not None:
+        return f"format {found!r}"
+    if data.lstrip()[:1] != b"{":
+        return "no JSON object"
+    try:
+        msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError as error:
+        return f"damaged JSON ({error})"
+    return "a JSON object without a format"
+
+
+def check_regular(path: str | Path) -> None:
+    """Raise :class:`~stowplan.errors.InputError` for a file that is missing, or can only be read once (a pipe)."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise InputError(f"cannot read: {error.strerror or error}", source=path) from error
+    except ValueError as error:
+        raise InputError(f"cannot read: {error}", source=path) from error
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe or device"
+        raise InputError(f"found {what}, expected a file", source=path)
+
+
 def open_input(
     path: str | Path,
     target: str | Path | None = None,
@@ -69,11 +107,18 @@ def open_input(
     """As :func:`read`, with the program beside the problem."""
     if stalls is not None and stalls not in get_args(Stalls):
         raise UsageError(f"found stalls {stalls!r}, expected one of {', '.join(get_args(Stalls))}")
+    check_regular(path)
     # A problem file says what it is in its first bytes; a program is read by its own front end.
-    problem = registry.decode_problem(files.read_bytes(path), path) if files.is_json(path) else None
-    if problem is not None:
+    if files.is_json(path):
+        data = files.read_bytes(path)
+        problem = registry.decode_problem(data, path)
+        if problem is None:
+            known = ", ".join(kind.problem_format for kind in registry.kinds())
+            raise InputError(f"found {_what(data, None)}, expected a problem: {known}", source=path)
         if target is not None or cost_model is not None or cycles is not None:
             raise UsageError(f"{path} is a problem already: target and cost model were fixed when it was made")
+        if stalls is not None and not hasattr(problem, "stalls"):
+            raise UsageError(f"{path} is a problem without copies: it takes no stalls")
         changes = {name: value for name, value in (("capacity", capacity), ("stalls", stalls)) if value is not None}
         return Opened(msgspec.structs.replace(problem, **changes) if changes else problem, None)
     if csv_files.is_packing_csv(path):

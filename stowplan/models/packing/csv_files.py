@@ -68,7 +68,7 @@ def parse(text: str, capacity: int | None = None, source: str | Path | None = No
             buffers.append(buffer)
         if columns is None:
             raise InputError("found nothing, expected a line of column names: id,lower,upper,size", place="line 1")
-        name = "" if source is None else Path(source).name.removesuffix(".gz").removesuffix(".csv")
+        name = "" if source is None else files.printable(Path(source).name).removesuffix(".gz").removesuffix(".csv")
         return Problem(name=name, buffers=tuple(buffers), capacity=capacity)
     except csv.Error as error:
         raise InputError(f"not a CSV file: {error}", source=source, place=f"line {reader.line_num}") from error

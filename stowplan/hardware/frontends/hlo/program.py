@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from stowplan import files
 from stowplan.errors import InputError
 from stowplan.hardware.frontends.hlo.module import HloModule
 from stowplan.hardware.frontends.hlo.parse import read_module
@@ -128,4 +129,4 @@ def _program_name(module: HloModule) -> str:
     """Name of the file, where there is one, and of the module."""
     if module.source is None:
         return module.name
-    return f"{Path(module.source).name.split('.hlo')[0].split('.txt')[0]}/{module.name}"
+    return f"{files.printable(Path(module.source).name).split('.hlo')[0].split('.txt')[0]}/{module.name}"
