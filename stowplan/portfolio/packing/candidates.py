@@ -5,8 +5,7 @@ With a capacity, a candidate is done as soon as it, or another, has a plan that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+import itertools
 
 import numpy as np
 
@@ -17,10 +16,14 @@ from stowplan.portfolio.context import Context
 from stowplan.portfolio.packing import arrays, canonical, engine, orders
 from stowplan.portfolio.packing.arrays import Data, Ints
 
-_Place: TypeAlias = Callable[[orders.Floats, bool, str], tuple[int, Ints]]
-
 #: Work of deterministic runs for each second of the limit: buffer pairs of the greedy, and nodes times buffers of the search.
 PAIRS, NODES = 60_000_000, 5_000_000
+
+#: Higher than any plan.
+_NEVER = 1 << 62
+
+#: Rounds without a better plan after which a climb goes back to its best.
+_PATIENCE = 15
 
 
 def _overloaded(problem: Problem, context: Context) -> bool:
@@ -45,74 +48,85 @@ def search(problem: Problem, context: Context) -> None:
     if _overloaded(problem, context):
         return
     data = arrays.build(problem)
-    bound = load_bound(problem) if problem.capacity is None else problem.capacity
-    best: int | None = None
+    if len(data.size) == 0:
+        context.plan(arrays.export_plan(problem, data, np.zeros(0, np.int64)), "greedy")
+        return
+    target = (load_bound(problem) if problem.capacity is None else problem.capacity) // data.unit
+    best = _NEVER
 
     def place(key: orders.Floats, best_fit: bool, source: str) -> tuple[int, Ints]:
         nonlocal best
         offsets = np.zeros(len(data.size), np.int64)
-        height = engine.greedy(
-            orders.by_key(data, key), data.size, data.align, data.fixed, data.piece, data.first, data.last, best_fit, offsets
-        )
-        better = best is None or height < best
-        if (better or source == "greedy") and (problem.capacity is None or height * data.unit <= problem.capacity):
-            context.plan(arrays.export_plan(problem, data, offsets), source)
-        best = height if better or best is None else best
+        order = orders.by_key(data, key)
+        height = engine.greedy(order, data.size, data.align, data.fixed, data.piece, data.first, data.last, best_fit, offsets)
+        if height < best:
+            best = height
+            if problem.capacity is None or height <= target:
+                context.plan(arrays.export_plan(problem, data, offsets), source)
         return height, offsets
 
-    if len(data.size) == 0:
-        context.plan(arrays.export_plan(problem, data, np.zeros(0, np.int64)), "greedy")
-        return
-    rows, pressed = orders.features(data), orders.pressure(data)
-    place(rows[0], False, "greedy")
-    tried: list[tuple[int, int, bool]] = []
-    keys = [(1 - life) * rows[0] + life * rows[row] + crowd * pressed for row, life, crowd in _RECIPES]
-    for number, key in enumerate(keys):
-        for best_fit in (True, False):
-            if context.stop() or _closed(problem, context) or (best is not None and best * data.unit <= bound):
-                return
-            tried.append((place(key, best_fit, "orders")[0], number, best_fit))
-    _, number, best_fit = min(tried)
-    _improve(problem, context, data, keys[number], best_fit, bound, place)
-
-
-#: (row of the other feature, its weight against size, weight of the pressure) of the greedy's orders.
-_RECIPES = (
-    (1, 0.0, 0.0),
-    (3, 1.0, 0.0),
-    (2, 1.0, 0.0),
-    (1, 0.95, 0.0),
-    (1, 0.2, 3.0),
-    (2, 0.5, 3.0),
-    (1, 0.5, 0.0),
-    (2, 0.9, 30.0),
-)
-
-
-def _improve(
-    problem: Problem, context: Context, data: Data, key: orders.Floats, best_fit: bool, bound: int, place: _Place
-) -> None:
-    """Hill climbing over keys: buffers that end above a line between bound and height get a larger key."""
+    climbs: list[Climb] = []
     chance = np.random.default_rng(context.options.seed)
+    for number, key in enumerate(orders.greedy_keys(data)):
+        for best_fit in (False, True):
+            height, offsets = place(key, best_fit, "orders" if climbs else "greedy")
+            climbs.append(Climb(key, best_fit, height, offsets, target, chance, first=number == orders.PEAK))
+            if height <= target or context.stop() or _closed(problem, context):
+                return
+    # Two of the best, and the order that does best where few moments are crowded.
+    ranked = sorted(climbs, key=lambda climb: climb.best)
+    chosen = [*ranked[:2], next(climb for climb in climbs if climb.first)]
     n = len(data.size)
     rounds = max(20, int(PAIRS * context.options.time_limit / (n * n + 20_000))) if context.options.deterministic else None
-    best_key, (best, offsets), stale, done = key.copy(), place(key, best_fit, "orders"), 0, 0
-    height = best
-    while best * data.unit > bound and (rounds is None or done < rounds):
-        if context.stop() or _closed(problem, context):
+    for done in itertools.count():
+        if best <= target or done == rounds or context.stop() or _closed(problem, context):
             return
-        line = min(bound // data.unit + (best - bound // data.unit) * chance.choice([0.0, 0.5, 0.9]), height - 1)
-        if stale > 15:
-            key = best_key + 0.02 * chance.normal(size=n)
-            stale = 0
-        else:
-            key = key.copy()
-        high = np.flatnonzero(offsets + data.size > line)
-        key[high] += chance.exponential(0.7, len(high))
-        height, offsets = place(key, best_fit, "orders")
-        stale, done = stale + 1, done + 1
-        if height < best:
-            best, best_key, stale = height, key.copy(), 0
+        climb = chosen[done % len(chosen)]
+        climb.take(*place(climb.next_key(data), climb.best_fit, "orders"))
+
+
+class Climb:
+    """Hill climbing over the keys of one greedy order: buffers that end above some line get a larger key.
+
+    Heights are in units; ``target`` is one that is good enough.
+    """
+
+    def __init__(
+        self,
+        key: orders.Floats,
+        best_fit: bool,
+        height: int,
+        offsets: Ints,
+        target: int,
+        chance: np.random.Generator,
+        first: bool,
+    ):
+        self.best_fit = best_fit
+        self.best = height
+        self.first = first
+        self._target, self._chance = target, chance
+        self._key = self._best_key = key
+        self._height, self._offsets = height, offsets
+        self._stale = 0
+
+    def next_key(self, data: Data) -> orders.Floats:
+        """The key to try next."""
+        if self._stale > _PATIENCE:
+            self._key = self._best_key + 0.02 * self._chance.normal(size=len(self._key))
+            self._stale = 0
+        line = self._target + (self.best - self._target) * self._chance.choice([0.0, 0.5, 0.9])
+        high = np.flatnonzero(self._offsets + data.size > min(line, self._height - 1))
+        self._key = self._key.copy()
+        self._key[high] += self._chance.exponential(self._chance.choice([0.02, 0.1, 0.3]), len(high))
+        return self._key
+
+    def take(self, height: int, offsets: Ints) -> None:
+        """What became of the key that was tried."""
+        self._height, self._offsets = height, offsets
+        self._stale = 0 if height < self.best else self._stale + 1
+        # Equal is good enough: most changes do not show in the height.
+        if height <= self.best:
+            self.best, self._best_key = height, self._key
 
 
 def exact(problem: Problem, context: Context) -> None:

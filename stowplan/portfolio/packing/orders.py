@@ -35,6 +35,21 @@ def by_key(data: Data, key: Floats) -> Ints:
     return np.lexsort((-key, data.fixed < 0)).astype(np.int64)
 
 
+#: (other feature, its weight against size, weight of the pressure) of the greedy's orders; the first is by size alone.
+_RECIPES = ((1, 0.0, 0.0), (3, 1.0, 0.0), (2, 1.0, 0.0), (1, 0.95, 0.0), (1, 0.2, 3.0), (2, 0.5, 3.0), (1, 0.5, 0.0))
+
+#: Number of the order that starts with what lives at the peak of the load.
+PEAK = len(_RECIPES)
+
+
+def greedy_keys(data: Data) -> Iterator[Floats]:
+    """Keys for placing buffers greedily; number :data:`PEAK` is what lives at the peak, then by size."""
+    rows, pressed = features(data), pressure(data)
+    for row, weight, crowd in _RECIPES:
+        yield (1 - weight) * rows[0] + weight * rows[row] + crowd * pressed
+    yield rows[0] + 100.0 * (pressed >= 1.0)
+
+
 def random_keys(data: Data, seed: int) -> Iterator[Floats]:
     """Keys without end. The first ones are the best known single rules: most pressed, then longest or largest in area."""
     rows, pressed = features(data), pressure(data)
