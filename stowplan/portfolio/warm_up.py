@@ -7,9 +7,12 @@ import time
 from typing import Any
 
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
+from stowplan.models.packing.problem import Buffer
+from stowplan.models.packing.problem import Problem as PackingProblem
 from stowplan.portfolio.compiled import cache_folder, is_warm
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping.candidates import search
+from stowplan.portfolio.packing import candidates as packing
 
 
 class _Ignore:
@@ -59,6 +62,9 @@ def _tiny_problem() -> Problem:
 def warm_up() -> None:
     """Compile everything that is not in the cache yet."""
     search(_tiny_problem(), _Ignore())
+    buffers = tuple(Buffer(id=name, lower=0, upper=2, size=8) for name in ("a", "b"))
+    for candidate in (packing.search, packing.exact):
+        candidate(PackingProblem(buffers=buffers), _Ignore())
 
 
 def main() -> None:
