@@ -115,8 +115,8 @@ def read_text(path: str | Path, limit: int = MAX_TEXT_BYTES) -> str:
         ) from error
 
 
-#: What msgspec raises for bytes that are not JSON.
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
+#: What msgspec raises for bytes that are not JSON, or nested beyond reason.
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Head(msgspec.Struct):
@@ -151,6 +151,8 @@ def decode(data: bytes, kind: type[T], *, format_name: str, version: int, source
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `")
         raise InputError(message, source=source, place=path.rstrip("`") or None) from error
+    except InputError as error:
+        raise (error if source is None else error.within(source)) from None
     except _UNREADABLE as error:
         raise InputError(f"not a {format_name} file: {error}", source=source) from error
 
@@ -163,3 +165,14 @@ def peek_format(data: bytes) -> str | None:
         return msgspec.json.decode(data, type=_Head).format
     except _UNREADABLE:
         return None
+
+
+def describe(data: bytes) -> str:
+    """What a file holds that was expected to be JSON of ours, for an error message: ``format 'x'``, ``no JSON object`` ..."""
+    if data.lstrip()[:1] != b"{":
+        return "no JSON object"
+    try:
+        found = msgspec.json.decode(data, type=_Head).format
+    except _UNREADABLE as error:
+        return f"damaged JSON ({error})"
+    return "a JSON object without a format" if found is None else f"format {found!r}"

@@ -36,7 +36,7 @@ def _run(arguments: list[str] | None) -> int:
 
     prepare_streams()
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(arguments, prog_name="stowplan", standalone_mode=False)
     except StowplanError as error:
         note(f"stowplan: {error}")
         return error.exit_code

@@ -67,19 +67,7 @@ def read_plan(path: str | Path) -> Any:
         if found == kind.plan_format:
             return kind.decode_plan(data, path)
     known = ", ".join(kind.plan_format for kind in registry.kinds())
-    raise InputError(f"found {_what(data, found)}, expected a plan: {known}", source=path)
-
-
-def _what(data: bytes, found: str | None) -> str:
-    if found is not None:
-        return f"format {found!r}"
-    if data.lstrip()[:1] != b"{":
-        return "no JSON object"
-    try:
-        msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError as error:
-        return f"damaged JSON ({error})"
-    return "a JSON object without a format"
+    raise InputError(f"found {files.describe(data)}, expected a plan: {known}", source=path)
 
 
 def check_regular(path: str | Path) -> None:
@@ -114,7 +102,7 @@ def open_input(
         problem = registry.decode_problem(data, path)
         if problem is None:
             known = ", ".join(kind.problem_format for kind in registry.kinds())
-            raise InputError(f"found {_what(data, None)}, expected a problem: {known}", source=path)
+            raise InputError(f"found {files.describe(data)}, expected a problem: {known}", source=path)
         if target is not None or cost_model is not None or cycles is not None:
             raise UsageError(f"{path} is a problem already: target and cost model were fixed when it was made")
         if stalls is not None and not hasattr(problem, "stalls"):
