@@ -17,7 +17,7 @@ from stowplan.portfolio.packing import arrays, canonical, engine, orders
 from stowplan.portfolio.packing.arrays import Data, Ints
 
 #: Work of deterministic runs for each second of the limit: buffer pairs of the greedy, and nodes times buffers of the search.
-PAIRS, NODES = 60_000_000, 5_000_000
+PAIRS, NODES = 60_000_000, 20_000_000
 
 #: Higher than any plan.
 _NEVER = 1 << 62

@@ -11,7 +11,7 @@ from stowplan.portfolio.packing import arrays, engine, orders
 from stowplan.portfolio.packing.arrays import Data, Ints
 
 #: Nodes of the shortest run; restarts follow Luby's sequence.
-SHORTEST_RUN = 4000
+SHORTEST_RUN = 3000
 
 #: Where to aim between bound and height, run by run: mostly at the bound, which is the optimum more often than not.
 _AIMS = (0.0, 0.0, 1.0, 0.0, 0.5, 1.0)

@@ -59,9 +59,14 @@ def random_keys(data: Data, seed: int) -> Iterator[Floats]:
         yield rows[row]
     chance = np.random.default_rng(seed)
     while True:
-        weights = chance.exponential(1.0, len(rows)) * (chance.random(len(rows)) < 0.5)
+        # Most pressed first, then those that meet most others, with a little of something else: what wins where little else does.
+        share = chance.uniform(0.85, 1.0)
+        crowded = share * rows[5] + (1 - share) * rows[chance.integers(1, 5)]
+        yield 1000.0 * pressed + crowded + chance.choice([0.02, 0.05]) * chance.normal(size=len(pressed))
+        # Any mix of few features.
+        weights = chance.exponential(1.0, len(rows)) * (chance.random(len(rows)) < 0.4)
         if weights.sum() == 0:
-            continue
+            weights[chance.integers(len(rows))] = 1.0
         mixed = weights @ rows / weights.sum()
-        noise = chance.choice([0.0, 0.1, 0.3, 0.6]) * chance.normal(size=len(mixed))
-        yield mixed + noise + chance.choice([0.0, 3.0, 30.0, 1000.0]) * pressed
+        noise = chance.choice([0.0, 0.03, 0.1, 0.3]) * chance.normal(size=len(mixed))
+        yield mixed + noise + chance.choice([0.0, 3.0, 1000.0, 1000.0]) * pressed
