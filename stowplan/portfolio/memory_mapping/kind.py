@@ -22,7 +22,7 @@ COMPLETE_MODEL_USES = 400
 
 
 def _verify(problem: Problem, plan: Plan) -> Check:
-    found = verify(problem, msgspec.structs.replace(plan, problem=plan.problem or problem.digest))
+    found = verify(problem, plan)
     return Check(found.ok, found.objective_ps, tuple(f"{each.code}: {each.message}" for each in found.violations))
 
 
