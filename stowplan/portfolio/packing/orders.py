@@ -59,7 +59,7 @@ def random_keys(data: Data, seed: int) -> Iterator[Floats]:
         yield rows[row]
     chance = np.random.default_rng(seed)
     while True:
-        # Most pressed first, then those that meet most others, with a little of something else: what wins where little else does.
+        # Most pressed first, then those that meet most others, with a little of something else: it wins where little does.
         share = chance.uniform(0.85, 1.0)
         crowded = share * rows[5] + (1 - share) * rows[chance.integers(1, 5)]
         yield 1000.0 * pressed + crowded + chance.choice([0.02, 0.05]) * chance.normal(size=len(pressed))
