@@ -4,8 +4,9 @@ Numba looks only at the file of a function to see whether its cached code is fre
 it cannot import a cached function where the package is read-only and there is no writable home. So the cache lies in a
 folder of the user's whose name carries a digest of all the compiled sources (:data:`SOURCES`).
 
-Compiling everything takes most of a minute, once. Until it has been done on a machine (:func:`is_warm`), the runner lets the
-same functions run interpreted: set ``STOWPLAN_INTERPRET=1`` to get that by hand.
+Compiling everything takes some twenty seconds, once (``python -m stowplan.portfolio.warm_up`` does it ahead of time). Until
+it has been done on a machine (:func:`is_warm`), the runner lets the same functions run interpreted: set
+``STOWPLAN_INTERPRET=1`` to get that by hand.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ SOURCES = (
     "compiled.py",
     "memory_mapping/arrays.py",
     "memory_mapping/engine.py",
+    "memory_mapping/timeline.py",
     "memory_mapping/insert.py",
+    "memory_mapping/construct.py",
     "memory_mapping/search.py",
 )
 
@@ -90,7 +93,18 @@ def njit_inner(function: F) -> F:
         # Numba would jump to an entry that is not there.
         compiled._insert = lambda *_, **__: None
         compiled._compile_for_args = refuse
+        # Numba would compile a function again for each constant that it is called with.
+        from numba.core.types import unliteral
+
+        general: Any = unliteral
+        compile_for = compiled.compile
+        compiled.compile = lambda types: compile_for(tuple(general(each) for each in types))
     return cast(F, compiled)
+
+
+def njit_once(function: F) -> F:
+    """Like :func:`njit_inner`, for a function called in one place: it is compiled as part of its caller, which is quicker."""
+    return _compile(function, inline="always", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def _compile(function: F, **options: Any) -> F:
@@ -115,6 +129,8 @@ def records(kind: type[R], count: int) -> Sequence[R]:
     interpreted, plain objects are several times faster than any array.
     """
     names = list(kind.__annotations__)
+    # NumPy's own attributes of a record would hide such fields from Python, though not from compiled code.
+    assert not {*names} & {*dir(np.record)}, names
     if os.environ.get(INTERPRET) != "1":
         table = np.zeros(count, np.dtype([(name, np.int64) for name in names]))
         return cast(Sequence[R], table.view(np.recarray))
@@ -123,3 +139,30 @@ def records(kind: type[R], count: int) -> Sequence[R]:
         for name in names:
             setattr(row, name, 0)
     return rows
+
+
+def filled(kind: type[R], count: int, columns: dict[str, list[int]]) -> Sequence[R]:
+    """Records with these values; a column may be shorter than the table."""
+    table = records(kind, count)
+    for name, column in columns.items():
+        if isinstance(table, np.ndarray):
+            table[name][: len(column)] = column
+        else:
+            for row, value in zip(table, column, strict=False):
+                setattr(row, name, value)
+    return table
+
+
+def plain(kind: type[R], table: Sequence[R], count: int) -> list[R]:
+    """The first ``count`` records as plain objects with Python ints."""
+    names = list(kind.__annotations__)
+    if isinstance(table, np.ndarray):
+        rows = np.asarray(table[:count]).tolist()
+    else:
+        rows = [[int(getattr(row, name)) for name in names] for row in table[:count]]
+    found = []
+    for row in rows:
+        found.append(kind())
+        for name, value in zip(names, row, strict=True):
+            setattr(found[-1], name, value)
+    return found

@@ -1,4 +1,4 @@
-"""A memory-mapping problem as flat arrays, for the compiled heuristics.
+"""A memory-mapping problem as flat tables, for the compiled heuristics.
 
 The unit of decision is the *access*: everything a tensor undergoes at one step, or, for a tensor from outside a loop, in the
 whole of that loop, because the rules make such a tensor fast for all of the loop or for none of it.
@@ -6,166 +6,213 @@ whole of that loop, because the rules make such a tensor fast for all of the loo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.models.memory_mapping.problem import Loop, Problem
+from stowplan.portfolio.compiled import filled
 
 Ints = NDArray[np.int64]
 
-# What happens in an access.
-READS, WRITES, DEFINES = 1, 2, 4
+# A field ``first_*`` points into another table, to the first of a row's entries there. The next row points to the first entry
+# after them, so tables with such fields have one row more than there are things.
 
-# Columns of Data.steps ...
-WEIGHT, FLOOR, STEP_USE, STEP_PIECE, STEP_TABLE, STEP_TABLE_USE = range(6)
-# ... of Data.pieces and Data.terms ...
-BASE, TERM = range(2)
-SLOW, FAST = range(2)
-# ... of Data.tensors ...
-SIZE, COPY_IN, COPY_OUT, IS_INPUT, IS_OUTPUT, CAN_COPY, UNIFORM, ACCESS = range(8)
-# ... of Data.accesses ...
-LOW, HIGH, FLAGS, ACCESS_USE = range(4)
-# ... and of Data.snap.
-DOWN, UP = range(2)
+
+class StepRow:
+    """A step; the row after the last step stands for the end of the program."""
+
+    weight: int
+    floor: int
+    """Weighted least latency (ps)."""
+    first_use: int
+    first_term: int
+    """Each piece has 1 + uses terms: its base, then one for each use."""
+    table: int
+    """First latency in ``Data.table``; -1 where the step has none."""
+    table_use: int
+    """First of the table's uses in ``Data.table``, as positions among the step's uses."""
+    table_uses: int
+    down: int
+    """The latest boundary, not after this one, at which copies may begin or end."""
+    up: int
+    """The earliest such boundary, not before this one."""
+
+
+class TermRow:
+    """What one use adds to one piece (ps); both fields are the base where it is the base."""
+
+    slow: int
+    fast: int
+
+
+class TensorRow:
+    """A tensor."""
+
+    bytes: int
+    """Rounded up to the alignment."""
+    copy_in: int
+    copy_out: int
+    is_input: int
+    is_output: int
+    can_copy: int
+    """0 for a tensor internal to a loop."""
+    uniform: int
+    """1 where it must be fast throughout and in one place, or not at all."""
+    first_access: int
+
+
+class AccessRow:
+    """What a tensor undergoes at one step, or in one loop, ``[low, high)``."""
+
+    low: int
+    high: int
+    reads: int
+    writes: int
+    defines: int
+    """1 where a residency may begin with it: it writes a whole new version, in one step."""
+    first_use: int
+
+
+class UseRow:
+    """A use of an access."""
+
+    use: int
+    step: int
 
 
 class Data(NamedTuple):
-    """Read-only tables of int64. A column that points into another table holds the first of a row's entries there.
-
-    The next row holds the first entry after them, so these tables have one row more than there are things. The tables are
-    few and wide because every array of a tuple is passed on its own to each compiled function, which takes long to compile.
-    """
+    """Tables that nothing changes. T steps, N tensors, U uses, A accesses."""
 
     horizon: int
     capacity: int
     channels: int
     max_preloads: int
     stalls_allowed: int
-    steps: Ints
-    """[T + 1, 6]: weight, weighted least latency (ps), first use, piece, table entry (-1: none), table use."""
-    pieces: Ints
-    """[P + 1, 2]: base (ps), first term."""
-    terms: Ints
-    """[., 2]: slow and fast term (ps) of one use in one piece; a piece's terms follow its step's uses."""
-    table_uses: Ints
-    """[.]: positions in the step's uses."""
+    steps: Sequence[StepRow]
+    """[T + 1]"""
+    terms: Sequence[TermRow]
     table: Ints
-    """[.]: latencies (ps)."""
-    use_step: Ints
-    """[U]: step of each use."""
-    tensors: Ints
-    """[N + 1, 8]: bytes rounded up to the alignment, copy in (ps), copy out (ps), program input, program output, may be
-    copied (not internal to a loop), must be fast throughout and in one place or not at all, first access."""
-    accesses: Ints
-    """[A + 1, 4]: first step, one past the last step, what happens, first use."""
-    access_uses: Ints
-    """[.]: uses of the accesses."""
-    snap: Ints
-    """[T + 1, 2]: the latest boundary not after this one, and the earliest not before, at which copies may begin or end."""
+    """Latencies (ps) and uses of the steps that have tables."""
+    tensors: Sequence[TensorRow]
+    """[N + 1]"""
+    accesses: Sequence[AccessRow]
+    """[A + 1]"""
+    access_uses: Sequence[UseRow]
+    """[U]"""
 
 
 def build(problem: Problem) -> Data:
-    """Arrays of ``problem``; takes some 20 us a use."""
-    steps, tensors = problem.steps, problem.tensors
-    use_ptr, piece_ptr, term_ptr, table_use_ptr = [0], [0], [0], [0]
-    piece_base: list[int] = []
-    slow_term: list[int] = []
-    fast_term: list[int] = []
-    table: list[int] = []
-    table_ptr: list[int] = []
-    table_uses: list[int] = []
-    use_step: list[int] = []
-    uses_of: list[list[tuple[int, int, bool]]] = [[] for _ in tensors]
-    for index, step in enumerate(steps):
-        for use in step.uses:
-            uses_of[use.tensor].append((index, len(use_step), use.is_output))
-            use_step.append(index)
-        use_ptr.append(len(use_step))
-        for piece in step.pieces:
-            piece_base.append(piece.base_ps)
-            slow_term.extend(piece.slow_ps)
-            fast_term.extend(piece.fast_ps)
-            term_ptr.append(len(slow_term))
-        piece_ptr.append(len(piece_base))
-        table_ptr.append(-1 if step.table is None else len(table))
-        if step.table is not None:
-            table.extend(step.table.latency_ps)
-            table_uses.extend(step.table.uses)
-        table_use_ptr.append(len(table_uses))
-
-    spans = _Spans(problem)
-    access_ptr, access_use_ptr = [0], [0]
-    low: list[int] = []
-    high: list[int] = []
-    flags: list[int] = []
-    access_uses: list[int] = []
-    can_copy: list[int] = []
-    for tensor, uses in zip(tensors, uses_of, strict=True):
-        internal = spans.internal(tensor.is_input or tensor.is_output, [at for at, _, _ in uses])
-        can_copy.append(0 if internal else 1)
-        first = len(low)
-        for at, number, is_output in uses:
-            begin, end = spans.span(at, internal)
-            if len(low) == first or low[-1] != begin:
-                low.append(begin)
-                high.append(end)
-                flags.append(0)
-                access_use_ptr.append(len(access_uses))
-            flags[-1] |= WRITES if is_output else READS
-            access_uses.append(number)
-            access_use_ptr[-1] = len(access_uses)
-        for access in range(first, len(low)):
-            # A whole new version may begin a residency where it is written, but not inside a loop around it.
-            if flags[access] == WRITES and high[access] == low[access] + 1 and spans.free_of(low[access], internal):
-                flags[access] |= DEFINES
-        access_ptr.append(len(low))
-
-    grouped = problem.alias_rule == "uniform"
+    """Tables of ``problem``; takes some 20 us a use."""
+    tensors = problem.tensors
     align = problem.alignment
-    size = [-(-tensor.size // align) * align for tensor in tensors]
+    grouped = problem.alias_rule == "uniform"
+    spans = _Spans(problem)
+    steps, terms, table = _steps(problem, spans)
+    uses = _uses_of(problem)
+    internal = [
+        spans.internal(tensor.is_input or tensor.is_output, [at for at, *_ in of])
+        for tensor, of in zip(tensors, uses, strict=True)
+    ]
+    accesses, access_uses, first_access = _accesses(spans, uses, internal)
     return Data(
         horizon=problem.horizon,
         capacity=problem.capacity // align * align,
         channels=problem.channels,
         max_preloads=problem.max_preloads,
         stalls_allowed=int(problem.stalls == "allowed"),
-        steps=_table(
-            [step.weight for step in steps],
-            [step.weight * step.floor_ps for step in steps],
-            use_ptr,
-            piece_ptr,
-            table_ptr,
-            table_use_ptr,
-        ),
-        pieces=_table(piece_base, term_ptr),
-        terms=_table(slow_term, fast_term),
-        table_uses=np.array(table_uses, np.int64),
+        steps=filled(StepRow, problem.horizon + 1, steps),
+        terms=filled(TermRow, len(terms["slow"]), terms),
         table=np.array(table, np.int64),
-        use_step=np.array(use_step, np.int64),
-        tensors=_table(
-            size,
-            [tensor.copy_in_ps for tensor in tensors],
-            [tensor.copy_out_ps for tensor in tensors],
-            [int(tensor.is_input) for tensor in tensors],
-            [int(tensor.is_output) for tensor in tensors],
-            can_copy,
-            [int(grouped and len(tensor.members) > 1) for tensor in tensors],
-            access_ptr,
+        tensors=filled(
+            TensorRow,
+            len(tensors) + 1,
+            {
+                "bytes": [-(-tensor.size // align) * align for tensor in tensors],
+                "copy_in": [tensor.copy_in_ps for tensor in tensors],
+                "copy_out": [tensor.copy_out_ps for tensor in tensors],
+                "is_input": [int(tensor.is_input) for tensor in tensors],
+                "is_output": [int(tensor.is_output) for tensor in tensors],
+                "can_copy": [int(not loops) for loops in internal],
+                "uniform": [int(grouped and len(tensor.members) > 1) for tensor in tensors],
+                "first_access": first_access,
+            },
         ),
-        accesses=_table(low, high, flags, access_use_ptr),
-        access_uses=np.array(access_uses, np.int64),
-        snap=_table(spans.down, spans.up),
+        accesses=filled(AccessRow, len(accesses["first_use"]), accesses),
+        access_uses=filled(UseRow, problem.use_count, access_uses),
     )
 
 
-def _table(*columns: list[int]) -> Ints:
-    """Columns side by side, short ones filled up with zeros."""
-    table = np.zeros((max(map(len, columns)), len(columns)), np.int64)
-    for number, column in enumerate(columns):
-        table[: len(column), number] = column
-    return table
+Columns = dict[str, list[int]]
+
+
+def _steps(problem: Problem, spans: _Spans) -> tuple[Columns, Columns, list[int]]:
+    """Columns of the steps and of the terms, and the tables."""
+    first_use, first_term = [0], [0]
+    slow: list[int] = []
+    fast: list[int] = []
+    table: list[int] = []
+    at: Columns = {"table": [], "table_use": [], "table_uses": []}
+    for step in problem.steps:
+        first_use.append(first_use[-1] + len(step.uses))
+        for piece in step.pieces:
+            slow += (piece.base_ps, *piece.slow_ps)
+            fast += (piece.base_ps, *piece.fast_ps)
+        first_term.append(len(slow))
+        at["table"].append(-1 if step.table is None else len(table))
+        table += () if step.table is None else step.table.latency_ps
+        at["table_use"].append(len(table))
+        table += () if step.table is None else step.table.uses
+        at["table_uses"].append(0 if step.table is None else len(step.table.uses))
+    columns = {
+        "weight": [step.weight for step in problem.steps],
+        "floor": [step.weight * step.floor_ps for step in problem.steps],
+        "first_use": first_use,
+        "first_term": first_term,
+        "down": spans.down,
+        "up": spans.up,
+        **at,
+    }
+    return columns, {"slow": slow, "fast": fast}, table
+
+
+def _uses_of(problem: Problem) -> list[list[tuple[int, int, bool]]]:
+    """Step, number and kind of the uses of each tensor."""
+    uses: list[list[tuple[int, int, bool]]] = [[] for _ in problem.tensors]
+    number = 0
+    for index, step in enumerate(problem.steps):
+        for use in step.uses:
+            uses[use.tensor].append((index, number, use.is_output))
+            number += 1
+    return uses
+
+
+def _accesses(
+    spans: _Spans, uses: list[list[tuple[int, int, bool]]], internal: list[int]
+) -> tuple[Columns, Columns, list[int]]:
+    """Columns of the accesses and of their uses, and the first access of each tensor."""
+    first_access = [0]
+    found: Columns = {"low": [], "high": [], "reads": [], "writes": [], "defines": [], "first_use": []}
+    listed: Columns = {"use": [], "step": []}
+    for of, loops in zip(uses, internal, strict=True):
+        for step, number, is_output in of:
+            low, high = spans.span(step, loops)
+            if len(found["low"]) == first_access[-1] or found["low"][-1] != low:
+                row = {"low": low, "high": high, "reads": 0, "writes": 0, "first_use": len(listed["use"])}
+                for name, value in row.items():
+                    found[name].append(value)
+            found["writes" if is_output else "reads"][-1] = 1
+            listed["use"].append(number)
+            listed["step"].append(step)
+        for access in range(first_access[-1], len(found["low"])):
+            # A whole new version may begin a residency where it is written, but not inside a loop around it.
+            low, whole = found["low"][access], found["writes"][access] and not found["reads"][access]
+            found["defines"].append(int(whole and found["high"][access] == low + 1 and spans.free_of(low, loops)))
+        first_access.append(len(found["low"]))
+    found["first_use"].append(len(listed["use"]))
+    return found, listed, first_access
 
 
 class _Spans:

@@ -6,14 +6,12 @@ import math
 import time
 from collections.abc import Iterator
 
-import numpy as np
-
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.compiled import mark_warm
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.memory_mapping import arrays, engine, heuristics
-from stowplan.portfolio.memory_mapping.convert import export_plan, import_plan
-from stowplan.portfolio.memory_mapping.search import densities, ruin_and_recreate
+from stowplan.portfolio.memory_mapping.convert import export_best, export_plan, import_plan
+from stowplan.portfolio.memory_mapping.search import new_search, note_best, ruin_and_recreate
 
 #: Seconds between two reports of a better plan by the search.
 REPORT_EVERY = 0.5
@@ -22,11 +20,18 @@ REPORT_EVERY = 0.5
 #: about three times as many.
 DETERMINISTIC_ROUNDS = 300_000
 
+#: Rounds between two looks at the clock in a deterministic run, and seconds in another.
+DETERMINISTIC_PIECE = 20
+LOOK_EVERY = 0.01
+
+#: Largest loss that a round may make at the beginning, of what lies between the first plan and the floor.
+LOSS = 2e-3
+
 
 def greedy(problem: Problem, context: Context) -> None:
     """The production-style greedy and nothing more: what runs while compiled code is not there yet."""
     data = arrays.build(problem)
-    _, state, complete = heuristics.run(heuristics.production_greedy(data), context.stop)
+    state, complete = heuristics.run(heuristics.production_greedy(data), context.stop)
     if complete:
         context.plan(export_plan(problem, data, state), "greedy")
 
@@ -34,85 +39,75 @@ def greedy(problem: Problem, context: Context) -> None:
 def search(problem: Problem, context: Context) -> None:
     """Greedy, then constructive heuristics, then ruin and recreate from the best of them until time is up."""
     data = arrays.build(problem)
-    best: tuple[arrays.Ints, engine.State] | None = None
+    best: engine.State | None = None
     for source, steps in heuristics.constructive(data):
-        buffer, state, _ = heuristics.run(steps, context.stop)
-        if source == "greedy" or best is None or state.counts[engine.TOTAL] < best[1].counts[engine.TOTAL]:
+        state, _ = heuristics.run(steps, context.stop)
+        if source == "greedy" or best is None or state.totals[0].total < best.totals[0].total:
             context.plan(export_plan(problem, data, state), source)
-        if best is None or state.counts[engine.TOTAL] < best[1].counts[engine.TOTAL]:
-            best = buffer, state
+        if best is None or state.totals[0].total < best.totals[0].total:
+            best = state
         if context.stop():
             return
     if best is None or not problem.use_count:
         return
     if context.start_plan is not None:
         given = import_plan(data, context.start_plan)
-        if given[1].counts[engine.TOTAL] < best[1].counts[engine.TOTAL]:
+        if given.totals[0].total < best.totals[0].total:
             best = given
     _ruin_and_recreate(problem, context, data, best)
 
 
-def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, start: tuple[arrays.Ints, engine.State]) -> None:
-    buffer, state = start
-    best_buffer, best = engine.new_state(data)
-    best_buffer[:] = buffer
-    before = buffer.copy()
-    seed = np.array([(context.options.seed * 2654435761 + 88172645463325252) % (1 << 64)], np.uint64)
-    chance = np.random.default_rng(context.options.seed)
-    keys = densities(data, engine.new_state(data)[1], 1)
-    started = int(state.counts[engine.TOTAL])
-    reported, report_at = started, time.monotonic() + REPORT_EVERY
-    floor = int(data.steps[: data.horizon, arrays.FLOOR].sum())
-    for part in _schedule(problem, context):
-        before[:] = buffer
-        was = int(state.counts[engine.TOTAL])
-        ruin_and_recreate(data, state, seed, keys)
-        now = int(state.counts[engine.TOTAL])
+def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, state: engine.State) -> None:
+    search = new_search(data, state, heuristics.densities(data, 1), context.options.seed)
+    standing = search.standing[0]
+    started = reported = int(standing.best)
+    report_at = time.monotonic() + REPORT_EVERY
+    floor = sum(step.weight * step.floor_ps for step in problem.steps)
+    for part, rounds in _schedule(problem, context):
         # Threshold that falls to nothing: small losses are accepted early on.
-        allowed = 2e-3 * (started - floor) * (1.0 - part) ** 2 * chance.random() ** 3
-        if now < int(best.counts[engine.TOTAL]):
-            best_buffer[:] = buffer
-        elif now > was + allowed:
-            buffer[:] = before
+        ruin_and_recreate(data, state, search, rounds, LOSS * (started - floor) * (1.0 - part) ** 2)
         if time.monotonic() >= report_at:
             report_at = time.monotonic() + REPORT_EVERY
             _, bound = context.incumbent()
-            if int(best.counts[engine.TOTAL]) < reported:
-                reported = int(best.counts[engine.TOTAL])
-                context.plan(export_plan(problem, data, best), "search")
+            if standing.best < reported:
+                reported = int(standing.best)
+                context.plan(export_best(problem, data, search), "search")
             if bound is not None and reported <= bound:
                 return
             adopted = _adopt(context, data, reported)
             if adopted is not None:
-                buffer[:] = adopted[0]
-                best_buffer[:] = adopted[0]
-                reported = int(best.counts[engine.TOTAL])
+                state = adopted
+                note_best(state, search)
+                reported = int(standing.best)
     mark_warm()
-    if int(best.counts[engine.TOTAL]) < reported:
-        context.plan(export_plan(problem, data, best), "search")
+    if standing.best < reported:
+        context.plan(export_best(problem, data, search), "search")
 
 
-def _schedule(problem: Problem, context: Context) -> Iterator[float]:
-    """Progress from 0 to 1: by rounds in deterministic runs, else by time."""
+def _schedule(problem: Problem, context: Context) -> Iterator[tuple[float, int]]:
+    """Progress from 0 to 1, and rounds until the next look at the clock: by rounds in deterministic runs, else by time."""
     if context.options.deterministic:
-        rounds = max(50, int(DETERMINISTIC_ROUNDS * context.options.time_limit / (problem.use_count + 50)))
-        for number in range(rounds):
+        total = max(50, int(DETERMINISTIC_ROUNDS * context.options.time_limit / (problem.use_count + 50)))
+        for done in range(0, total, DETERMINISTIC_PIECE):
             if context.stop():
                 return
-            yield number / rounds
+            yield done / total, min(DETERMINISTIC_PIECE, total - done)
     else:
         began, left = time.monotonic(), max(1e-3, context.remaining())
+        rounds = 1
         while not context.stop():
-            yield min(1.0, (time.monotonic() - began) / left) if math.isfinite(left) else 0.5
+            now = time.monotonic()
+            yield min(1.0, (now - began) / left) if math.isfinite(left) else 0.5, rounds
+            rounds = max(1, rounds // 2) if time.monotonic() - now > LOOK_EVERY else rounds + 1
 
 
-def _adopt(context: Context, data: arrays.Data, objective: int) -> tuple[arrays.Ints, engine.State] | None:
+def _adopt(context: Context, data: arrays.Data, objective: int) -> engine.State | None:
     """A plan of another candidate, where it is better and this state can hold it."""
     plan, _ = context.incumbent()
     if plan is None or plan.objective_ps >= objective:
         return None
     given = import_plan(data, plan)
-    return given if int(given[1].counts[engine.TOTAL]) < objective else None
+    return given if given.totals[0].total < objective else None
 
 
 def relaxation(problem: Problem, context: Context) -> None:

@@ -1,293 +1,321 @@
 """A partial memory-mapping plan that tensors can be put into and taken out of, compiled.
 
 The state holds residencies (slots), a map of fast memory sorted by offset, the queue of copies, and the timeline of the
-last replay. Every change keeps the plan valid in all rules but time; :func:`replay` then says what it costs, by playing the
-copy queue (``docs/memory-mapping.md``, "Copy engine"). Where stalls are forbidden the queue is played with floor latencies and
-a plan that stalls costs :data:`NEVER`.
+last replay. Every change keeps the plan valid in all rules but time; ``timeline.replay`` then says what it costs.
+
+Copies queued at one boundary are served in the order of their deadlines, which for a single channel is the best order; a
+state is therefore the same whatever the order in which its residencies were opened.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from stowplan.portfolio.compiled import njit
-from stowplan.portfolio.memory_mapping.arrays import (
-    ACCESS_USE,
-    BASE,
-    COPY_IN,
-    COPY_OUT,
-    FAST,
-    FLOOR,
-    LOW,
-    SIZE,
-    SLOW,
-    STEP_PIECE,
-    STEP_TABLE,
-    STEP_TABLE_USE,
-    STEP_USE,
-    TERM,
-    WEIGHT,
-    Data,
-    Ints,
-)
+from stowplan.portfolio.compiled import njit, njit_inner, records
+from stowplan.portfolio.memory_mapping.arrays import Data, Ints
 
 #: More than any total; a plan that may not be.
 NEVER = 1 << 62
 
-# Columns of State.slots, State.boundaries and State.copies.
-TENSOR, FIRST, LAST, SOURCE, START, END, OFFSET, OUT_START, OUT_END, NEXT = range(10)
-QUEUE_HEAD, QUEUE_TAIL, DUE = range(3)
-AFTER, BEFORE, MOVED_BEGIN, MOVED_END = range(4)
 # Sources of a residency.
 DEFINED, COPIED, PRELOADED = 0, 1, 2
-# Entries of State.counts.
-FREE_HEAD, PLACED, TRANSFERS, PRELOADS, TOTAL, COPIES = range(6)
 # Offset policies.
 FIRST_FIT, BEST_FIT, HIGH_FIT = 0, 1, 2
 
 
+class SlotRow:
+    """A residency; a free slot has tensor -1."""
+
+    tensor: int
+    first: int
+    """First access that it serves."""
+    last: int
+    """Last access that it serves."""
+    source: int
+    start: int
+    end: int
+    offset: int
+    out_start: int
+    """Boundary at which its copy-out is queued; -1 where it has none."""
+    out_end: int
+    next: int
+    """Next slot of the tensor, or next free slot; -1 at the end."""
+
+
+class CopyRow:
+    """A queued copy: number ``2 * slot`` is a slot's copy-in, ``2 * slot + 1`` its copy-out."""
+
+    before: int
+    """Copies before and after it in the queue of its boundary; -1 for none."""
+    after: int
+    due: int
+    """Boundary that waits for it."""
+    length: int
+    """What it takes (ps)."""
+    begin: int
+    """When it begins and ends in the last replay, from the moment its boundary began (ps; may be negative)."""
+    end: int
+
+
+class PlacedRow:
+    """A residency in the map of memory: bytes ``[bottom, top)`` during the steps ``[start, end)``."""
+
+    slot: int
+    start: int
+    end: int
+    bottom: int
+    top: int
+
+
+class MomentRow:
+    """A boundary, and the step that follows it."""
+
+    began: int
+    """When the step begins in the last replay, after all waiting (ps)."""
+    duration: int
+    """Weighted latency of the step (ps); 0 at the end of the program."""
+    head: int
+    """First and last copy queued here; -1 for none."""
+    tail: int
+    due: int
+    """When the copies that the boundary waits for are complete (scratch, zero between replays)."""
+    stalled: int
+    """How long the boundary waits (ps)."""
+    idle: int
+    """Whether all channels are idle when the program comes here."""
+    dirty: int
+    """Whether the queue here or the latency of the step has changed since the last replay."""
+
+
+class Totals:
+    """Sums and ends of lists."""
+
+    total: int
+    """Objective of the last replay, or NEVER for a forbidden stall."""
+    latency: int
+    """Sum of durations (ps)."""
+    stalled: int
+    placed: int
+    preloads: int
+    free: int
+    """First free slot."""
+    dirty_from: int
+    """First and last dirty boundary."""
+    dirty_to: int
+    shift: int
+    """By how much the timeline after the part just played moves (scratch)."""
+    reach: int
+    """Latest boundary waited for by a copy just played (scratch)."""
+
+
+class Draft:
+    """The tensor being inserted."""
+
+    slot: int
+    """Its open residency, -1 while it is in slow memory."""
+    written: int
+    """Boundary at which the content of the open residency is complete."""
+    unsaved: int
+    """1 while the open residency holds what slow memory does not."""
+    valid: int
+    """Boundary from which the slow copy is valid; NEVER where it is not."""
+    ended: int
+    """End of the last residency."""
+
+
 class State(NamedTuple):
-    """Views of one buffer, so that a state is saved and restored by one copy of ``buffer``.
+    """A partial plan. S slots, as many as accesses; T steps, N tensors, U uses, K channels."""
 
-    Copy number ``2 * slot`` is a slot's copy-in, ``2 * slot + 1`` its copy-out.
-    """
-
-    slots: Ints
-    """[S, 10]: one residency a row."""
-    counts: Ints
-    """[6]"""
-    order: Ints
-    """[S]: slots in use, sorted by offset; the first ``counts[PLACED]`` entries count."""
-    head: Ints
+    slots: Sequence[SlotRow]
+    """[S]"""
+    copies: Sequence[CopyRow]
+    """[2 S]"""
+    placed: Sequence[PlacedRow]
+    """[S]: the first ``totals.placed`` entries, sorted by bottom."""
+    moments: Sequence[MomentRow]
+    """[T + 1]"""
+    totals: Sequence[Totals]
+    """[1]"""
+    draft: Sequence[Draft]
+    """[1]"""
+    first_slot: Ints
     """[N]: first slot of each tensor, -1 where it has none."""
     fast: Ints
     """[U]: 1 where a use is fast."""
-    duration: Ints
-    """[T]: weighted latency of each step."""
-    boundaries: Ints
-    """[T + 1, 3]: first and last copy queued at each; when the copies that it waits for are complete (scratch)."""
-    begins: Ints
-    """[T + 1]: when each step begins, as last replayed."""
-    copies: Ints
-    """[2 S, 4]: next and previous copy in the same bucket; begin and end of the n-th transfer (not copy) of the last replay."""
     free_at: Ints
     """[K]: when each channel is free (scratch)."""
 
 
-def new_state(data: Data) -> tuple[Ints, State]:
-    """Buffer and state with everything in slow memory."""
-    slots = len(data.accesses)
-    shapes = [
-        (slots, 10),
-        (6,),
-        (slots,),
-        (len(data.tensors) - 1,),
-        (len(data.use_step),),
-        (data.horizon,),
-        (data.horizon + 1, 3),
-        (data.horizon + 1,),
-        (2 * slots, 4),
-        (data.channels,),
-    ]
-    sizes = [int(np.prod(shape)) for shape in shapes]
-    buffer = np.zeros(sum(sizes), np.int64)
-    parts = np.split(buffer, np.cumsum(sizes)[:-1])
-    state = State(*(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)))
-    state.slots[:] = -1
-    state.slots[:-1, NEXT] = np.arange(1, slots)
-    state.head[:] = -1
-    state.boundaries[:, :2] = -1
-    _initial_durations(data, state)
-    state.counts[TOTAL] = replay(data, state)
-    return buffer, state
+def new_state(data: Data) -> State:
+    """Everything in slow memory."""
+    slots = len(data.accesses) - 1
+    state = State(
+        slots=records(SlotRow, slots),
+        copies=records(CopyRow, 2 * slots),
+        placed=records(PlacedRow, slots),
+        moments=records(MomentRow, data.horizon + 1),
+        totals=records(Totals, 1),
+        draft=records(Draft, 1),
+        first_slot=np.full(len(data.tensors) - 1, -1, np.int64),
+        fast=np.zeros(len(data.access_uses), np.int64),
+        free_at=np.zeros(data.channels, np.int64),
+    )
+    reset(data, state)
+    return state
 
 
 @njit
-def _initial_durations(data: Data, state: State) -> None:
-    for step in range(data.horizon):
-        state.duration[step] = data.steps[step, WEIGHT] * latency(data, state.fast, step)
+def reset(data: Data, state: State) -> None:
+    """Fill a state that is all zero, and let its first replay play everything."""
+    for index in range(len(state.slots)):
+        slot = state.slots[index]
+        slot.tensor = -1
+        slot.next = index + 1 if index + 1 < len(state.slots) else -1
+    totals = state.totals[0]
+    for step in range(data.horizon + 1):
+        moment = state.moments[step]
+        moment.head = -1
+        moment.tail = -1
+        if step < data.horizon:
+            moment.duration = data.steps[step].weight * latency(data, state.fast, step)
+            totals.latency += moment.duration
+    began = 0
+    for step in range(data.horizon + 1):
+        moment = state.moments[step]
+        moment.idle = 1
+        moment.began = began
+        began += moment.duration if data.stalls_allowed else data.steps[step].floor
+    totals.total = totals.latency
+    totals.dirty_from = data.horizon + 1
+    totals.dirty_to = -1
 
 
-@njit
+# ------------------------------------------------------------------------------------------------------------- latency
+
+
+@njit_inner
 def latency(data: Data, fast: Ints, step: int) -> int:
     """Latency of one run of a step (ps)."""
-    first, last = data.steps[step, STEP_USE], data.steps[step + 1, STEP_USE]
-    if data.steps[step, STEP_TABLE] >= 0:
+    row, after = data.steps[step], data.steps[step + 1]
+    if row.table >= 0:
         mask = 0
-        begin = data.steps[step, STEP_TABLE_USE]
-        for bit in range(data.steps[step + 1, STEP_TABLE_USE] - begin):
-            if fast[first + data.table_uses[begin + bit]]:
+        for bit in range(row.table_uses):
+            if fast[row.first_use + data.table[row.table_use + bit]]:
                 mask |= 1 << bit
-        return int(data.table[data.steps[step, STEP_TABLE] + mask])
+        return data.table[row.table + mask]  # type: ignore[no-any-return]
     worst = -NEVER
-    for piece in range(data.steps[step, STEP_PIECE], data.steps[step + 1, STEP_PIECE]):
-        value = data.pieces[piece, BASE]
-        term = data.pieces[piece, TERM]
-        for use in range(first, last):
+    term = row.first_term
+    while term < after.first_term:
+        value = data.terms[term].slow
+        for use in range(row.first_use, after.first_use):
+            term += 1
             if fast[use]:
-                value += data.terms[term + use - first, FAST]
+                value += data.terms[term].fast
             else:
-                value += data.terms[term + use - first, SLOW]
+                value += data.terms[term].slow
         worst = max(worst, value)
+        term += 1
     return worst
 
 
-@njit
+@njit_inner
 def set_access(data: Data, state: State, access: int, value: int) -> None:
     """Serve all uses of an access from fast (or slow) memory and update the latencies of their steps."""
-    for position in range(data.accesses[access, ACCESS_USE], data.accesses[access + 1, ACCESS_USE]):
-        use = data.access_uses[position]
-        state.fast[use] = value
-        step = data.use_step[use]
-        state.duration[step] = data.steps[step, WEIGHT] * latency(data, state.fast, step)
+    for position in range(data.accesses[access].first_use, data.accesses[access + 1].first_use):
+        state.fast[data.access_uses[position].use] = value
+    last = -1
+    for position in range(data.accesses[access].first_use, data.accesses[access + 1].first_use):
+        step = data.access_uses[position].step
+        if step == last:
+            continue
+        last = step
+        moment = state.moments[step]
+        change = data.steps[step].weight * latency(data, state.fast, step) - moment.duration
+        if change != 0:
+            moment.duration += change
+            state.totals[0].latency += change
+            if data.stalls_allowed:
+                touch(state, step)
 
 
-@njit
+@njit_inner
 def access_gain(data: Data, state: State, access: int) -> int:
-    """What the steps of an access would save were it fast and all else as it is (ps, weighted)."""
+    """What the steps of an access in slow memory would save were it fast and all else as it is (ps, weighted)."""
+    begin, end = data.accesses[access].first_use, data.accesses[access + 1].first_use
+    for position in range(begin, end):
+        state.fast[data.access_uses[position].use] = 1
     gain = 0
-    for position in range(data.accesses[access, ACCESS_USE], data.accesses[access + 1, ACCESS_USE]):
-        step = data.use_step[data.access_uses[position]]
-        gain += state.duration[step]
-    set_access(data, state, access, 1)
-    for position in range(data.accesses[access, ACCESS_USE], data.accesses[access + 1, ACCESS_USE]):
-        step = data.use_step[data.access_uses[position]]
-        gain -= state.duration[step]
-    set_access(data, state, access, 0)
+    last = -1
+    for position in range(begin, end):
+        step = data.access_uses[position].step
+        if step != last:
+            gain += state.moments[step].duration - data.steps[step].weight * latency(data, state.fast, step)
+        last = step
+    for position in range(begin, end):
+        state.fast[data.access_uses[position].use] = 0
     return gain
 
 
-# ---------------------------------------------------------------------------------------------------------------- time
+# -------------------------------------------------------------------------------------------------------------- copies
 
 
-@njit
-def replay(data: Data, state: State) -> int:
-    """Play the copy queue; fills ``begins`` and ``moved`` and returns the objective, or NEVER for a forbidden stall."""
-    state.boundaries[:, DUE] = 0
-    state.free_at[:] = 0
-    now = 0
-    served = 0
-    stall = 0
-    total = 0
-    for boundary in range(data.horizon + 1):
-        if state.boundaries[boundary, DUE] > now:
-            stall += state.boundaries[boundary, DUE] - now
-            now = state.boundaries[boundary, DUE]
-        copy = state.boundaries[boundary, QUEUE_HEAD]
-        while copy >= 0:
-            slot = copy >> 1
-            tensor = state.slots[slot, TENSOR]
-            if copy & 1:
-                length = data.tensors[tensor, COPY_OUT]
-                end_at = state.slots[slot, OUT_END]
-            else:
-                length = data.tensors[tensor, COPY_IN]
-                end_at = data.accesses[state.slots[slot, FIRST], LOW]
-            channel = 0
-            for other in range(1, data.channels):
-                if state.free_at[other] < state.free_at[channel]:
-                    channel = other
-            begin = max(now, state.free_at[channel])
-            state.free_at[channel] = begin + length
-            state.copies[served, MOVED_BEGIN] = begin
-            state.copies[served, MOVED_END] = begin + length
-            served += 1
-            state.boundaries[end_at, DUE] = max(state.boundaries[end_at, DUE], begin + length)
-            copy = state.copies[copy, AFTER]
-        if state.boundaries[boundary, DUE] > now:
-            stall += state.boundaries[boundary, DUE] - now
-            now = state.boundaries[boundary, DUE]
-        state.begins[boundary] = now
-        if boundary < data.horizon:
-            total += state.duration[boundary]
-            now += state.duration[boundary] if data.stalls_allowed else data.steps[boundary, FLOOR]
-    state.counts[TRANSFERS] = served
-    if data.stalls_allowed:
-        return now
-    return total if stall == 0 else NEVER
+@njit_inner
+def touch(state: State, boundary: int) -> None:
+    """Have a boundary and the step after it played again."""
+    totals = state.totals[0]
+    state.moments[boundary].dirty = 1
+    totals.dirty_from = min(totals.dirty_from, boundary)
+    totals.dirty_to = max(totals.dirty_to, boundary)
 
 
-@njit
-def step_at(state: State, moment: int) -> int:
-    """Latest boundary that has begun at a moment of the last replay."""
-    return int(np.searchsorted(state.begins, moment, side="right")) - 1
-
-
-@njit
-def latest_gap(state: State, earliest: int, latest: int, length: int, skip: int) -> int:
-    """Latest begin of an idle stretch of the channel within [earliest, latest]; -1 where there is none.
-
-    ``skip`` leaves out that many stretches that would do, to try earlier ones.
-    """
-    end = latest
-    index = state.counts[TRANSFERS] - 1
-    while index >= 0 and state.copies[index, MOVED_BEGIN] >= latest:
-        index -= 1
-    while True:
-        floor = earliest
-        if index >= 0:
-            floor = max(floor, state.copies[index, MOVED_END])
-        if end - floor >= length:
-            if skip == 0:
-                return end - length
-            skip -= 1
-        if index < 0 or state.copies[index, MOVED_BEGIN] <= earliest:
-            return -1
-        end = min(end, state.copies[index, MOVED_BEGIN])
-        index -= 1
-
-
-@njit
-def earliest_gap(state: State, earliest: int, length: int) -> int:
-    """Earliest begin, not before a moment, of an idle stretch of the channel; there always is one."""
-    begin = earliest
-    served = state.counts[TRANSFERS]
-    index = 0
-    while index < served and state.copies[index, MOVED_END] <= earliest:
-        index += 1
-    while index < served:
-        if state.copies[index, MOVED_BEGIN] - begin >= length:
-            return begin
-        begin = max(begin, state.copies[index, MOVED_END])
-        index += 1
-    return begin
-
-
-@njit
-def queue_copy(state: State, copy: int, boundary: int) -> None:
-    """Append a copy to the bucket of a boundary."""
-    tail = state.boundaries[boundary, QUEUE_TAIL]
-    state.copies[copy, BEFORE] = tail
-    state.copies[copy, AFTER] = -1
-    if tail >= 0:
-        state.copies[tail, AFTER] = copy
-    else:
-        state.boundaries[boundary, QUEUE_HEAD] = copy
-    state.boundaries[boundary, QUEUE_TAIL] = copy
-    state.counts[COPIES] += 1
-
-
-@njit
-def unqueue_copy(state: State, copy: int, boundary: int) -> None:
-    """Take a copy out of the bucket of a boundary."""
-    before, after = state.copies[copy, BEFORE], state.copies[copy, AFTER]
+@njit_inner
+def queue_copy(state: State, copy: int, boundary: int, due: int, length: int) -> None:
+    """Queue a copy at a boundary, by its deadline; copies out go first among equals, then lower tensors."""
+    moment, row = state.moments[boundary], state.copies[copy]
+    rank = 2 * state.slots[copy >> 1].tensor + 1 - (copy & 1)
+    before = moment.tail
+    while before >= 0:
+        other = state.copies[before]
+        if other.due < due or (other.due == due and 2 * state.slots[before >> 1].tensor + 1 - (before & 1) < rank):
+            break
+        before = other.before
+    row.before = before
+    row.after = moment.head if before < 0 else state.copies[before].after
+    row.due = due
+    row.length = length
     if before >= 0:
-        state.copies[before, AFTER] = after
+        state.copies[before].after = copy
     else:
-        state.boundaries[boundary, QUEUE_HEAD] = after
-    if after >= 0:
-        state.copies[after, BEFORE] = before
+        moment.head = copy
+    if row.after >= 0:
+        state.copies[row.after].before = copy
     else:
-        state.boundaries[boundary, QUEUE_TAIL] = before
-    state.counts[COPIES] -= 1
+        moment.tail = copy
+    touch(state, boundary)
+
+
+@njit_inner
+def unqueue_copy(state: State, copy: int, boundary: int) -> None:
+    """Take a copy out of the queue of a boundary."""
+    moment, row = state.moments[boundary], state.copies[copy]
+    if row.before >= 0:
+        state.copies[row.before].after = row.after
+    else:
+        moment.head = row.after
+    if row.after >= 0:
+        state.copies[row.after].before = row.before
+    else:
+        moment.tail = row.before
+    touch(state, boundary)
 
 
 # --------------------------------------------------------------------------------------------------------------- space
 
 
-@njit
+@njit_inner
 def find_offset(data: Data, state: State, start: int, end: int, size: int, policy: int) -> int:
     """Offset where ``size`` bytes are free during the steps [start, end); -1 where there is none.
 
@@ -296,16 +324,14 @@ def find_offset(data: Data, state: State, start: int, end: int, size: int, polic
     best = -1
     best_size = NEVER
     top = 0
-    for position in range(state.counts[PLACED] + 1):
-        if position < state.counts[PLACED]:
-            slot = state.order[position]
-            if state.slots[slot, START] >= end or state.slots[slot, END] <= start:
+    count = state.totals[0].placed
+    for position in range(count + 1):
+        bottom = data.capacity
+        if position < count:
+            row = state.placed[position]
+            if row.start >= end or row.end <= start:
                 continue
-            bottom = state.slots[slot, OFFSET]
-            upper = bottom + data.tensors[state.slots[slot, TENSOR], SIZE]
-        else:
-            bottom = data.capacity
-            upper = data.capacity
+            bottom = row.bottom
         gap = bottom - top
         if gap >= size:
             if policy == FIRST_FIT:
@@ -315,106 +341,157 @@ def find_offset(data: Data, state: State, start: int, end: int, size: int, polic
             elif gap < best_size:
                 best = top
                 best_size = gap
-        top = max(top, upper)
+        if position < count:
+            top = max(top, state.placed[position].top)
     return best
 
 
-@njit
-def is_free(data: Data, state: State, start: int, end: int, offset: int, size: int, own: int) -> bool:
-    """Whether nothing but slot ``own`` stands in ``size`` bytes from an offset during the steps [start, end)."""
-    if start >= end:
-        return True
-    for position in range(state.counts[PLACED]):
-        slot = state.order[position]
-        bottom = state.slots[slot, OFFSET]
-        if bottom >= offset + size:
-            return True
-        if slot == own or state.slots[slot, START] >= end or state.slots[slot, END] <= start:
-            continue
-        if bottom + data.tensors[state.slots[slot, TENSOR], SIZE] > offset:
+@njit_inner
+def is_free(state: State, start: int, end: int, bottom: int, top: int) -> bool:
+    """Whether nothing stands in the bytes [bottom, top) during the steps [start, end)."""
+    for position in range(state.totals[0].placed):
+        row = state.placed[position]
+        if row.bottom >= top:
+            break
+        if row.top > bottom and row.start < end and row.end > start:
             return False
     return True
 
 
-@njit
-def insert_sorted(state: State, slot: int) -> None:
-    """Enter a slot into the map of fast memory."""
-    offset = state.slots[slot, OFFSET]
-    position = state.counts[PLACED]
-    while position > 0 and state.slots[state.order[position - 1], OFFSET] > offset:
-        state.order[position] = state.order[position - 1]
+@njit_inner
+def place(data: Data, state: State, index: int) -> None:
+    """Enter a slot into the map of memory."""
+    totals, slot = state.totals[0], state.slots[index]
+    position = totals.placed
+    while position > 0 and state.placed[position - 1].bottom > slot.offset:
+        here, there = state.placed[position], state.placed[position - 1]
+        here.slot = there.slot
+        here.start = there.start
+        here.end = there.end
+        here.bottom = there.bottom
+        here.top = there.top
         position -= 1
-    state.order[position] = slot
-    state.counts[PLACED] += 1
+    row = state.placed[position]
+    row.slot = index
+    row.start = slot.start
+    row.end = slot.end
+    row.bottom = slot.offset
+    row.top = slot.offset + data.tensors[slot.tensor].bytes
+    totals.placed += 1
 
 
-@njit
-def remove_sorted(state: State, slot: int) -> None:
-    """Take a slot out of the map of fast memory."""
-    position = 0
-    while state.order[position] != slot:
-        position += 1
-    state.counts[PLACED] -= 1
-    for index in range(position, state.counts[PLACED]):
-        state.order[index] = state.order[index + 1]
+@njit_inner
+def position_of(state: State, index: int) -> int:
+    """Where a slot stands in the map of memory."""
+    low, high = 0, state.totals[0].placed
+    while low < high:
+        middle = (low + high) >> 1
+        if state.placed[middle].bottom < state.slots[index].offset:
+            low = middle + 1
+        else:
+            high = middle
+    while state.placed[low].slot != index:
+        low += 1
+    return low
+
+
+@njit_inner
+def unplace(state: State, index: int) -> None:
+    """Take a slot out of the map of memory."""
+    totals = state.totals[0]
+    totals.placed -= 1
+    for position in range(position_of(state, index), totals.placed):
+        here, there = state.placed[position], state.placed[position + 1]
+        here.slot = there.slot
+        here.start = there.start
+        here.end = there.end
+        here.bottom = there.bottom
+        here.top = there.top
 
 
 # ---------------------------------------------------------------------------------------------------------- residencies
 
 
-@njit
-def open_slot(data: Data, state: State, tensor: int, access: int, source: int, start: int, end: int, offset: int) -> int:
-    """Begin a residency with one fast access; queues its copy-in at ``start`` where it is copied."""
-    slot = state.counts[FREE_HEAD]
-    state.counts[FREE_HEAD] = state.slots[slot, NEXT]
-    state.slots[slot, TENSOR] = tensor
-    state.slots[slot, FIRST] = access
-    state.slots[slot, LAST] = access
-    state.slots[slot, SOURCE] = source
-    state.slots[slot, START] = start
-    state.slots[slot, END] = end
-    state.slots[slot, OFFSET] = offset
-    state.slots[slot, OUT_START] = -1
-    state.slots[slot, OUT_END] = -1
-    state.slots[slot, NEXT] = state.head[tensor]
-    state.head[tensor] = slot
-    insert_sorted(state, slot)
+@njit_inner
+def open_slot(
+    data: Data, state: State, tensor: int, first: int, last: int, source: int, start: int, end: int, offset: int
+) -> int:
+    """Begin a residency that serves the accesses ``first`` to ``last``; queues its copy-in where it is copied."""
+    totals = state.totals[0]
+    index = totals.free
+    slot = state.slots[index]
+    totals.free = slot.next
+    slot.tensor = tensor
+    slot.first = first
+    slot.last = last
+    slot.source = source
+    slot.start = start
+    slot.end = end
+    slot.offset = offset
+    slot.out_start = -1
+    slot.out_end = -1
+    slot.next = state.first_slot[tensor]
+    state.first_slot[tensor] = index
+    place(data, state, index)
     if source == COPIED:
-        queue_copy(state, 2 * slot, start)
+        queue_copy(state, 2 * index, start, data.accesses[first].low, data.tensors[tensor].copy_in)
     elif source == PRELOADED:
-        state.counts[PRELOADS] += 1
-    set_access(data, state, access, 1)
-    return int(slot)
-
-
-@njit
-def extend_slot(data: Data, state: State, slot: int, last: int, source: int) -> None:
-    """Let a residency just opened serve the accesses up to ``last``, from another source; queues no copy."""
-    for access in range(state.slots[slot, FIRST] + 1, last + 1):
+        totals.preloads += 1
+    for access in range(first, last + 1):
         set_access(data, state, access, 1)
-    state.slots[slot, LAST] = last
-    state.slots[slot, SOURCE] = source
-    if source == PRELOADED:
-        state.counts[PRELOADS] += 1
+    return index
 
 
-@njit
+@njit_inner
+def queue_out(data: Data, state: State, index: int, start: int, end: int) -> None:
+    """Give a slot a copy-out."""
+    slot = state.slots[index]
+    slot.out_start = start
+    slot.out_end = end
+    queue_copy(state, 2 * index + 1, start, end, data.tensors[slot.tensor].copy_out)
+
+
+@njit_inner
 def remove_tensor(data: Data, state: State, tensor: int) -> None:
-    """Put all accesses of a tensor back into slow memory; ``counts[TOTAL]`` is left to the caller."""
-    slot = state.head[tensor]
-    while slot >= 0:
-        after = state.slots[slot, NEXT]
-        for access in range(state.slots[slot, FIRST], state.slots[slot, LAST] + 1):
+    """Put all accesses of a tensor back into slow memory."""
+    totals = state.totals[0]
+    while state.first_slot[tensor] >= 0:
+        index = state.first_slot[tensor]
+        slot = state.slots[index]
+        for access in range(slot.first, slot.last + 1):
             set_access(data, state, access, 0)
-        if state.slots[slot, SOURCE] == COPIED:
-            unqueue_copy(state, 2 * slot, state.slots[slot, START])
-        elif state.slots[slot, SOURCE] == PRELOADED:
-            state.counts[PRELOADS] -= 1
-        if state.slots[slot, OUT_START] >= 0:
-            unqueue_copy(state, 2 * slot + 1, state.slots[slot, OUT_START])
-        remove_sorted(state, slot)
-        state.slots[slot, TENSOR] = -1
-        state.slots[slot, NEXT] = state.counts[FREE_HEAD]
-        state.counts[FREE_HEAD] = slot
-        slot = after
-    state.head[tensor] = -1
+        if slot.source == COPIED:
+            unqueue_copy(state, 2 * index, slot.start)
+        elif slot.source == PRELOADED:
+            totals.preloads -= 1
+        if slot.out_start >= 0:
+            unqueue_copy(state, 2 * index + 1, slot.out_start)
+        unplace(state, index)
+        state.first_slot[tensor] = slot.next
+        slot.tensor = -1
+        slot.next = totals.free
+        totals.free = index
+
+
+@njit_inner
+def copy_row(source: SlotRow, target: SlotRow) -> None:
+    """Note what a residency is, to open it again."""
+    target.tensor = source.tensor
+    target.first = source.first
+    target.last = source.last
+    target.source = source.source
+    target.start = source.start
+    target.end = source.end
+    target.offset = source.offset
+    target.out_start = source.out_start
+    target.out_end = source.out_end
+
+
+@njit_inner
+def open_rows(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> None:
+    """Open residencies again."""
+    for position in range(count):
+        row = rows[position]
+        index = open_slot(data, state, row.tensor, row.first, row.last, row.source, row.start, row.end, row.offset)
+        if row.out_start >= 0:
+            queue_out(data, state, index, row.out_start, row.out_end)

@@ -6,14 +6,26 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from stowplan.portfolio.memory_mapping.arrays import Data, Ints
-from stowplan.portfolio.memory_mapping.engine import BEST_FIT, State, new_state
-from stowplan.portfolio.memory_mapping.search import construct, construct_first, densities, repack
+from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
+from stowplan.portfolio.compiled import mark_warm
+from stowplan.portfolio.memory_mapping.arrays import Data, Ints, build
+from stowplan.portfolio.memory_mapping.construct import Floats, construct, measure, repack
+from stowplan.portfolio.memory_mapping.engine import State, new_state
+from stowplan.portfolio.memory_mapping.search import new_search, restart, ruin_and_recreate
 
 #: Tensors inserted between two looks at the clock.
 PIECE = 32
 
-Built = Iterator[tuple[Ints, State]]
+Built = Iterator[State]
+
+
+def densities(data: Data, by: int) -> Floats:
+    """What each tensor saves at most, over (0) bytes, (1) bytes times lifetime, (2) one, (3) bytes times its root."""
+    gains, lifetimes = (np.zeros(len(data.tensors) - 1) for _ in range(2))
+    measure(data, new_state(data), gains, lifetimes)
+    size = np.array([max(1, data.tensors[tensor].bytes) for tensor in range(len(gains))], np.float64)
+    cost: Floats = (size, size * lifetimes, np.ones_like(size), size * np.sqrt(lifetimes))[by]
+    return gains / cost
 
 
 def production_greedy(data: Data) -> Built:
@@ -21,34 +33,34 @@ def production_greedy(data: Data) -> Built:
 
     The second pass offers the tensors that found no place a memory packed afresh.
     """
-    buffer, state = new_state(data)
-    order = _by(data, state, 1)
+    state = new_state(data)
+    order = _by(data, 1)
     for _ in range(2):
         for start in range(0, len(order), PIECE):
-            construct_first(data, state, start, PIECE, order)
-            yield buffer, state
-        if not repack(data, state):
+            construct(data, state, order, start, PIECE, False)
+            yield state
+        if not repack(data, state, _largest_first(data, state)):
             break
-    yield buffer, state
+    yield state
 
 
 def best_insertion(data: Data, by: int) -> Built:
-    """Every tensor in the best of several ways, in the order of one of the densities of :func:`densities`."""
-    buffer, state = new_state(data)
-    order = _by(data, state, by)
+    """Every tensor in the best of several ways, in the order of one of the :func:`densities`."""
+    state = new_state(data)
+    order = _by(data, by)
     for start in range(0, len(order), PIECE):
-        construct(data, state, BEST_FIT, False, start, PIECE, order)
-        yield buffer, state
-    yield buffer, state
+        construct(data, state, order, start, PIECE, True)
+        yield state
+    yield state
 
 
-def run(built: Built, stop: Callable[[], bool]) -> tuple[Ints, State, bool]:
+def run(built: Built, stop: Callable[[], bool]) -> tuple[State, bool]:
     """Take a heuristic as far as time allows: what it has built, and whether it came to its end."""
-    for buffer, state in built:
-        last = buffer, state
+    for state in built:
+        last = state
         if stop():
-            return *last, False
-    return *last, True
+            return last, False
+    return last, True
 
 
 def constructive(data: Data) -> Iterator[tuple[str, Built]]:
@@ -58,7 +70,35 @@ def constructive(data: Data) -> Iterator[tuple[str, Built]]:
         yield "insertion", best_insertion(data, by)
 
 
-def _by(data: Data, state: State, by: int) -> Ints:
-    keys = densities(data, state, by)
+def _by(data: Data, by: int) -> Ints:
+    keys = densities(data, by)
     order = np.argsort(-keys, kind="stable")
     return order[keys[order] > 0]
+
+
+def _largest_first(data: Data, state: State) -> Ints:
+    """Slots in use, those that take most memory for most steps first."""
+    placed = [state.placed[position] for position in range(state.totals[0].placed)]
+    placed.sort(key=lambda row: (row.top - row.bottom) * (row.start - row.end))
+    return np.array([row.slot for row in placed], np.int64)
+
+
+def warm_up() -> None:
+    """Compile everything, where it has not been, by solving a problem of two steps."""
+    step = Step("step", "add", 1, (Use(0, False, 1),), (Piece(1, (1,), (0,)),))
+    data = build(
+        Problem(
+            name="warm-up",
+            target="none",
+            cost_model="none",
+            capacity=1,
+            steps=(step, step),
+            tensors=(Tensor("tensor", 1, 1, 1, is_input=True),),
+        )
+    )
+    for _, steps in constructive(data):
+        state, _ = run(steps, lambda: False)
+    search = new_search(data, state, densities(data, 1), seed=0)
+    ruin_and_recreate(data, state, search, 1, 0.0)
+    restart(data, state, search.best, int(search.standing[0].best_count))
+    mark_warm()

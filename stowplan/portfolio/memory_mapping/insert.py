@@ -2,62 +2,26 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from stowplan.portfolio.compiled import njit
-from stowplan.portfolio.memory_mapping.arrays import (
-    ACCESS,
-    CAN_COPY,
-    COPY_IN,
-    COPY_OUT,
-    DEFINES,
-    DOWN,
-    FLAGS,
-    HIGH,
-    IS_INPUT,
-    IS_OUTPUT,
-    LOW,
-    READS,
-    SIZE,
-    UNIFORM,
-    UP,
-    WRITES,
-    Data,
-    Ints,
-)
+from stowplan.portfolio.compiled import njit_inner, njit_once
+from stowplan.portfolio.memory_mapping.arrays import Data
 from stowplan.portfolio.memory_mapping.engine import (
     COPIED,
     DEFINED,
-    END,
-    FIRST,
-    LAST,
-    MOVED_BEGIN,
     NEVER,
-    NEXT,
-    OFFSET,
-    OUT_END,
-    OUT_START,
     PRELOADED,
-    PRELOADS,
-    START,
-    TENSOR,
-    TOTAL,
-    TRANSFERS,
     State,
     access_gain,
-    earliest_gap,
     find_offset,
-    insert_sorted,
     is_free,
-    latest_gap,
     open_slot,
-    queue_copy,
-    remove_sorted,
+    place,
+    position_of,
+    queue_out,
     remove_tensor,
-    replay,
     set_access,
-    step_at,
+    unplace,
 )
+from stowplan.portfolio.memory_mapping.timeline import earliest_gap, first_at, latest_gap, replay
 
 # Ways to serve a tensor, combined as bits.
 DEFINE = 1
@@ -73,254 +37,253 @@ RELEASE = 16
 STALL = 32
 """Copy in even where the program must wait for it."""
 
+#: Numbers that :func:`way` takes.
+WAYS = 6
 
-@njit
-def extend(data: Data, state: State, slot: int, end: int, policy: int) -> bool:
+
+@njit_inner
+def extend(data: Data, state: State, index: int, end: int, policy: int) -> bool:
     """Make a residency last until ``end``, elsewhere in memory if its place is taken."""
-    if end <= state.slots[slot, END]:
+    slot = state.slots[index]
+    if end <= slot.end:
         return True
-    size = data.tensors[state.slots[slot, TENSOR], SIZE]
-    if is_free(data, state, state.slots[slot, END], end, state.slots[slot, OFFSET], size, slot):
-        state.slots[slot, END] = end
+    size = data.tensors[slot.tensor].bytes
+    if is_free(state, slot.end, end, slot.offset, slot.offset + size):
+        slot.end = end
+        state.placed[position_of(state, index)].end = end
         return True
-    remove_sorted(state, slot)
-    offset = find_offset(data, state, state.slots[slot, START], end, size, policy)
+    unplace(state, index)
+    offset = find_offset(data, state, slot.start, end, size, policy)
     if offset >= 0:
-        state.slots[slot, OFFSET] = offset
-        state.slots[slot, END] = end
-    insert_sorted(state, slot)
+        slot.offset = offset
+        slot.end = end
+    place(data, state, index)
     return offset >= 0
 
 
-@njit
-def copy_out(data: Data, state: State, slot: int, written: int, limit: int, policy: int) -> bool:
-    """Queue a residency's copy-out between boundaries ``written`` and ``limit``; the residency is extended over it."""
-    length = data.tensors[state.slots[slot, TENSOR], COPY_OUT]
-    begin = earliest_gap(state, state.begins[written], length)
-    start = max(written, data.snap[min(step_at(state, begin), data.horizon - 1), DOWN])
+@njit_inner
+def copy_out(data: Data, state: State, limit: int, policy: int) -> bool:
+    """Save the content of the open residency between the boundary where it is complete and ``limit``."""
+    draft = state.draft[0]
+    slot = state.slots[draft.slot]
+    if not data.tensors[slot.tensor].can_copy:
+        return False
+    replay(data, state)
+    length = data.tensors[slot.tensor].copy_out
+    begin = earliest_gap(data, state, draft.written, length)
+    # Queued at the last boundary that lets it begin then, and complete at the first by which it is.
+    start = max(draft.written, data.steps[min(first_at(data, state, begin + 1) - 1, data.horizon - 1)].down)
     if start >= limit:
-        start = written
+        start = draft.written
     if start >= limit:
         return False
-    end = np.searchsorted(state.begins, begin + length, side="left")
-    end = data.snap[end, UP] if end <= data.horizon else data.horizon + 1
+    end = first_at(data, state, begin + length)
+    end = data.steps[end].up if end <= data.horizon else end
     if end > limit:
         if not data.stalls_allowed:
             return False
         end = limit
     if end <= start:
-        end = data.snap[start + 1, UP]
-    if end > limit or not extend(data, state, slot, end, policy):
+        end = data.steps[start + 1].up
+    if end > limit or not extend(data, state, draft.slot, end, policy):
         return False
-    state.slots[slot, OUT_START] = start
-    state.slots[slot, OUT_END] = end
-    queue_copy(state, 2 * slot + 1, start)
+    queue_out(data, state, draft.slot, start, end)
+    draft.valid = end
     return True
 
 
-@njit
-def copy_in(data: Data, state: State, access: int, tensor: int, valid: int, mode: int, policy: int, skip: int) -> int:
-    """Open a residency with a copy that is complete when the access begins; -1 where time or space is short."""
-    low = data.accesses[access, LOW]
-    if valid > low or not data.tensors[tensor, CAN_COPY]:
+@njit_inner
+def copy_in(data: Data, state: State, tensor: int, access: int, mode: int, policy: int, skip: int) -> int:
+    """Open a residency with a copy that is complete when the access begins; -1 where time or space is short.
+
+    ``skip`` takes earlier idle stretches of the channel.
+    """
+    low, high = data.accesses[access].low, data.accesses[access].high
+    valid = max(state.draft[0].valid, state.draft[0].ended)
+    if valid > low or not data.tensors[tensor].can_copy:
         return -1
-    length = data.tensors[tensor, COPY_IN]
-    begin = latest_gap(state, state.begins[valid], state.begins[low], length, skip)
-    if begin >= 0:
-        start = data.snap[min(step_at(state, begin), low), DOWN]
-    elif mode & STALL and data.stalls_allowed:
-        start = data.snap[min(step_at(state, max(state.begins[valid], state.begins[low] - length)), low), DOWN]
-    else:
-        return -1
+    replay(data, state)
+    length = data.tensors[tensor].copy_in
+    begin = latest_gap(state, valid, low, length, skip)
+    if begin < 0:
+        if not mode & STALL or not data.stalls_allowed:
+            return -1
+        begin = max(state.moments[valid].began, state.moments[low].began - length)
+    start = data.steps[min(first_at(data, state, begin + 1) - 1, low)].down
     if start >= low and not data.stalls_allowed:
         if low == 0:
             return -1
-        start = data.snap[low - 1, DOWN]
+        start = data.steps[low - 1].down
     if start < valid:
         return -1
-    offset = find_offset(data, state, start, data.accesses[access, HIGH], data.tensors[tensor, SIZE], policy)
+    offset = find_offset(data, state, start, high, data.tensors[tensor].bytes, policy)
     if offset < 0:
         return -1
-    return open_slot(data, state, tensor, access, COPIED, start, data.accesses[access, HIGH], offset)
+    return open_slot(data, state, tensor, access, access, COPIED, start, high, offset)
 
 
-@njit
+@njit_inner
 def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int, skip: int) -> bool:
-    """Serve a tensor that has no residency in one way; False, and nothing changed, where that cannot be.
-
-    The timeline must be that of the present state. It is replayed between the copies of the tensor; the caller replays once
-    more for the total, or brings the old timeline back. ``skip`` takes earlier idle stretches of the channel for copies in.
-    """
-    size = data.tensors[tensor, SIZE]
-    if size > data.capacity:
+    """Serve a tensor that has no residency in one way; False, with no residency left, where that cannot be."""
+    row = data.tensors[tensor]
+    if row.bytes > data.capacity:
         return False
-    first, last = data.tensors[tensor, ACCESS], data.tensors[tensor + 1, ACCESS]
-    valid = 0 if data.tensors[tensor, IS_INPUT] else NEVER
-    slot = -1
-    dirty = False
-    written = 0
-    ended = 0
-    stale = False
-    has_later_write = False
-    for access in range(first + 1, last):
-        has_later_write = has_later_write or data.accesses[access, FLAGS] & WRITES != 0
-    for access in range(first, last):
-        low, high, flags = data.accesses[access, LOW], data.accesses[access, HIGH], data.accesses[access, FLAGS]
-        if slot >= 0:
-            keep = True
-            if mode & RELEASE and data.tensors[tensor, CAN_COPY]:
-                gap = state.begins[low] - state.begins[state.slots[slot, END]]
-                keep = gap < 4 * data.tensors[tensor, COPY_IN]
-            if keep and extend(data, state, slot, high, policy):
-                state.slots[slot, LAST] = access
-                set_access(data, state, access, 1)
-                if flags & WRITES:
-                    dirty = True
-                    written = high
-                    valid = NEVER
-                continue
-            if dirty and valid == NEVER and flags & READS:
-                if stale:
-                    replay(data, state)
-                stale = True
-                if not data.tensors[tensor, CAN_COPY] or not copy_out(data, state, slot, written, low, policy):
-                    remove_tensor(data, state, tensor)
-                    return False
-                valid = state.slots[slot, OUT_END]
-            ended = state.slots[slot, END]
-            slot = -1
-            dirty = False
-        if flags & DEFINES and mode & DEFINE:
-            offset = find_offset(data, state, low, high, size, policy)
-            if offset >= 0:
-                slot = open_slot(data, state, tensor, access, DEFINED, low, high, offset)
-                dirty = True
-                written = high
-                valid = NEVER
-                needed = access + 1 < last or data.tensors[tensor, IS_OUTPUT]
-                if mode & EAGER and needed and not has_later_write and data.tensors[tensor, CAN_COPY]:
-                    limit = data.accesses[access + 1, LOW] if access + 1 < last else data.horizon
-                    if data.tensors[tensor, IS_OUTPUT] or access + 1 >= last:
-                        limit = data.horizon
-                    if stale:
-                        replay(data, state)
-                    stale = True
-                    if copy_out(data, state, slot, written, limit, policy):
-                        valid = state.slots[slot, OUT_END]
-                continue
-        elif flags & READS and access_gain(data, state, access) > 0:
-            if mode & PRELOAD and access == first and data.tensors[tensor, IS_INPUT]:
-                if state.counts[PRELOADS] < data.max_preloads:
-                    offset = find_offset(data, state, 0, high, size, policy)
-                    if offset >= 0:
-                        slot = open_slot(data, state, tensor, access, PRELOADED, 0, high, offset)
-            elif mode & COPY:
-                if stale:
-                    replay(data, state)
-                stale = True
-                slot = copy_in(data, state, access, tensor, max(valid, ended), mode, policy, skip)
-            if slot >= 0:
-                dirty = flags & WRITES != 0
-                if dirty:
-                    written = high
-                    valid = NEVER
-                continue
-        if data.tensors[tensor, UNIFORM]:
-            remove_tensor(data, state, tensor)
-            return False
-        if flags & READS and valid > low:
-            # A copy-out that ends too late for this read; such a plan would read stale data.
-            remove_tensor(data, state, tensor)
-            return False
-        if flags & WRITES:
-            valid = high
-    must_leave = slot >= 0 and dirty and valid == NEVER and data.tensors[tensor, IS_OUTPUT]
-    if must_leave and stale:
-        replay(data, state)
-    if must_leave and not copy_out(data, state, slot, written, data.horizon, policy):
+    draft = state.draft[0]
+    draft.slot = -1
+    draft.written = 0
+    draft.unsaved = 0
+    draft.valid = 0 if row.is_input else NEVER
+    draft.ended = 0
+    done = True
+    for access in range(row.first_access, data.tensors[tensor + 1].first_access):
+        if not done:
+            break
+        at = data.accesses[access]
+        if draft.slot >= 0 and not _stays(data, state, tensor, access, mode, policy):
+            done = _leave(data, state, at.reads, at.low, policy)
+        if done and draft.slot < 0:
+            _enter(data, state, tensor, access, mode, policy, skip)
+            if draft.slot < 0:
+                # In slow memory, which must have the content by now: a copy-out may end too late.
+                done = not row.uniform and not (at.reads and draft.valid > at.low)
+                if at.writes:
+                    draft.valid = at.high
+    if done and draft.slot >= 0:
+        done = _leave(data, state, row.is_output, data.horizon, policy)
+    if done and row.uniform:
+        # One residency for all accesses.
+        index = state.first_slot[tensor]
+        done = index >= 0 and state.slots[index].first == row.first_access and state.slots[index].next < 0
+    if not done:
         remove_tensor(data, state, tensor)
-        return False
-    if data.tensors[tensor, UNIFORM] and state.head[tensor] >= 0:
-        slot = state.head[tensor]
-        if state.slots[slot, NEXT] >= 0 or state.slots[slot, FIRST] != first or state.slots[slot, LAST] != last - 1:
-            remove_tensor(data, state, tensor)
+    return done and state.first_slot[tensor] >= 0
+
+
+@njit_once
+def _stays(data: Data, state: State, tensor: int, access: int, mode: int, policy: int) -> bool:
+    """Let the open residency serve one more access, if the way wants it and there is room."""
+    draft, row = state.draft[0], data.accesses[access]
+    slot = state.slots[draft.slot]
+    if mode & RELEASE and data.tensors[tensor].can_copy:
+        gap = state.moments[row.low].began - state.moments[slot.end].began
+        if gap >= 4 * data.tensors[tensor].copy_in:
             return False
-    return bool(state.head[tensor] >= 0)
+    if not extend(data, state, draft.slot, row.high, policy):
+        return False
+    slot.last = access
+    set_access(data, state, access, 1)
+    if row.writes:
+        draft.unsaved = 1
+        draft.written = row.high
+        draft.valid = NEVER
+    return True
 
 
-@njit
+@njit_inner
+def _leave(data: Data, state: State, needed: int, limit: int, policy: int) -> bool:
+    """Close the open residency, saving its content where slow memory lacks it and needs it by boundary ``limit``."""
+    draft = state.draft[0]
+    if needed and draft.unsaved and draft.valid == NEVER and not copy_out(data, state, limit, policy):
+        return False
+    draft.ended = state.slots[draft.slot].end
+    draft.slot = -1
+    draft.unsaved = 0
+    return True
+
+
+@njit_once
+def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy: int, skip: int) -> None:
+    """Open a residency with an access, if the way wants it and there is room and time."""
+    draft, tensor_row, row = state.draft[0], data.tensors[tensor], data.accesses[access]
+    if row.defines and mode & DEFINE:
+        offset = find_offset(data, state, row.low, row.high, tensor_row.bytes, policy)
+        if offset >= 0:
+            draft.slot = open_slot(data, state, tensor, access, access, DEFINED, row.low, row.high, offset)
+    elif row.reads and access_gain(data, state, access) > 0:
+        if mode & PRELOAD and access == tensor_row.first_access and tensor_row.is_input:
+            if state.totals[0].preloads < data.max_preloads:
+                offset = find_offset(data, state, 0, row.high, tensor_row.bytes, policy)
+                if offset >= 0:
+                    draft.slot = open_slot(data, state, tensor, access, access, PRELOADED, 0, row.high, offset)
+        elif mode & COPY:
+            draft.slot = copy_in(data, state, tensor, access, mode, policy, skip)
+    if draft.slot >= 0 and row.writes:
+        draft.unsaved = 1
+        draft.written = row.high
+        draft.valid = NEVER
+        if mode & EAGER and row.defines:
+            _save_early(data, state, tensor, access, policy)
+
+
+@njit_once
+def _save_early(data: Data, state: State, tensor: int, access: int, policy: int) -> None:
+    """Copy out what an access has just defined, if slow memory ever needs it and nothing writes it again."""
+    last = data.tensors[tensor + 1].first_access - 1
+    for later in range(access + 1, last + 1):
+        if data.accesses[later].writes:
+            return
+    if data.tensors[tensor].is_output:
+        copy_out(data, state, data.horizon, policy)
+    elif access < last:
+        copy_out(data, state, data.accesses[access + 1].low, policy)
+
+
+@njit_once
 def area(data: Data, state: State, tensor: int) -> float:
     """Memory a tensor takes: bytes times picoseconds, over all its residencies."""
     total = 0.0
-    slot = state.head[tensor]
-    while slot >= 0:
-        span = state.begins[state.slots[slot, END]] - state.begins[state.slots[slot, START]]
-        total += float(span) * data.tensors[tensor, SIZE]
-        slot = state.slots[slot, NEXT]
+    index = state.first_slot[tensor]
+    while index >= 0:
+        slot = state.slots[index]
+        total += float(state.moments[slot.end].began - state.moments[slot.start].began) * data.tensors[tensor].bytes
+        index = slot.next
     return total
 
 
-@njit
-def ways(data: Data, tensor: int, thorough: bool) -> Ints:
-    """Modes worth trying for a tensor, most likely first."""
-    found = np.zeros(8, np.int64)
-    count = 0
-    first, last = data.tensors[tensor, ACCESS], data.tensors[tensor + 1, ACCESS]
-    if first == last:
-        return found[:0]
-    several = last - first > 1
-    if data.accesses[first, FLAGS] & DEFINES:
-        found[count] = DEFINE | COPY
-        count += 1
-        if several or data.tensors[tensor, IS_OUTPUT]:
-            found[count] = DEFINE | COPY | EAGER
-            found[count + 1] = DEFINE | COPY | EAGER | RELEASE
-            count += 2
-        if several and thorough:
-            found[count] = COPY
-            count += 1
-    else:
-        found[count] = COPY
-        count += 1
-        if data.tensors[tensor, IS_INPUT] and data.max_preloads > 0:
-            found[count] = PRELOAD | COPY
-            count += 1
-    if several and thorough:
-        found[count] = COPY | RELEASE
-        count += 1
-        if data.stalls_allowed:
-            found[count] = COPY | STALL | (DEFINE if data.accesses[first, FLAGS] & DEFINES else 0)
-            count += 1
-    return found[:count]
+@njit_once
+def way(data: Data, tensor: int, number: int, thorough: bool) -> int:
+    """Ways worth trying for a tensor, most likely first, by number from 0 to ``WAYS - 1``; -1 for one not worth it."""
+    row = data.tensors[tensor]
+    several = data.tensors[tensor + 1].first_access - row.first_access > 1
+    defines = data.accesses[row.first_access].defines
+    if number == 0:
+        return DEFINE | COPY if defines else COPY
+    if number == 1:
+        if defines:
+            return DEFINE | COPY | EAGER if several or row.is_output else -1
+        return PRELOAD | COPY if row.is_input and data.max_preloads > 0 else -1
+    if number == 2:
+        return DEFINE | COPY | EAGER | RELEASE if defines and several else -1
+    if not several or not thorough:
+        return -1
+    if number == 3:
+        return COPY if defines else -1
+    if number == 4:
+        return COPY | RELEASE
+    if not data.stalls_allowed:
+        return -1
+    return DEFINE | COPY | STALL if defines else COPY | STALL
 
 
-@njit
+@njit_inner
 def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bool, price: float, skip: int) -> int:
     """Put a tensor in the way that saves most after paying ``price`` (ps for a byte held for a ps); returns the saving (ps).
 
-    ``counts[TOTAL]`` and the timeline are those of the present state before and after.
+    The timeline is up to date before and after.
     """
-    base = state.counts[TOTAL]
+    base = state.totals[0].total
     best_value = 0.0
-    best_mode = -1
-    # Bringing the timeline back is cheaper than replaying it.
-    begins = state.begins.copy()
-    transfers = state.counts[TRANSFERS]
-    moved = state.copies[:transfers, MOVED_BEGIN:].copy()
-    for mode in ways(data, tensor, thorough):
-        if insert_tensor(data, state, tensor, mode, policy, skip):
+    best = -1
+    for number in range(WAYS):
+        mode = way(data, tensor, number, thorough)
+        if mode >= 0 and insert_tensor(data, state, tensor, mode, policy, skip):
             total = replay(data, state)
             if total < base:
                 value = float(base - total) - price * area(data, state, tensor)
                 if value > best_value:
                     best_value = value
-                    best_mode = mode
+                    best = mode
             remove_tensor(data, state, tensor)
-        state.begins[:] = begins
-        state.copies[:transfers, MOVED_BEGIN:] = moved
-        state.counts[TRANSFERS] = transfers
-    if best_mode < 0:
-        return 0
-    insert_tensor(data, state, tensor, best_mode, policy, skip)
-    state.counts[TOTAL] = replay(data, state)
-    return int(base - state.counts[TOTAL])
+    if best >= 0:
+        insert_tensor(data, state, tensor, best, policy, skip)
+    return base - replay(data, state)

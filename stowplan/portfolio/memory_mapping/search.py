@@ -1,249 +1,270 @@
-"""Constructive heuristics, and a ruin-and-recreate search, over the compiled partial plan.
+"""A ruin-and-recreate search over the compiled partial plan.
 
-The search follows the idea of Schrimpf et al., "Record breaking optimization results using the ruin and recreate principle"
-(J. Comput. Phys. 159, 2000): take some tensors out, put them and others back in a random order, keep what is no worse.
+After Schrimpf et al., "Record breaking optimization results using the ruin and recreate principle" (J. Comput. Phys. 159,
+2000): take some tensors out, put them and others back in a random order, keep what is no worse.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from stowplan.portfolio.compiled import njit
-from stowplan.portfolio.memory_mapping.arrays import ACCESS, HIGH, LOW, SIZE, Data, Ints
+import numpy as np
+
+from stowplan.portfolio.compiled import njit, njit_inner, njit_once, records
+from stowplan.portfolio.memory_mapping.arrays import Data, Ints
+from stowplan.portfolio.memory_mapping.construct import Floats
 from stowplan.portfolio.memory_mapping.engine import (
     BEST_FIT,
-    END,
     FIRST_FIT,
     HIGH_FIT,
-    OFFSET,
-    PLACED,
-    START,
-    TENSOR,
-    TOTAL,
+    SlotRow,
     State,
-    access_gain,
-    find_offset,
-    insert_sorted,
+    copy_row,
+    open_rows,
     remove_tensor,
-    replay,
 )
-from stowplan.portfolio.memory_mapping.insert import COPY, DEFINE, EAGER, insert_best, insert_tensor
+from stowplan.portfolio.memory_mapping.insert import insert_best
+from stowplan.portfolio.memory_mapping.timeline import replay
 
-Floats = NDArray[np.float64]
+#: Most tensors that one round takes out and puts in.
+MOST = 64
 
-
-@njit
-def potential(data: Data, state: State, tensor: int) -> float:
-    """What a tensor's accesses would save one by one (ps), in the present state."""
-    total = 0
-    for access in range(data.tensors[tensor, ACCESS], data.tensors[tensor + 1, ACCESS]):
-        gain = access_gain(data, state, access)
-        if gain > 0:
-            total += gain
-    return float(total)
+#: Random numbers lie in [0, RANDOM).
+RANDOM = (1 << 31) - 1
 
 
-@njit
-def lifetime(data: Data, state: State, tensor: int) -> float:
-    """Time from a tensor's first access to its last (ps of the last replay); at least 1."""
-    first, last = data.tensors[tensor, ACCESS], data.tensors[tensor + 1, ACCESS]
-    return max(1.0, float(state.begins[data.accesses[last - 1, HIGH]] - state.begins[data.accesses[first, LOW]]))
+class Standing:
+    """How a search stands."""
+
+    random: int
+    """State of the random numbers, in [1, RANDOM)."""
+    best: int
+    """Objective of the best plan found."""
+    best_count: int
+    """Its residencies."""
+    saved_count: int
+    """Residencies taken out in this round."""
+    rounds: int
+    accepted: int
+    improved: int
 
 
-@njit
-def densities(data: Data, state: State, by: int) -> Floats:
-    """Sort key of every tensor: its potential over (0) bytes, (1) bytes times lifetime, (2) one, (3) bytes times its root."""
-    tensors = len(data.tensors) - 1
-    keys = np.zeros(tensors, np.float64)
-    for tensor in range(tensors):
-        if data.tensors[tensor, ACCESS] == data.tensors[tensor + 1, ACCESS] or data.tensors[tensor, SIZE] > data.capacity:
-            continue
-        gain = potential(data, state, tensor)
-        if by == 0:
-            keys[tensor] = gain / data.tensors[tensor, SIZE]
-        elif by == 1:
-            keys[tensor] = gain / (float(data.tensors[tensor, SIZE]) * lifetime(data, state, tensor))
-        elif by == 2:
-            keys[tensor] = gain
-        else:
-            keys[tensor] = gain / (float(data.tensors[tensor, SIZE]) * np.sqrt(lifetime(data, state, tensor)))
-    return keys
+class Search(NamedTuple):
+    """What a search keeps besides the state. S slots, N tensors."""
+
+    standing: Sequence[Standing]
+    """[1]"""
+    best: Sequence[SlotRow]
+    """[S]: residencies of the best plan found."""
+    saved: Sequence[SlotRow]
+    """[S]: residencies taken out in this round."""
+    chosen: Ints
+    """[MOST]: tensors of this round."""
+    rank: Floats
+    """[MOST]: those with the highest are put in first."""
+    density: Floats
+    """[N]: what a tensor saves for the memory and time it takes; 0 where it is of no use."""
 
 
-@njit
-def construct(data: Data, state: State, policy: int, thorough: bool, start: int, count: int, order: Ints) -> None:
-    """Insert the tensors ``order[start:start + count]``, each in its best way."""
-    for position in range(start, min(start + count, len(order))):
-        if state.head[order[position]] < 0:
-            insert_best(data, state, order[position], policy, thorough, 0.0, 0)
-
-
-@njit
-def construct_first(data: Data, state: State, start: int, count: int, order: Ints) -> None:
-    """Insert tensors in the manner of production compilers: the first way that saves anything is taken.
-
-    Written fast if it fits and copied out at once where slow memory needs it; else copied in before each use, at the latest
-    time that hides the copy; best fit.
-    """
-    for position in range(start, min(start + count, len(order))):
-        tensor = order[position]
-        if state.head[tensor] >= 0:
-            continue
-        base = state.counts[TOTAL]
-        for mode in (DEFINE | COPY | EAGER, COPY):
-            if insert_tensor(data, state, tensor, mode, BEST_FIT, 0):
-                total = replay(data, state)
-                if total < base:
-                    state.counts[TOTAL] = total
-                    break
-                remove_tensor(data, state, tensor)
-            replay(data, state)
+def new_search(data: Data, state: State, density: Floats, seed: int) -> Search:
+    """A search from the present state."""
+    search = Search(
+        standing=records(Standing, 1),
+        best=records(SlotRow, len(state.slots)),
+        saved=records(SlotRow, len(state.slots)),
+        chosen=np.zeros(MOST, np.int64),
+        rank=np.zeros(MOST, np.float64),
+        density=density,
+    )
+    search.standing[0].random = 1 + (seed * 2654435761 + 88172645463325252) % (RANDOM - 1)
+    note_best(state, search)
+    return search
 
 
 @njit
-def repack(data: Data, state: State) -> bool:
-    """Give every residency a new offset, longest and largest first; False, and nothing changed, where they do not fit so."""
-    placed = state.counts[PLACED]
-    slots = state.order[:placed].copy()
-    old = np.empty(placed, np.int64)
-    keys = np.empty(placed, np.float64)
-    for index in range(placed):
-        slot = slots[index]
-        old[index] = state.slots[slot, OFFSET]
-        keys[index] = -float(data.tensors[state.slots[slot, TENSOR], SIZE]) * (
-            state.slots[slot, END] - state.slots[slot, START]
-        )
-    state.counts[PLACED] = 0
-    for index in np.argsort(keys, kind="mergesort"):
-        slot = slots[index]
-        size = data.tensors[state.slots[slot, TENSOR], SIZE]
-        offset = find_offset(data, state, state.slots[slot, START], state.slots[slot, END], size, FIRST_FIT)
-        if offset < 0:
-            state.counts[PLACED] = 0
-            for again in range(placed):
-                state.slots[slots[again], OFFSET] = old[again]
-                insert_sorted(state, slots[again])
-            return False
-        state.slots[slot, OFFSET] = offset
-        insert_sorted(state, slot)
-    return True
+def note_best(state: State, search: Search) -> None:
+    """Remember the present plan as the best."""
+    standing = search.standing[0]
+    standing.best = state.totals[0].total
+    standing.best_count = 0
+    for position in range(state.totals[0].placed):
+        copy_row(state.slots[state.placed[position].slot], search.best[position])
+        standing.best_count += 1
 
 
 @njit
-def random_below(seed: NDArray[np.uint64], limit: int) -> int:
-    """Random integer in [0, limit) by xorshift64*; the state is part of the search, so that a run can be repeated."""
-    x = seed[0]
-    x ^= x >> np.uint64(12)
-    x ^= x << np.uint64(25)
-    x ^= x >> np.uint64(27)
-    seed[0] = x
-    return int((x * np.uint64(2685821657736338717)) >> np.uint64(33)) % limit
+def restart(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> None:
+    """Bring the state to the plan of these residencies."""
+    while state.totals[0].placed > 0:
+        remove_tensor(data, state, state.slots[state.placed[state.totals[0].placed - 1].slot].tensor)
+    open_rows(data, state, rows, count)
+    replay(data, state)
 
 
-@njit
-def _pick_window(data: Data, state: State, seed: NDArray[np.uint64], chosen: Ints, most: int, width: int) -> int:
-    """Tensors with a residency in, or an unserved access near, a random stretch of the program."""
-    centre = random_below(seed, data.horizon)
+@njit_inner
+def random_below(search: Search, limit: int) -> int:
+    """Random integer in [0, limit), by Lehmer's generator: part of the search, so that a run can be repeated."""
+    standing = search.standing[0]
+    standing.random = standing.random * 48271 % RANDOM
+    return standing.random % limit
+
+
+# ---------------------------------------------------------------------------------------------------------------- ruin
+
+
+@njit_inner
+def _choose(state: State, search: Search, count: int, position: int) -> int:
+    """Choose the tensor at a position of the map of memory; returns how many are chosen then."""
+    search.chosen[count] = state.slots[state.placed[position].slot].tensor
+    return count + 1
+
+
+@njit_once
+def _pick_window(data: Data, state: State, search: Search, most: int, width: int) -> int:
+    """Tensors with a residency in a random stretch of the program."""
+    centre = random_below(search, data.horizon)
     low, high = max(0, centre - width), min(data.horizon, centre + width)
+    placed = state.totals[0].placed
+    offset = random_below(search, max(1, placed))
     count = 0
-    offset = random_below(seed, max(1, state.counts[PLACED]))
-    for index in range(state.counts[PLACED]):
-        slot = state.order[(index + offset) % state.counts[PLACED]]
-        if state.slots[slot, START] < high and state.slots[slot, END] > low and random_below(seed, 4) > 0:
-            if count == most:
-                break
-            chosen[count] = state.slots[slot, TENSOR]
-            count += 1
+    for index in range(placed):
+        position = (index + offset) % placed
+        row = state.placed[position]
+        if row.start < high and row.end > low and count < most and random_below(search, 4) > 0:
+            count = _choose(state, search, count, position)
     return count
 
 
-@njit
-def _pick_band(data: Data, state: State, seed: NDArray[np.uint64], chosen: Ints, most: int) -> int:
+@njit_once
+def _pick_band(state: State, search: Search, most: int) -> int:
     """Tensors whose residencies stand near a random one, in time and in memory."""
-    placed = state.counts[PLACED]
+    placed = state.totals[0].placed
     if placed == 0:
         return 0
-    centre = random_below(seed, placed)
-    middle = state.order[centre]
-    low, high = state.slots[middle, START] - 2, state.slots[middle, END] + 2
+    centre = random_below(search, placed)
+    low, high = state.placed[centre].start - 2, state.placed[centre].end + 2
     count = 0
     for distance in range(placed):
         for side in range(2):
-            index = centre + distance if side else centre - 1 - distance
-            if 0 <= index < placed and count < most:
-                slot = state.order[index]
-                if state.slots[slot, START] < high and state.slots[slot, END] > low:
-                    chosen[count] = state.slots[slot, TENSOR]
-                    count += 1
+            position = centre + distance if side else centre - 1 - distance
+            if 0 <= position < placed and count < most:
+                row = state.placed[position]
+                if row.start < high and row.end > low:
+                    count = _choose(state, search, count, position)
+        if count == most:
+            break
     return count
 
 
-@njit
-def _pick_random(state: State, seed: NDArray[np.uint64], chosen: Ints, most: int) -> int:
+@njit_once
+def _pick_random(state: State, search: Search, most: int) -> int:
     """Tensors anywhere."""
-    placed = state.counts[PLACED]
+    placed = state.totals[0].placed
     count = 0
     for _ in range(min(most, placed)):
-        chosen[count] = state.slots[state.order[random_below(seed, placed)], TENSOR]
-        count += 1
+        count = _choose(state, search, count, random_below(search, placed))
     return count
 
 
-@njit
-def _add_waiting(data: Data, state: State, seed: NDArray[np.uint64], chosen: Ints, count: int, most: int, keys: Floats) -> int:
-    """Append tensors with unserved accesses that overlap in time with the chosen ones."""
+@njit_once
+def _ruin(data: Data, state: State, search: Search) -> int:
+    """Take some tensors out; returns how many tensors are chosen."""
+    most = 2 + random_below(search, 14)
+    kind = random_below(search, 8)
+    if kind < 4:
+        count = _pick_window(data, state, search, most, 1 + random_below(search, 1 + min(data.horizon, 40)))
+    elif kind < 7:
+        count = _pick_band(state, search, most)
+    else:
+        count = _pick_random(state, search, min(most, 4))
+    standing = search.standing[0]
+    standing.saved_count = 0
+    for position in range(count):
+        index = state.first_slot[search.chosen[position]]
+        while index >= 0:
+            copy_row(state.slots[index], search.saved[standing.saved_count])
+            standing.saved_count += 1
+            index = state.slots[index].next
+        remove_tensor(data, state, search.chosen[position])
+    return count
+
+
+# ------------------------------------------------------------------------------------------------------------ recreate
+
+
+@njit_once
+def _add_waiting(data: Data, state: State, search: Search, count: int, most: int) -> int:
+    """Choose tensors in slow memory that overlap in time with the chosen ones, too; returns how many are chosen then."""
     low, high = data.horizon, 0
-    for index in range(count):
-        tensor = chosen[index]
-        low = min(low, data.accesses[data.tensors[tensor, ACCESS], LOW])
-        high = max(high, data.accesses[data.tensors[tensor + 1, ACCESS] - 1, HIGH])
+    for position in range(count):
+        tensor = search.chosen[position]
+        low = min(low, data.accesses[data.tensors[tensor].first_access].low)
+        high = max(high, data.accesses[data.tensors[tensor + 1].first_access - 1].high)
     if count == 0:
         low, high = 0, data.horizon
-    tensors = len(data.tensors) - 1
-    begin = random_below(seed, tensors)
-    added = 0
+    tensors = len(search.density)
+    begin = random_below(search, tensors)
+    end = min(MOST, count + most)
     for index in range(tensors):
         tensor = (begin + index) % tensors
-        first, last = data.tensors[tensor, ACCESS], data.tensors[tensor + 1, ACCESS]
-        if keys[tensor] <= 0.0 or first == last or state.head[tensor] >= 0:
-            continue
-        if data.accesses[first, LOW] < high and data.accesses[last - 1, HIGH] > low:
-            chosen[count + added] = tensor
-            added += 1
-            if added == most:
-                break
-    return count + added
+        if count < end and search.density[tensor] > 0.0 and state.first_slot[tensor] < 0:
+            first, last = data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access
+            if data.accesses[first].low < high and data.accesses[last - 1].high > low:
+                search.chosen[count] = tensor
+                count += 1
+    return count
+
+
+@njit_once
+def _shuffle(search: Search, count: int) -> None:
+    """Sort the chosen tensors by density times noise, densest first."""
+    spread = 1 + random_below(search, 3)
+    for position in range(count):
+        tensor = search.chosen[position]
+        rank = search.density[tensor]
+        for _ in range(spread):
+            rank *= 0.25 + random_below(search, 1024) / 512.0
+        at = position
+        while at > 0 and search.rank[at - 1] < rank:
+            search.rank[at] = search.rank[at - 1]
+            search.chosen[at] = search.chosen[at - 1]
+            at -= 1
+        search.rank[at] = rank
+        search.chosen[at] = tensor
+
+
+@njit_once
+def _recreate(data: Data, state: State, search: Search, count: int) -> None:
+    """Put the chosen tensors in."""
+    _shuffle(search, count)
+    policy = random_below(search, 4)
+    policy = FIRST_FIT if policy == 0 else HIGH_FIT if policy == 1 else BEST_FIT
+    thorough = random_below(search, 4) == 0
+    skip = 1 if random_below(search, 8) == 0 else 0
+    for position in range(count):
+        if state.first_slot[search.chosen[position]] < 0:
+            insert_best(data, state, search.chosen[position], policy, thorough, 0.0, skip)
 
 
 @njit
-def ruin_and_recreate(data: Data, state: State, seed: NDArray[np.uint64], keys: Floats) -> None:
-    """One round: take some tensors out and put them, and others that wait, back in a random order. May end worse."""
-    chosen = np.empty(64, np.int64)
-    most = 2 + random_below(seed, 14)
-    kind = random_below(seed, 8)
-    if kind < 4:
-        width = 1 + random_below(seed, 1 + min(data.horizon, 40))
-        count = _pick_window(data, state, seed, chosen, most, width)
-    elif kind < 7:
-        count = _pick_band(data, state, seed, chosen, most)
-    else:
-        count = _pick_random(state, seed, chosen, min(most, 4))
-    for index in range(count):
-        remove_tensor(data, state, chosen[index])
-    state.counts[TOTAL] = replay(data, state)
-    count = _add_waiting(data, state, seed, chosen, count, 2 + random_below(seed, 12), keys)
-    order_keys = np.empty(count, np.float64)
-    spread = 1 + random_below(seed, 3)
-    for index in range(count):
-        noise = 1.0
-        for _ in range(spread):
-            noise *= 0.25 + random_below(seed, 1024) / 512.0
-        order_keys[index] = -keys[chosen[index]] * noise
-    policy = (FIRST_FIT, BEST_FIT, BEST_FIT, HIGH_FIT)[random_below(seed, 4)]
-    thorough = random_below(seed, 4) == 0
-    skip = 1 if random_below(seed, 8) == 0 else 0
-    for index in np.argsort(order_keys, kind="mergesort"):
-        tensor = chosen[index]
-        if state.head[tensor] < 0:
-            insert_best(data, state, tensor, policy, thorough, 0.0, skip)
+def ruin_and_recreate(data: Data, state: State, search: Search, rounds: int, allowed: float) -> None:
+    """Rounds of the search; a round may make the plan worse by ``allowed`` (ps) times the cube of a random number."""
+    standing, totals = search.standing[0], state.totals[0]
+    for _ in range(rounds):
+        before = totals.total
+        count = _ruin(data, state, search)
+        replay(data, state)
+        count = _add_waiting(data, state, search, count, 2 + random_below(search, 12))
+        _recreate(data, state, search, count)
+        standing.rounds += 1
+        if totals.total < standing.best:
+            note_best(state, search)
+            standing.improved += 1
+        elif totals.total > before + allowed * (random_below(search, RANDOM) / RANDOM) ** 3:
+            for position in range(count):
+                remove_tensor(data, state, search.chosen[position])
+            open_rows(data, state, search.saved, standing.saved_count)
+            replay(data, state)
+            continue
+        standing.accepted += 1

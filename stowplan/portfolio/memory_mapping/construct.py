@@ -1,0 +1,87 @@
+"""What the constructive heuristics are made of, compiled."""
+
+from __future__ import annotations
+
+from numpy import float64
+from numpy.typing import NDArray
+
+from stowplan.portfolio.compiled import njit, njit_once
+from stowplan.portfolio.memory_mapping.arrays import Data, Ints
+from stowplan.portfolio.memory_mapping.engine import (
+    BEST_FIT,
+    FIRST_FIT,
+    State,
+    access_gain,
+    find_offset,
+    place,
+    remove_tensor,
+)
+from stowplan.portfolio.memory_mapping.insert import COPY, DEFINE, EAGER, insert_best, insert_tensor
+from stowplan.portfolio.memory_mapping.timeline import replay
+
+Floats = NDArray[float64]
+
+
+@njit
+def measure(data: Data, state: State, gains: Floats, lifetimes: Floats) -> None:
+    """Fill two columns of [N]: what each tensor's accesses would save one by one, and the time from its first to its last (ps).
+
+    Both are of the present state, in which the tensors have no residencies. The gain is 0 for a tensor that can have none.
+    """
+    for tensor in range(len(gains)):
+        first, last = data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access
+        lifetimes[tensor] = 1.0
+        if first == last or data.tensors[tensor].bytes > data.capacity:
+            continue
+        for access in range(first, last):
+            gains[tensor] += max(0, access_gain(data, state, access))
+        begin = state.moments[data.accesses[first].low].began
+        lifetimes[tensor] = max(1.0, float(state.moments[data.accesses[last - 1].high].began - begin))
+
+
+@njit
+def construct(data: Data, state: State, order: Ints, start: int, count: int, best: bool) -> None:
+    """Insert the tensors ``order[start:start + count]``: each in its best way, or in the manner of production compilers."""
+    for position in range(start, min(start + count, len(order))):
+        if state.first_slot[order[position]] < 0:
+            if best:
+                insert_best(data, state, order[position], BEST_FIT, False, 0.0, 0)
+            else:
+                _insert_first(data, state, order[position])
+
+
+@njit_once
+def _insert_first(data: Data, state: State, tensor: int) -> None:
+    """Insert a tensor in the first way that saves anything.
+
+    Written fast if it fits and copied out at once where slow memory needs it; else copied in before each use, at the latest
+    time that hides the copy; best fit.
+    """
+    base = state.totals[0].total
+    for mode in (DEFINE | COPY | EAGER, COPY):
+        if insert_tensor(data, state, tensor, mode, BEST_FIT, 0):
+            if replay(data, state) < base:
+                return
+            remove_tensor(data, state, tensor)
+    replay(data, state)
+
+
+@njit
+def repack(data: Data, state: State, order: Ints) -> bool:
+    """Give every residency a new offset, first fit, slots in this order; False, and nothing changed, where it cannot be."""
+    totals = state.totals[0]
+    old = order.copy()
+    for position in range(len(order)):
+        old[position] = state.slots[order[position]].offset
+    totals.placed = 0
+    for position in range(len(order)):
+        slot = state.slots[order[position]]
+        slot.offset = find_offset(data, state, slot.start, slot.end, data.tensors[slot.tensor].bytes, FIRST_FIT)
+        if slot.offset < 0:
+            totals.placed = 0
+            for again in range(len(order)):
+                state.slots[order[again]].offset = old[again]
+                place(data, state, order[again])
+            return False
+        place(data, state, order[position])
+    return True

@@ -1,0 +1,177 @@
+"""When things happen in a partial plan, compiled: the copy queue is played, from the first change on.
+
+The rules are in ``docs/memory-mapping.md``, "Copy engine". Where stalls are forbidden the queue is played with floor
+latencies, and a plan that stalls costs :data:`~stowplan.portfolio.memory_mapping.engine.NEVER`.
+
+Replaying everything after each change would take most of the time of a search. At a boundary where all channels are idle,
+nothing that came before matters but the moment. So a replay begins at the last such boundary before the first change, and
+once it comes, past a change, to a boundary that was idle before and is so again, the old timeline holds to the next change,
+moved by a constant. Copies keep their times relative to the boundary at which they are queued, so that only the
+boundaries move.
+"""
+
+from __future__ import annotations
+
+from stowplan.portfolio.compiled import njit_inner, njit_once
+from stowplan.portfolio.memory_mapping.arrays import Data
+from stowplan.portfolio.memory_mapping.engine import NEVER, State
+
+
+@njit_inner
+def step_time(data: Data, state: State, step: int) -> int:
+    """How long a step lasts when the queue is played (ps)."""
+    return state.moments[step].duration if data.stalls_allowed else data.steps[step].floor
+
+
+@njit_inner
+def replay(data: Data, state: State) -> int:
+    """Bring the timeline up to date; returns the objective, or NEVER for a forbidden stall."""
+    totals = state.totals[0]
+    boundary = totals.dirty_from
+    totals.reach = -1
+    while boundary <= data.horizon:
+        boundary = _play(data, state, boundary)
+        while boundary <= data.horizon and not state.moments[boundary].dirty:
+            if totals.shift == 0 and boundary > max(totals.dirty_to, totals.reach):
+                boundary = data.horizon
+            else:
+                state.moments[boundary].began += totals.shift
+                state.moments[boundary].due = 0
+            boundary += 1
+    totals.dirty_from = data.horizon + 1
+    totals.dirty_to = -1
+    if data.stalls_allowed:
+        totals.total = state.moments[data.horizon].began
+    else:
+        totals.total = totals.latency if totals.stalled == 0 else NEVER
+    return totals.total
+
+
+@njit_once
+def _play(data: Data, state: State, changed: int) -> int:
+    """Play past a dirty boundary until the old timeline holds again; returns the boundary from which it does."""
+    totals = state.totals[0]
+    boundary = changed
+    while not state.moments[boundary].idle:
+        boundary -= 1
+    now = 0
+    if boundary > 0:
+        now = state.moments[boundary - 1].began + step_time(data, state, boundary - 1)
+    for channel in range(data.channels):
+        state.free_at[channel] = now
+    settled = False
+    while boundary <= data.horizon and not settled:
+        moment = state.moments[boundary]
+        idle = 1
+        for channel in range(data.channels):
+            if state.free_at[channel] > now:
+                idle = 0
+        settled = idle == 1 and moment.idle == 1 and moment.dirty == 0 and boundary > changed
+        moment.idle = idle
+        arrived = now
+        now = max(now, moment.due)
+        _serve(data, state, boundary, now)
+        if moment.due > now:
+            # Copies queued and waited for at once: their times count from when the waiting is over.
+            copy = moment.head
+            while copy >= 0:
+                row = state.copies[copy]
+                row.begin -= moment.due - now
+                row.end -= moment.due - now
+                copy = row.after
+            now = moment.due
+        totals.stalled += now - arrived - moment.stalled
+        totals.shift = now - moment.began
+        moment.stalled = now - arrived
+        moment.began = now
+        moment.due = 0
+        moment.dirty = 0
+        if boundary < data.horizon:
+            now += step_time(data, state, boundary)
+        boundary += 1
+    return boundary
+
+
+@njit_once
+def _serve(data: Data, state: State, boundary: int, now: int) -> None:
+    """Serve the copies queued at a boundary."""
+    copy = state.moments[boundary].head
+    while copy >= 0:
+        row = state.copies[copy]
+        channel = 0
+        for other in range(1, data.channels):
+            if state.free_at[other] < state.free_at[channel]:
+                channel = other
+        begin = max(now, state.free_at[channel])
+        end = begin + row.length
+        state.free_at[channel] = end
+        row.begin = begin - now
+        row.end = end - now
+        waiting = state.moments[row.due]
+        waiting.due = max(waiting.due, end)
+        state.totals[0].reach = max(state.totals[0].reach, row.due)
+        copy = row.after
+
+
+@njit_inner
+def first_at(data: Data, state: State, moment: int) -> int:
+    """First boundary that begins at a moment of the last replay or later; T + 1 where there is none."""
+    low, high = 0, data.horizon + 1
+    while low < high:
+        middle = (low + high) >> 1
+        if state.moments[middle].began < moment:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit_once
+def latest_gap(state: State, valid: int, low: int, length: int, skip: int) -> int:
+    """Latest begin (ps) of an idle stretch of the channel between two boundaries; -1 where there is none.
+
+    ``skip`` leaves out that many stretches that would do, to try earlier ones.
+    """
+    earliest = state.moments[valid].began
+    end = state.moments[low].began
+    boundary = low - 1
+    while boundary >= 0:
+        moment = state.moments[boundary]
+        copy = moment.tail
+        while copy >= 0:
+            row = state.copies[copy]
+            floor = max(earliest, moment.began + row.end)
+            if end - floor >= length:
+                if skip == 0:
+                    return end - length
+                skip -= 1
+            end = min(end, moment.began + row.begin)
+            if end - earliest < length:
+                return -1
+            copy = row.before
+        if boundary <= valid and moment.idle:
+            break
+        boundary -= 1
+    return end - length if end - earliest >= length and skip == 0 else -1
+
+
+@njit_once
+def earliest_gap(data: Data, state: State, written: int, length: int) -> int:
+    """Earliest begin (ps), not before a boundary, of an idle stretch of the channel; there always is one."""
+    begin = state.moments[written].began
+    boundary = written
+    while not state.moments[boundary].idle:
+        boundary -= 1
+    while boundary <= data.horizon:
+        moment = state.moments[boundary]
+        copy = moment.head
+        if copy < 0 and moment.began >= begin + length:
+            break
+        while copy >= 0:
+            row = state.copies[copy]
+            if moment.began + row.begin - begin >= length:
+                return begin
+            begin = max(begin, moment.began + row.end)
+            copy = row.after
+        boundary += 1
+    return begin

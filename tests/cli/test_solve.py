@@ -1,0 +1,205 @@
+"""``stowplan solve``: files, streams, exit codes, limits."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import stowplan
+from stowplan.portfolio.read import read_plan
+from tests.cli.conftest import ALEXNET, BRIEF, EXAMPLES, Cli, Solved, error_line
+
+#: What stands in a result, and so in its JSON.
+FIELDS = {
+    "plan", "objective", "bound", "gap", "status", "stop_reason", "verified", "baseline", "speedup", "history", "provenance",
+}  # fmt: skip
+IN_PROVENANCE = {"candidate", "seed", "versions", "target", "cost_model", "checkpoint"}
+
+TEACHING = ("--target", "teaching")
+
+
+def test_json(cli: Cli, tmp_path: Path) -> None:
+    output = tmp_path / "plan.json"
+    outcome = cli("solve", ALEXNET, *TEACHING, *BRIEF, "--seed", 7, "-o", output, "--json")
+    result = json.loads(outcome.out)
+    assert outcome.code == 0
+    assert result.keys() >= FIELDS
+    assert result["provenance"].keys() >= IN_PROVENANCE
+    assert result["plan"] == str(output)
+    assert (result["status"], result["verified"], result["provenance"]["seed"]) == ("feasible", True, 7)
+    assert result["history"][-1].keys() == {"seconds", "source", "objective", "bound"}
+    plan = read_plan(output)
+    assert plan.objective_ps == result["objective"] >= result["bound"] > 0
+    assert result["gap"] == pytest.approx(1 - result["bound"] / result["objective"])
+    assert cli("verify", ALEXNET, output).code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_json_without_a_plan_file(cli: Cli) -> None:
+    outcome = cli("solve", ALEXNET, *TEACHING, *BRIEF, "--json", "-q")
+    assert json.loads(outcome.out)["plan"] is None
+    assert outcome.err == ""
+
+
+def test_text(cli: Cli) -> None:
+    outcome = cli("solve", ALEXNET, *TEACHING, *BRIEF)
+    assert outcome.code == 0
+    lines = outcome.out.splitlines()
+    assert lines[0] == "alexnet_inf_b1/jit__lambda on teaching (roofline)"
+    assert [line.split()[0] for line in lines[1:4]] == ["objective", "bound", "status"]
+    # Progress goes to standard error, and nowhere where it is not wanted.
+    assert "gap" in outcome.err
+    assert all(line.startswith("[") for line in outcome.err.splitlines())
+    quiet = cli("solve", ALEXNET, *TEACHING, *BRIEF, "--quiet")
+    assert quiet.err == ""
+    assert quiet.out.splitlines()[0] == lines[0]
+
+
+def test_a_converted_problem_is_the_same_problem(cli: Cli, solved: Solved, tmp_path: Path) -> None:
+    problem, again = tmp_path / "problem.json", tmp_path / "again.json"
+    outcome = cli("convert", ALEXNET, *TEACHING, "-o", problem)
+    assert outcome == (0, "", f"{problem}: 20 steps, 38 tensors, 59 uses\n")
+    assert problem.read_bytes() == solved.problem_file.read_bytes()
+    assert cli("convert", problem, "-o", again).code == 0
+    assert again.read_bytes() == problem.read_bytes()
+    digests = set()
+    for arguments in ((ALEXNET, *TEACHING), (problem,)):
+        result = json.loads(cli("solve", *arguments, *BRIEF, "-q", "--json").out)
+        digests.add(result["provenance"]["problem_digest"])
+    assert digests == {solved.problem.digest}
+    assert cli("verify", problem, solved.plan_file).code == 0
+
+
+def test_capacity(cli: Cli, solved: Solved, tmp_path: Path) -> None:
+    """More memory never costs time, on a program or on a problem file; far too little leaves everything slow."""
+    objectives = []
+    for capacity in (1, 2**19, 2**20, 10**19):
+        arguments = ("--candidates", "exact", "--time-limit", 20, "--capacity", capacity, "-q", "--json")
+        result = json.loads(cli("solve", solved.problem_file, *arguments).out)
+        assert result["details"]["capacity"] == capacity
+        assert result["status"] == "optimal"
+        objectives.append(result["objective"])
+    assert objectives == sorted(objectives, reverse=True)
+    assert objectives[0] == solved.problem.all_slow_ps
+    assert objectives[2] == solved.plan.objective_ps
+    other = stowplan.read(ALEXNET, "teaching", capacity=2**19)
+    assert other == stowplan.read(solved.problem_file, capacity=2**19)
+    assert other.digest != solved.problem.digest
+
+
+def test_deterministic_runs_give_the_same_bytes(cli: Cli, tmp_path: Path) -> None:
+    options = ("--candidates", "exact", "--time-limit", "4", "--deterministic", "-q")
+    written = []
+    for name in ("one", "two"):
+        assert cli("solve", ALEXNET, *TEACHING, *options, "-o", tmp_path / name).code == 0
+        written.append((tmp_path / name).read_bytes())
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("limit", ["inf", "1e300"])
+def test_no_limit_to_speak_of(cli: Cli, solved: Solved, limit: str) -> None:
+    """A limit that JSON has no number for; the run ends with its proof."""
+    outcome = cli("solve", solved.problem_file, "--candidates", "exact", "--time-limit", limit, "-q", "--json")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    result = json.loads(outcome.out, parse_constant=refuse)
+    assert (outcome.code, result["status"]) == (0, "optimal")
+
+
+def test_the_limit_holds_with_reading(cli: Cli) -> None:
+    began = time.monotonic()
+    assert cli("solve", EXAMPLES / "resnet50_inf_b1.hlo.txt.gz", "--target", "tpu-v4", *BRIEF).code == 0
+    # Wide for a busy machine; the limit itself is 0.3 s.
+    assert time.monotonic() - began < 10
+
+
+def test_gap_stops(cli: Cli, solved: Solved) -> None:
+    outcome = cli("solve", solved.problem_file, "--candidates", "exact", "--gap", "0.9", "-q", "--json")
+    result = json.loads(outcome.out)
+    assert result["stop_reason"] == "gap_reached"
+    assert 0 < result["gap"] <= 0.9
+
+
+def test_exit_codes_of_packing(cli: Cli, tmp_path: Path) -> None:
+    buffers = tmp_path / "three.csv"
+    buffers.write_text("id,lower,upper,size\na,0,4,3\nb,2,6,4\nc,4,8,3\n")
+    plan = tmp_path / "plan.csv"
+    for options, code, status in ((("--capacity", 7), 0, "optimal"), ((), 0, "optimal"), (("--capacity", 6), 1, "infeasible")):
+        outcome = cli("solve", buffers, *options, "--candidates", "exact", "--time-limit", 20, "-q", "--json", "-o", plan)
+        result = json.loads(outcome.out)
+        assert (outcome.code, result["status"], result["unit"]) == (code, status, "bytes")
+        assert (result["plan"], result["objective"]) == ((str(plan), 7) if code == 0 else (None, None))
+        assert plan.exists() == (code == 0)
+        plan.unlink(missing_ok=True)
+    assert cli("convert", buffers, "-o", tmp_path / "problem.json").err.endswith("problem.json: 3 buffers\n")
+    assert cli("solve", tmp_path / "problem.json", "-o", tmp_path / "plan.json", "-q").code == 0
+    assert cli("verify", tmp_path / "problem.json", tmp_path / "plan.json").out == "valid: 7 bytes (7 bytes)\n"
+    for option in (("--target", "teaching"), ("--stalls", "allowed"), ("--cost-model", "roofline")):
+        for source in (buffers, tmp_path / "problem.json"):
+            assert str(source) in error_line(cli("solve", source, *option))
+    assert "show knows plans of compiled programs" in error_line(cli("show", tmp_path / "plan.json", buffers))
+
+
+def test_no_plan_within_the_limit(cli: Cli, tmp_path: Path) -> None:
+    """Buffers with fixed offsets leave no plan that costs nothing, and the limit is over before anything runs."""
+    buffers = tmp_path / "fixed.csv"
+    rows = "".join(f"b{number},{number % 7},{number % 7 + 9},{number + 1},\n" for number in range(60))
+    buffers.write_text(f"id,lower,upper,size,offset\n{rows}z,0,20,1,5\n")
+    output = tmp_path / "plan.json"
+    outcome = cli("solve", buffers, "--candidates", "cpsat", "--time-limit", "0.01", "-q", "--json", "-o", output)
+    result = json.loads(outcome.out)
+    assert (outcome.code, result["status"], result["stop_reason"]) == (3, "no_plan", "time_limit")
+    assert result["bound"] > 0
+    assert not output.exists()
+
+
+def test_names_that_are_not_utf8(cli: Cli, tmp_path: Path) -> None:
+    source, output = (Path(os.fsdecode(os.fsencode(tmp_path) + name)) for name in (b"/caf\xe9.hlo.txt.gz", b"/plan\xff.json"))
+    try:
+        source.write_bytes(ALEXNET.read_bytes())
+    except OSError:
+        pytest.skip("this file system takes only UTF-8 names")
+    outcome = cli("solve", source, *TEACHING, *BRIEF, "-o", output, "--json")
+    result = json.loads(outcome.out)
+    assert (outcome.code, result["plan"]) == (0, f"{tmp_path}/plan\\xff.json")
+    assert result["provenance"]["program"] == "caf\\xe9/jit__lambda"
+    assert cli("verify", source, output).code == 0
+    assert cli("show", output, source).code == 0
+    assert cli("convert", source, *TEACHING, "-o", output).code == 0
+    assert cli("convert", output, "-o", tmp_path / "again.json").code == 0
+    output.unlink()
+    assert "cannot read: No such file" in error_line(cli("verify", source, output))
+
+
+def test_report_and_picture(cli: Cli, solved: Solved, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    report, png = tmp_path / "report.html", tmp_path / "plan.png"
+    assert cli("solve", solved.problem_file, *BRIEF, "--report", report, "--png", png, "-q").code == 0
+    assert "alexnet_inf_b1" in report.read_text()
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("command", ["", "solve", "verify", "convert", "batch", "compare", "show", "targets"])
+def test_help(cli: Cli, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    outcome = cli(*command.split(), "--help")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith(f"Usage: {' '.join(('stowplan', *command.split()))} [OPTIONS]")
+    assert all(len(line) < 80 for line in outcome.out.splitlines())
+    # Names for people, every option explained, nothing cut short.
+    for ugly in ("{", "<", "...\n", "None"):
+        assert ugly not in outcome.out.replace("[ARGS]...\n", "").replace("SUITE...\n", "")
+    assert cli(*command.split(), "-h").out == outcome.out
+
+
+def test_version_and_no_command(cli: Cli) -> None:
+    assert cli("--version").out == f"stowplan {stowplan.__version__}\n"
+    bare = cli()
+    assert (bare.code, bare.out) == (2, "")
+    assert bare.err.startswith("Usage: stowplan [OPTIONS] COMMAND")

@@ -1,0 +1,152 @@
+"""Streams that are closed, full or left by their reader; Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stowplan.portfolio.read import read_plan
+from tests.cli.conftest import ALEXNET, BRIEF, EXAMPLES, Cli, Solved, run_process
+
+COMMAND = f"'{sys.executable}' -c 'from stowplan.cli import main; main()'"
+
+
+@contextlib.contextmanager
+def pipe_without_reader() -> Iterator[int]:
+    """What is left of ``| head`` once it has seen enough."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+def in_shell(arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["sh", "-c", f"{COMMAND} {arguments}"], text=True, timeout=100, check=False, capture_output=True)
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("targets",), ("solve", "--help")])
+def test_output_nobody_reads(arguments: tuple[str, ...]) -> None:
+    with pipe_without_reader() as writing:
+        done = run_process(*arguments, stdout=writing, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_exit_codes_outlive_the_reader(solved: Solved, tmp_path: Path) -> None:
+    spoilt = tmp_path / "spoilt.json"
+    spoilt.write_text(json.dumps({**json.loads(solved.plan_file.read_text()), "objective_ps": 1}))
+    with pipe_without_reader() as writing:
+        done = run_process("verify", solved.problem_file, spoilt, stdout=writing, stderr=subprocess.PIPE)
+    assert done.returncode == 4
+    assert "wrong_objective" in done.stderr
+
+
+def test_solving_for_nobody(solved: Solved, tmp_path: Path) -> None:
+    """Both readers gone: the plan is written all the same."""
+    output = tmp_path / "plan.json"
+    with pipe_without_reader() as writing:
+        done = run_process("solve", solved.problem_file, *BRIEF, "-o", output, stdout=writing, stderr=writing)
+    assert done.returncode == 0
+    assert read_plan(output).problem == solved.problem.digest
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(solved: Solved, tmp_path: Path, closed: str) -> None:
+    output = tmp_path / "plan.json"
+    done = in_shell(f"solve '{solved.problem_file}' {' '.join(BRIEF)} -o '{output}' {closed}")
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert read_plan(output).problem == solved.problem.digest
+    assert ("objective" in done.stdout) == (">&-" not in closed.replace("2>&-", ""))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [("targets",), ("solve", ALEXNET, "--target", "teaching", *BRIEF, "--json", "-q")])
+def test_a_full_output(arguments: tuple[object, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        done = run_process(*arguments, stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (2, "stowplan: standard output: cannot write: No space left on device\n")
+
+
+def test_an_encoding_without_our_signs(solved: Solved) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = run_process("show", solved.plan_file, solved.problem_file, env=environment, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
+
+
+def children(pid: int) -> list[int]:
+    """Processes a process has started."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += [int(child) for child in (task / "children").read_text().split()]
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_ctrl_c_gives_the_best_plan_so_far(cli: Cli, tmp_path: Path) -> None:
+    source, output = EXAMPLES / "alexnet_train_b32.hlo.txt.gz", tmp_path / "plan.json"
+    arguments = ("solve", source, "--target", "tpu-v4", "--candidates", "exact", "--time-limit", "90", "-o", output, "--json")
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from stowplan.cli import main; main()", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "all_slow" in line:
+            break
+    workers: list[int] = []
+    while not workers:
+        workers = children(process.pid)
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "stowplan: interrupted"
+    assert "Traceback" not in err
+    result = json.loads(out)
+    assert (result["stop_reason"], result["verified"]) == ("cancelled", True)
+    assert cli("verify", source, output).code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+    for _ in range(200):
+        if not any(map(is_running, workers)):
+            break
+        time.sleep(0.05)
+    assert not any(map(is_running, workers))
+
+
+def test_ctrl_c_at_any_moment(tmp_path: Path) -> None:
+    """From the first import of ours on, Ctrl-C ends in one line."""
+    code = (
+        "import signal, threading; from stowplan.cli import main; "
+        "threading.Timer({}, signal.raise_signal, (2,)).start(); main()"
+    )
+    for wait in (0.0, 0.05, 0.15, 0.4):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(wait), "solve", str(EXAMPLES / "gpt_decode_loop_b8.hlo.txt.gz"),
+             "--target", "tpu-v4", "--candidates", "exact", "--time-limit", "60", "-o", str(tmp_path / "plan.json")],
+            capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+        assert done.returncode == 130, done.stderr
+        assert done.stderr.splitlines()[-1] == "stowplan: interrupted"
+        assert not re.search("Traceback", done.stderr), done.stderr
+        assert {path.name for path in tmp_path.iterdir()} <= {"plan.json"}

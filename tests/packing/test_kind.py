@@ -1,0 +1,71 @@
+"""Packing end to end: read, solve, save, read again; the contract of its results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import stowplan
+from stowplan.errors import UsageError
+from stowplan.models.packing import plan as plans
+from stowplan.models.packing.csv_files import read_plan
+from stowplan.models.packing.verify import verify
+
+FIVE = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n"
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> Path:
+    path = tmp_path / "five.csv"
+    path.write_text(FIVE)
+    return path
+
+
+def test_least_height_from_file_to_files(five: Path, tmp_path: Path) -> None:
+    problem = stowplan.read(five)
+    result = stowplan.solve(problem, time_limit=20)
+    assert (result.kind, result.unit, result.status, result.objective, result.bound) == ("packing", "bytes", "optimal", 12, 12)
+    assert "12 bytes" in result.summary()
+    assert result.baselines["stack"] == 20
+    result.plan.save(tmp_path / "plan.json")
+    assert plans.load(tmp_path / "plan.json") == result.plan
+    result.plan.save(tmp_path / "plan.csv")
+    assert verify(problem, read_plan(tmp_path / "plan.csv", problem)).ok
+    # Read as a problem, the offsets of a plan are fixed.
+    again = stowplan.solve(stowplan.read(tmp_path / "plan.csv"), time_limit=20)
+    assert again.plan.offsets == result.plan.offsets
+
+
+def test_a_capacity_that_is_too_small_is_explained(five: Path) -> None:
+    result = stowplan.solve(stowplan.read(five, capacity=11), time_limit=20)
+    assert (result.status, result.objective, result.plan) == ("infeasible", None, None)
+    assert result.details["overload"]["load"] == 12
+    assert "more than the capacity of 11" in result.summary()
+
+
+def test_deterministic_runs_agree(five: Path) -> None:
+    problem = stowplan.read(five, capacity=12)
+    first, second = (
+        stowplan.solve(problem, time_limit=20, deterministic=True, candidates="search,canonical") for _ in range(2)
+    )
+    assert first.objective == 12
+    assert first.plan == second.plan
+
+
+def test_nothing_to_pack(tmp_path: Path) -> None:
+    path = tmp_path / "empty.csv"
+    path.write_text("id,lower,upper,size\n")
+    result = stowplan.solve(stowplan.read(path), time_limit=20)
+    assert (result.status, result.objective, result.plan.offsets) == ("optimal", 0, ())
+
+
+def test_no_target_for_buffers(five: Path) -> None:
+    with pytest.raises(UsageError, match="no target"):
+        stowplan.read(five, target="tpu-v4")
+
+
+def test_a_hard_instance(shared: Path) -> None:
+    problem = stowplan.read(shared / "dsa" / "minimalloc" / "E.1048576.csv", capacity=1 << 20)
+    result = stowplan.solve(problem, time_limit=60, candidates="canonical", seed=0)
+    assert (result.status, result.objective) == ("optimal", 1 << 20)
