@@ -1,0 +1,193 @@
+"""The instance of tier placement: layers in the order they run, and memories of unlike speed. See docs/tier-placement.md."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from stowplan import files
+from stowplan.errors import InputError
+
+FORMAT = "stowplan.tier_placement.problem"
+VERSION = 1
+
+#: Bytes, offsets and picoseconds stay below this, sums over the whole network included, so that sums of two fit in 64 bits.
+LIMIT = 1 << 61
+
+_PS_PER_SECOND = 10**12
+
+
+class Tier(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A memory, or a level of the memory hierarchy."""
+
+    name: str
+    capacity: int
+    """Bytes."""
+    bandwidth: int
+    """Bytes a second, for reads and writes alike."""
+    alignment: int = 1
+    """Bytes; offsets are multiples of it where tiers are address spaces."""
+
+    def move_ps(self, size: int) -> int:
+        """Time to read or write ``size`` bytes, to the nearest picosecond (halves up)."""
+        return (2 * size * _PS_PER_SECOND + self.bandwidth) // (2 * self.bandwidth)
+
+
+class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One operation of the network: reads its weights and the outputs of layers before it, writes its output."""
+
+    name: str
+    op: str = ""
+    """Kind of operation, for people."""
+    inputs: tuple[int, ...] = ()
+    """Numbers of the layers whose outputs it reads: ascending, each once, each less than its own."""
+    output_bytes: int
+    """Size of the output activation."""
+    weight_bytes: int = 0
+    """Size of the weights; 0 where it has none."""
+    weight_read_bytes: int | None = None
+    """Bytes of the weights that one inference reads, where that is not all: an embedding gathers a few rows of its table."""
+    external_bytes: int = 0
+    """Bytes of network inputs that it reads. They stand in the first tier and take no room of the plan's."""
+    compute_ps: int = 0
+    """Time to compute it, were memory infinitely fast."""
+    overhead_ps: int = 0
+    """Fixed time on top of the longer of computing and moving bytes."""
+
+    @property
+    def weights_read(self) -> int:
+        """Bytes of the weights that one inference reads."""
+        return self.weight_bytes if self.weight_read_bytes is None else self.weight_read_bytes
+
+
+class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+    """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
+
+    tiers: tuple[Tier, ...]
+    """Slowest first; a tier is known by its number."""
+    layers: tuple[Layer, ...]
+    """In the order they run, one a step; a layer is known by its number, which is its step too."""
+    address_spaces: bool = False
+    """Whether every tier is an address space, with an offset for every tensor; otherwise only bytes are counted."""
+    features: tuple[tuple[int, ...], ...] = ()
+    """Node features for learned policies, a row for each layer; nothing of the rules depends on them."""
+    name: str = ""
+    """Name of the network."""
+    target: str = ""
+    """Name of the target."""
+    cost_model: str = ""
+    """What the times were made with, for example ``roofline int8``."""
+    format: str = FORMAT
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        _check_tiers(self.tiers)
+        _check_layers(self.layers)
+        if self.features and len(self.features) != len(self.layers):
+            message = f"found {len(self.features)} rows, expected none or one for each of the {len(self.layers)} layers"
+            raise InputError(message, place="features")
+        for number, row in enumerate(self.features):
+            if len(row) != len(self.features[0]):
+                message = f"found {len(row)} features, expected {len(self.features[0])} as in the first row"
+                raise InputError(message, place=f"features[{number}]")
+        worst = sum(
+            max(layer.compute_ps, self.tiers[0].move_ps(bytes_moved(layer, self.layers)) + 3 + len(layer.inputs))
+            + layer.overhead_ps
+            for layer in self.layers
+        )
+        total = sum(layer.weight_bytes + layer.output_bytes for layer in self.layers)
+        total += 2 * sum(tier.alignment for tier in self.tiers) * len(self.layers)
+        for what, amount in ((f"a latency of {worst} ps in the slowest tier", worst), (f"{total} bytes in all", total)):
+            if amount >= LIMIT:
+                raise InputError(f"found {what}, expected less than {LIMIT}", place="layers")
+
+    @cached_property
+    def last_use(self) -> tuple[int, ...]:
+        """Step of the last layer that reads each layer's output: its own where no layer does."""
+        last = list(range(len(self.layers)))
+        for number, layer in enumerate(self.layers):
+            for source in layer.inputs:
+                last[source] = number
+        return tuple(last)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 of what a plan depends on: tiers, layers and whether tiers are address spaces."""
+        return hashlib.sha256(msgspec.json.encode((self.tiers, self.layers, self.address_spaces))).hexdigest()
+
+    def save(self, path: str | Path) -> None:
+        """Write the problem as JSON."""
+        files.write_atomic(path, files.encode(self))
+
+
+def bytes_moved(layer: Layer, layers: tuple[Layer, ...]) -> int:
+    """All bytes a layer reads and writes."""
+    read = sum(layers[source].output_bytes for source in layer.inputs)
+    return layer.weights_read + layer.external_bytes + layer.output_bytes + read
+
+
+def _check_tiers(tiers: tuple[Tier, ...]) -> None:
+    if not tiers:
+        raise InputError("found no tiers, expected at least one", place="tiers")
+    names: set[str] = set()
+    for number, tier in enumerate(tiers):
+        place = f"tiers[{number}] ({tier.name})"
+        for field, value, least in (
+            ("capacity", tier.capacity, 0),
+            ("bandwidth", tier.bandwidth, 1),
+            ("alignment", tier.alignment, 1),
+        ):
+            if not least <= value < LIMIT:
+                raise InputError(f"found {field} {value}, expected {least} to {LIMIT - 1}", place=place)
+        if tier.name in names:
+            raise InputError(f"found the name {tier.name!r} twice, expected every name once", place=place)
+        names.add(tier.name)
+    for slower, faster in pairwise(tiers):
+        if slower.bandwidth > faster.bandwidth:
+            message = f"found {faster.name} after {slower.name}, which is faster; expected the slowest tier first"
+            raise InputError(message, place="tiers")
+
+
+def _check_layers(layers: tuple[Layer, ...]) -> None:
+    if not layers:
+        raise InputError("found no layers, expected at least one", place="layers")
+    for number, layer in enumerate(layers):
+        place = f"layers[{number}] ({layer.name})"
+        for field, value in (
+            ("output_bytes", layer.output_bytes),
+            ("weight_bytes", layer.weight_bytes),
+            ("weight_read_bytes", layer.weights_read),
+            ("external_bytes", layer.external_bytes),
+            ("compute_ps", layer.compute_ps),
+            ("overhead_ps", layer.overhead_ps),
+        ):
+            if not 0 <= value < LIMIT:
+                raise InputError(f"found {field} {value}, expected 0 to {LIMIT - 1}", place=place)
+        if layer.weights_read and not layer.weight_bytes:
+            raise InputError(f"found {layer.weights_read} bytes read of weights, expected weights", place=place)
+        before = -1
+        for source in layer.inputs:
+            if not 0 <= source < len(layers):
+                message = f"found layer {source}, expected the number of a layer, 0 to {len(layers) - 1}"
+                raise InputError(message, place=f"{place}.inputs")
+            if source >= number:
+                message = f"found layer {source}, expected one that runs before it: layers stand in order, without cycles"
+                raise InputError(message, place=f"{place}.inputs")
+            if source <= before:
+                message = f"found {list(layer.inputs)}, expected layer numbers that ascend, each once"
+                raise InputError(message, place=f"{place}.inputs")
+            before = source
+
+
+def load(path: str | Path) -> Problem:
+    """Read a problem file; raises :class:`~stowplan.errors.InputError` naming file and field."""
+    return decode(files.read_bytes(path), source=path)
+
+
+def decode(data: bytes, source: str | Path | None = None) -> Problem:
+    """Problem from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
+    return files.decode(data, Problem, format_name=FORMAT, version=VERSION, source=source)
