@@ -1,0 +1,115 @@
+"""A coarse-grained reconfigurable array as data: a grid of equal tiles, and the links that leave every one of them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TypeAlias
+
+import msgspec
+
+from stowplan.errors import InputError
+
+#: Largest number of tiles of a machine.
+MOST_TILES = 1024
+
+#: ``table[from][to]``: clocks of a way, None where there is none.
+Clocks: TypeAlias = tuple[tuple[int | None, ...], ...]
+
+
+class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An output that every tile has, by where it leads; at the far end it is an input of the same name."""
+
+    name: str
+    rows: int
+    """Rows further down; negative is up."""
+    columns: int = 0
+    """Columns further right; negative is left."""
+    clocks: int = 1
+    """Clocks from the output to the input at the far end."""
+
+
+class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+    """A validated machine; tile ``row * columns + column``. See docs/modulo-scheduling.md."""
+
+    name: str
+    rows: int
+    columns: int = 1
+    links: tuple[Link, ...]
+    wraps: bool = False
+    """Whether links that lead over an edge of the grid come back at the opposite edge, as in a torus."""
+    latency: int = 3
+    """Clocks from the issue of an instruction to its result (pipeline depth)."""
+    spoke_depth: int = 64
+    """Entries of a tile's spoke RAM: the largest initiation interval."""
+    instruction_depth: int = 64
+    """Entries of a tile's instruction RAM."""
+    memories: int = 2
+    """Memories of a tile."""
+    memory_depth: int = 512
+    """Words of each memory of a tile."""
+    operations: tuple[str, ...] = ()
+    """Operations a tile can do; empty for any."""
+
+    def __post_init__(self) -> None:
+        def check(field: str, holds: bool, found: object, expected: str) -> None:
+            if not holds:
+                raise InputError(f"found {found}, expected {expected}", place=f"machine.{field}")
+
+        check("rows", self.rows >= 1, self.rows, "1 or more")
+        check("columns", self.columns >= 1, self.columns, "1 or more")
+        check("rows", self.tiles <= MOST_TILES, f"{self.tiles} tiles", f"at most {MOST_TILES}")
+        check("latency", 1 <= self.latency <= 1000, self.latency, "1 to 1000 clocks")
+        check("spoke_depth", 1 <= self.spoke_depth <= 4096, self.spoke_depth, "1 to 4096 entries")
+        check("instruction_depth", 1 <= self.instruction_depth <= 65536, self.instruction_depth, "1 to 65536 entries")
+        check("memories", 0 <= self.memories <= 64, self.memories, "0 to 64")
+        check("memory_depth", 0 <= self.memory_depth <= 1 << 32, self.memory_depth, "0 to 2^32 words")
+        names: set[str] = set()
+        for number, link in enumerate(self.links):
+            check(f"links[{number}].name", link.name not in names, repr(link.name), "a name of its own")
+            check(f"links[{number}].clocks", 0 <= link.clocks <= 1000, link.clocks, "0 to 1000 clocks")
+            check(f"links[{number}]", (link.rows, link.columns) != (0, 0), "no step", "a step: feedback needs no link")
+            names.add(link.name)
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles."""
+        return self.rows * self.columns
+
+    def end(self, tile: int, link: int) -> int | None:
+        """Tile that a tile's link leads to; None over the edge, or back to the tile itself."""
+        row = tile // self.columns + self.links[link].rows
+        column = tile % self.columns + self.links[link].columns
+        if self.wraps:
+            row, column = row % self.rows, column % self.columns
+        elif not (0 <= row < self.rows and 0 <= column < self.columns):
+            return None
+        found = row * self.columns + column
+        return None if found == tile else found
+
+    @cached_property
+    def one_link(self) -> Clocks:
+        """Clocks from tile to tile over one link at most; 0 from a tile to itself (feedback)."""
+        table: list[list[int | None]] = [[None] * self.tiles for _ in range(self.tiles)]
+        for tile in range(self.tiles):
+            table[tile][tile] = 0
+            for number, link in enumerate(self.links):
+                end = self.end(tile, number)
+                if end is not None:
+                    known = table[tile][end]
+                    table[tile][end] = link.clocks if known is None else min(known, link.clocks)
+        return tuple(tuple(row) for row in table)
+
+    @cached_property
+    def any_links(self) -> Clocks:
+        """Least clocks from tile to tile over any number of links."""
+        table = [list(row) for row in self.one_link]
+        for middle in range(self.tiles):
+            for row in table:
+                first = row[middle]
+                if first is None:
+                    continue
+                for to, second in enumerate(table[middle]):
+                    known = row[to]
+                    if second is not None and (known is None or first + second < known):
+                        row[to] = first + second
+        return tuple(tuple(row) for row in table)

@@ -1,0 +1,81 @@
+"""The answer to a modulo scheduling problem: tile and time of every instruction, way and delay of every value. Plain data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from stowplan import files
+
+FORMAT = "stowplan.modulo_scheduling.plan"
+VERSION = 1
+
+#: An objective is the initiation interval times this, plus the makespan: in decimal, 4000019 is an interval of 4 and 19 clocks.
+SCALE = 1_000_000
+
+
+def encode_objective(ii: int, makespan: int) -> int:
+    """Objective of a plan; of two plans the one with the smaller interval is smaller, then the one with less makespan."""
+    return ii * SCALE + makespan
+
+
+def decode_objective(objective: int) -> tuple[int, int]:
+    """(initiation interval, makespan), both in clocks, of an objective or bound."""
+    return divmod(objective, SCALE)
+
+
+def describe_objective(objective: int) -> str:
+    """An objective or bound for people: ``II 4, makespan 19``."""
+    ii, makespan = decode_objective(objective)
+    return f"II {ii}, makespan {makespan}"
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A schedule; :func:`stowplan.models.modulo_scheduling.verify.verify` says whether it is valid.
+
+    Instructions and edges are in the problem's order (``Problem.instructions``, ``Problem.edges``).
+    """
+
+    problem: str
+    """Digest of the problem it is for."""
+    objective: int
+    """See :func:`encode_objective`."""
+    ii: int
+    """Initiation interval: clocks between the starts of two iterations."""
+    makespan: int
+    """Clocks from 0 to the last result of iteration 0."""
+    tiles: tuple[int, ...]
+    """Tile of each instruction."""
+    times: tuple[int, ...]
+    """Clock of issue of each instruction in iteration 0; it issues again every ``ii`` clocks."""
+    slots: tuple[int, ...]
+    """Spoke RAM entry of each instruction: its time modulo ``ii``."""
+    routes: tuple[tuple[int, ...], ...]
+    """For each edge the links it takes, by number in ``Machine.links``; empty for the feedback within a tile."""
+    delays: tuple[int, ...]
+    """For each edge the clocks that its value waits at the consumer's input."""
+    starts: tuple[int, ...]
+    """Instructions that start the flows, by number, ascending."""
+    instructions: tuple[str, ...] = ()
+    """Ids of the instructions, for whoever reads the plan; the problem decides."""
+    name: str = ""
+    """Name of the problem, for people; the digest decides."""
+    target: str = ""
+    """Name of the machine, for people."""
+    format: str = FORMAT
+    version: int = VERSION
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON; the same plan gives the same bytes."""
+        files.write_atomic(path, files.encode(self))
+
+
+def load(path: str | Path) -> Plan:
+    """Read a plan file; raises :class:`~stowplan.errors.InputError` naming file and field."""
+    return decode(files.read_bytes(path), source=path)
+
+
+def decode(data: bytes, source: str | Path | None = None) -> Plan:
+    """Plan from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
+    return files.decode(data, Plan, format_name=FORMAT, version=VERSION, source=source)

@@ -1,0 +1,265 @@
+"""The instance of modulo scheduling: a loop body of instructions, and the machine it shall run on.
+
+The rules are in docs/modulo-scheduling.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from stowplan import files
+from stowplan.errors import InputError
+from stowplan.models.modulo_scheduling.machine import Clocks, Machine
+
+FORMAT = "stowplan.modulo_scheduling.problem"
+VERSION = 1
+
+#: Times, in clocks, stay below this, and so does the makespan.
+TIME_LIMIT = 1_000_000
+
+#: Iterations between producer and consumer at most.
+MOST_DISTANCE = 1000
+
+
+class Operand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One input of an instruction: exactly one of ``instruction``, ``variable`` and ``constant`` is given."""
+
+    instruction: str | None = None
+    """Id of the instruction that makes the value."""
+    distance: int = 0
+    """Iterations that the value is old: 0 is a value of this iteration."""
+    initial: float = 0.0
+    """What the operand is in the first ``distance`` iterations."""
+    variable: str | None = None
+    """Id of the tile-memory variable to read."""
+    constant: float | None = None
+    """A value that any tile may hold a copy of."""
+
+
+class Instruction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One operation of the loop body, done once an iteration on one tile."""
+
+    id: str
+    op: str
+    operands: tuple[Operand, ...] = ()
+    """In the order in which the operation takes them."""
+    writes: tuple[str, ...] = ()
+    """Ids of tile-memory variables that it writes, or must stand beside for another reason."""
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Ids of the tile-memory variables it reads or writes, each once."""
+        read = (operand.variable for operand in self.operands if operand.variable is not None)
+        return tuple(dict.fromkeys((*read, *self.writes)))
+
+
+class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Data that stands in the memory of one tile."""
+
+    id: str
+    words: int = 1
+    """Words of the tile memory."""
+    tile: int | None = None
+    """Tile whose memory holds it; None leaves it free."""
+    streams: bool = False
+    """Whether every iteration reads a new value, as of an array that is loaded element by element."""
+
+
+class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What is fixed about an instruction; None leaves it free."""
+
+    instruction: str
+    tile: int | None = None
+    time: int | None = None
+    """Clock of its issue in iteration 0."""
+    slot: int | None = None
+    """Its time modulo the initiation interval."""
+
+
+class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the constraints of the machine are read; the defaults are those of docs/modulo-scheduling.md."""
+
+    max_delay: int | None = None
+    """Clocks a value may wait at its consumer; None for any number."""
+    pass_through: bool = False
+    """Whether values may go through tiles on the way, over more than one link."""
+    starts: Literal["flow", "source"] = "flow"
+    """What may not share a tile: one start of each flow, or all sources."""
+    siblings: Literal["consumers", "consumers_and_producers", "none"] = "consumers"
+    """Which instructions may not share a tile: consumers of one producer; also producers of one consumer; or none."""
+
+
+class Edge(NamedTuple):
+    """A value on its way, by numbers of instructions."""
+
+    source: int
+    target: int
+    distance: int
+    operand: int
+    """Place among the operands of the target."""
+
+
+class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+    """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
+
+    instructions: tuple[Instruction, ...]
+    machine: Machine
+    variables: tuple[Variable, ...] = ()
+    rules: Rules = Rules()
+    pins: tuple[Pin, ...] = ()
+    name: str = ""
+    format: str = FORMAT
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def target(self) -> str:
+        """Name of the machine."""
+        return self.machine.name
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        """Number of each instruction, by id."""
+        return {instruction.id: number for number, instruction in enumerate(self.instructions)}
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """All operands that are values of instructions, in the order of instructions and operands."""
+        return tuple(
+            Edge(self.number[operand.instruction], target, operand.distance, place)
+            for target, instruction in enumerate(self.instructions)
+            for place, operand in enumerate(instruction.operands)
+            if operand.instruction is not None
+        )
+
+    @property
+    def hops(self) -> Clocks:
+        """``hops[from][to]``: clocks from tile to tile, None where a value cannot go."""
+        return self.machine.any_links if self.rules.pass_through else self.machine.one_link
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 of everything but names."""
+        machine = msgspec.structs.replace(self.machine, name="")
+        unnamed = msgspec.structs.replace(self, name="", machine=machine)
+        return hashlib.sha256(msgspec.json.encode(unnamed)).hexdigest()
+
+    def save(self, path: str | Path) -> None:
+        """Write the problem as JSON."""
+        files.write_atomic(path, files.encode(self))
+
+
+def _check(problem: Problem) -> None:
+    """Raise InputError for the first rule that is broken."""
+    variables: set[str] = set()
+    for at, variable in enumerate(problem.variables):
+        place = f"variables[{at}] ({variable.id})"
+        _expect(variable.id not in variables, place, f"the id {variable.id!r} twice", "every id once")
+        _expect(variable.words >= 0, place, f"words {variable.words}", "0 or more")
+        _check_tile(problem, variable.tile, place)
+        variables.add(variable.id)
+    known: set[str] = set()
+    for at, instruction in enumerate(problem.instructions):
+        place = f"instructions[{at}] ({instruction.id})"
+        _expect(instruction.id not in known, place, f"the id {instruction.id!r} twice", "every id once")
+        known.add(instruction.id)
+        operations = problem.machine.operations
+        if operations and instruction.op not in operations:
+            raise InputError(f"found the unknown op {instruction.op!r}, expected one of {', '.join(operations)}", place=place)
+    for at, instruction in enumerate(problem.instructions):
+        place = f"instructions[{at}] ({instruction.id})"
+        for number, operand in enumerate(instruction.operands):
+            _check_operand(operand, known, f"{place}.operands[{number}]")
+        for name in instruction.variables:
+            _expect(name in variables, place, f"the variable {name!r}", "one of the problem's variables")
+    _check_pins(problem, known)
+    cycle = _cycle_without_distance(problem)
+    if cycle:
+        names = " -> ".join(problem.instructions[number].id for number in (*cycle, cycle[0]))
+        place = f"instructions[{cycle[0]}] ({problem.instructions[cycle[0]].id})"
+        raise InputError(
+            f"found the cycle {names} without a distance, expected an edge of distance 1 or more in it", place=place
+        )
+
+
+def _expect(holds: bool, place: str, found: str, expected: str) -> None:
+    if not holds:
+        raise InputError(f"found {found}, expected {expected}", place=place)
+
+
+def _check_operand(operand: Operand, known: set[str], place: str) -> None:
+    given = [name for name in ("instruction", "variable", "constant") if getattr(operand, name) is not None]
+    _expect(len(given) == 1, place, " and ".join(given) or "nothing", "one of instruction, variable and constant")
+    if operand.instruction is not None:
+        _expect(operand.instruction in known, place, f"the instruction {operand.instruction!r}", "the id of an instruction")
+        _expect(0 <= operand.distance <= MOST_DISTANCE, place, f"distance {operand.distance}", f"0 to {MOST_DISTANCE}")
+    else:
+        _expect(operand.distance == 0, place, f"distance {operand.distance}", "0 where no instruction makes the value")
+    _expect(math.isfinite(operand.initial), place, f"initial {operand.initial}", "a finite number")
+    _expect(math.isfinite(operand.constant or 0.0), place, f"constant {operand.constant}", "a finite number")
+
+
+def _check_tile(problem: Problem, tile: int | None, place: str) -> None:
+    tiles = problem.machine.tiles
+    _expect(tile is None or 0 <= tile < tiles, place, f"tile {tile}", f"0 to {tiles - 1}")
+
+
+def _check_pins(problem: Problem, known: set[str]) -> None:
+    pinned: set[str] = set()
+    for at, pin in enumerate(problem.pins):
+        place = f"pins[{at}] ({pin.instruction})"
+        _expect(pin.instruction in known, place, f"the instruction {pin.instruction!r}", "the id of an instruction")
+        _expect(pin.instruction not in pinned, place, f"the id {pin.instruction!r} twice", "one pin an instruction")
+        pinned.add(pin.instruction)
+        _check_tile(problem, pin.tile, place)
+        _expect(pin.time is None or 0 <= pin.time < TIME_LIMIT, place, f"time {pin.time}", f"0 to {TIME_LIMIT - 1}")
+        depth = problem.machine.spoke_depth
+        _expect(pin.slot is None or 0 <= pin.slot < depth, place, f"slot {pin.slot}", f"0 to {depth - 1}")
+    delay = problem.rules.max_delay
+    _expect(delay is None or 0 <= delay < TIME_LIMIT, "rules.max_delay", str(delay), f"0 to {TIME_LIMIT - 1}, or null")
+
+
+def _cycle_without_distance(problem: Problem) -> list[int]:
+    """Numbers of instructions that wait for each other within one iteration, in order; empty where there are none."""
+    waiting = [0] * len(problem.instructions)
+    after: list[list[int]] = [[] for _ in waiting]
+    before: list[list[int]] = [[] for _ in waiting]
+    for edge in problem.edges:
+        if edge.distance == 0:
+            after[edge.source].append(edge.target)
+            before[edge.target].append(edge.source)
+            waiting[edge.target] += 1
+    ready = [number for number, count in enumerate(waiting) if count == 0]
+    while ready:
+        for target in after[ready.pop()]:
+            waiting[target] -= 1
+            if waiting[target] == 0:
+                ready.append(target)
+    stuck = next((number for number, count in enumerate(waiting) if count), None)
+    if stuck is None:
+        return []
+    # Whoever is stuck has a producer that is stuck: walking backwards comes to a cycle.
+    walk = [stuck]
+    while True:
+        last = next(source for source in before[walk[-1]] if waiting[source])
+        if last in walk:
+            return walk[walk.index(last) :][::-1]
+        walk.append(last)
+
+
+def load(path: str | Path) -> Problem:
+    """Read a problem file; raises :class:`~stowplan.errors.InputError` naming file and field."""
+    return decode(files.read_bytes(path), source=path)
+
+
+def decode(data: bytes, source: str | Path | None = None) -> Problem:
+    """Problem from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
+    return files.decode(data, Problem, format_name=FORMAT, version=VERSION, source=source)
