@@ -28,6 +28,25 @@ def decisions_of(variables: Variables, plan: Plan) -> Decisions:
     return Decisions(variables.problem, variables.sequences, chosen, [key for _, key in queue])
 
 
+def offsets_of(decisions: Decisions, plan: Plan) -> dict[int, list[int]]:
+    """For each tensor, and each of its accesses, the offset of the residency it lies in, or 0.
+
+    The decisions are those for the plan: every residency of theirs is part of one of the plan's, and keeps its place.
+    """
+    standing: defaultdict[int, list[Residency]] = defaultdict(list)
+    for residency in plan.residencies:
+        standing[residency.tensor].append(residency)
+    placed = {number: [0] * len(sequence) for number, sequence in enumerate(decisions.sequences)}
+    for stay in decisions.stays():
+        sequence = decisions.sequences[stay.tensor]
+        step = sequence.accesses[stay.first].step
+        offset = next(each.offset for each in standing[stay.tensor] if each.start <= step < each.end)
+        if sequence.uniform:
+            placed[stay.tensor] = [offset] * len(sequence)
+        placed[stay.tensor][stay.first : stay.last + 1] = [offset] * (stay.last + 1 - stay.first)
+    return placed
+
+
 class _TensorReader:
     """Reads the decisions for one tensor off a plan."""
 

@@ -7,6 +7,7 @@ from ortools.sat.python import cp_model
 from stowplan.models.memory_mapping.cpsat.decisions import CopyKey, Decisions, TensorDecisions
 from stowplan.models.memory_mapping.cpsat.objective import Objective
 from stowplan.models.memory_mapping.cpsat.offsets import OffsetVariables
+from stowplan.models.memory_mapping.cpsat.timeline import Timeline
 from stowplan.models.memory_mapping.cpsat.variables import AccessVariables, TensorVariables, Variables
 
 
@@ -16,6 +17,7 @@ def hint_values(
     decisions: Decisions,
     offsets: OffsetVariables | None,
     placed: dict[int, list[int]],
+    timeline: Timeline,
 ) -> dict[int, int]:
     """Value of every variable, by its index.
 
@@ -24,9 +26,10 @@ def hint_values(
     placed
         For each tensor, and each of its accesses, the offset in bytes of the residency it lies in, or 0; used with ``offsets``
         only.
+    timeline
+        The run, with a begin for each copy in the queue of ``decisions``.
     """
     values = _Values()
-    timeline = decisions.timeline()
     if not variables.forbidden:
         for moments, found in (
             (variables.reached, timeline.reached),

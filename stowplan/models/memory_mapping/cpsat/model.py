@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ortools.sat.python import cp_model
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
-from stowplan.models.memory_mapping.cpsat.canonical import decisions_of
+from stowplan.models.memory_mapping.cpsat.canonical import decisions_of, offsets_of
 from stowplan.models.memory_mapping.cpsat.constraints import Constraints
 from stowplan.models.memory_mapping.cpsat.decisions import CopyKey, CopyOut, Decisions, TensorDecisions, copy_out_end
 from stowplan.models.memory_mapping.cpsat.hint import hint_values
 from stowplan.models.memory_mapping.cpsat.objective import Objective
 from stowplan.models.memory_mapping.cpsat.offsets import OffsetVariables, pack
+from stowplan.models.memory_mapping.cpsat.surroundings import Surroundings
+from stowplan.models.memory_mapping.cpsat.timeline import Timeline
 from stowplan.models.memory_mapping.cpsat.variables import CopyInVariables, CopyOutVariables, TensorVariables, Variables
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
@@ -22,9 +24,6 @@ MAX_SIZE = 200_000
 
 #: Value of a variable in a solution.
 Value = Callable[[cp_model.IntVar], int]
-
-#: Seconds for finding offsets for a hint.
-HINT_PACKING_SECONDS = 2.0
 
 
 class MemoryMappingModel:
@@ -54,6 +53,7 @@ class MemoryMappingModel:
         offsets: bool = True,
         lower_bound_ps: int | None = None,
         sequences: Sequence[TensorAccesses] | None = None,
+        surroundings: Surroundings | None = None,
     ):
         if problem.channels > 1 and any(not (t.copy_in_ps and t.copy_out_ps) for t in problem.tensors):
             raise NotImplementedError("copies that take no time, with several channels")
@@ -62,7 +62,7 @@ class MemoryMappingModel:
         if size > MAX_SIZE:
             raise NotImplementedError(f"about {size} literals, more than {MAX_SIZE}")
         self.problem = problem
-        self.variables = Variables(problem, sequences)
+        self.variables = Variables(problem, sequences, surroundings)
         Constraints(self.variables)
         self.objective = Objective(self.variables, lower_bound_ps)
         self.offsets = OffsetVariables(self.variables) if offsets else None
@@ -72,27 +72,33 @@ class MemoryMappingModel:
         """Hint the solver at a valid plan, completely; replaces any hint before it.
 
         The hinted solution may be better than the plan, as it is cleared of what serves nothing. Returns False, and hints
-        nothing, where the plan is worse than everything in slow memory, or no offsets are found.
+        nothing, where the plan is worse than everything in slow memory.
         """
         decisions = decisions_of(self.variables, plan)
         self.model.clear_hints()  # type: ignore[no-untyped-call]
         if decisions.objective_ps() > self.problem.all_slow_ps:
             return False
-        placed: dict[int, list[int]] = {}
-        if self.offsets is not None:
-            stays = decisions.stays()
-            packing = pack(self.problem, self.variables.sequences, stays, time_limit=HINT_PACKING_SECONDS)
-            if packing.offsets is None:
-                return False
-            placed = {number: [0] * len(sequence) for number, sequence in enumerate(self.variables.sequences)}
-            for stay, offset in zip(stays, packing.offsets, strict=True):
-                placed[stay.tensor][stay.first : stay.last + 1] = [offset] * (stay.last + 1 - stay.first)
-                if self.variables.sequences[stay.tensor].uniform:
-                    placed[stay.tensor] = [offset] * len(placed[stay.tensor])
-        values = hint_values(self.variables, self.objective, decisions, self.offsets, placed)
+        values = self.values_of(decisions, plan, decisions.timeline())
         for index, value in values.items():
             self.model.add_hint(self.model.get_int_var_from_proto_index(index), value)
         return True
+
+    def values_of(self, decisions: Decisions, plan: Plan, timeline: Timeline) -> dict[int, int]:
+        """Value of every variable, by its index, for decisions read off a plan, whose offsets they keep."""
+        placed = offsets_of(decisions, plan) if self.offsets is not None else {}
+        return hint_values(self.variables, self.objective, decisions, self.offsets, placed, timeline)
+
+    def fix(self, plan: Plan, tensors: Collection[int]) -> None:
+        """Decide some tensors as a valid plan does: which accesses are fast, which residencies last, which copies are made.
+
+        When their copies begin, and where they stand, stays open. The model's optimum is then the best plan that agrees with
+        this one, and its bound holds for such plans only.
+        """
+        decisions = decisions_of(self.variables, plan)
+        values = self.values_of(decisions, plan, decisions.timeline())
+        for number in tensors:
+            for literal in self.variables.tensors[number].choices():
+                self.model.add(literal == values[literal.index])
 
     def decisions(self, value: Value) -> Decisions:
         """Decisions of a solution, with every copy queued as late as its begin allows."""

@@ -9,6 +9,7 @@ from ortools.sat.python import cp_model
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses
 from stowplan.models.memory_mapping.cpsat.decisions import Stay
+from stowplan.models.memory_mapping.cpsat.surroundings import Surroundings
 from stowplan.models.memory_mapping.cpsat.variables import AccessVariables, TensorVariables, Variables
 from stowplan.models.memory_mapping.problem import Problem
 
@@ -130,6 +131,8 @@ class OffsetVariables:
         self._sizes: list[tuple[cp_model.IntVar, list[cp_model.IntVar]]] = []
         for tensor in variables.tensors:
             self._add_tensor(tensor)
+        if variables.surroundings is not None:
+            self._add_borders(variables.surroundings)
         self._model.add_no_overlap_2d(self._times, self._memory)
 
     def _add_tensor(self, tensor: TensorVariables) -> None:
@@ -178,6 +181,7 @@ class OffsetVariables:
 
     def _add(self, present: cp_model.IntVar, start: int, end: int, place: cp_model.IntVar, sequence: TensorAccesses) -> None:
         units = -(-sequence.size // self._alignment)
+        self._avoid_fixed(present, start, end, place, units)
         self._times.append(self._model.new_optional_fixed_size_interval_var(start, end - start, present, ""))
         self._memory.append(self._model.new_optional_fixed_size_interval_var(place, units, present, ""))
 
@@ -194,6 +198,12 @@ class OffsetVariables:
         model = self._model
         units = -(-sequence.size // self._alignment)
         present = literals[-1] if backwards else literals[0]
+        for number, literal in enumerate(literals):
+            # A literal that is the one before it says no more of the shorter stretch.
+            if backwards and (number == 0 or literal is not literals[number - 1]):
+                self._avoid_fixed(literal, border - len(literals) + number, border, place, units)
+            if not backwards and (number + 1 == len(literals) or literal is not literals[number + 1]):
+                self._avoid_fixed(literal, border, border + number + 1, place, units)
         length = model.new_int_var(0, len(literals), "")
         self._sizes.append((length, literals))
         model.add(length == sum(literals))
@@ -203,6 +213,27 @@ class OffsetVariables:
             time = model.new_optional_interval_var(border, length, border + length, present, "")
         self._times.append(time)
         self._memory.append(model.new_optional_fixed_size_interval_var(place, units, present, ""))
+
+    def _avoid_fixed(self, present: cp_model.IntVar, start: int, end: int, place: cp_model.IntVar, units: int) -> None:
+        """Keep a residency off the places that others take, outside the model."""
+        surroundings = self._variables.surroundings
+        free = None if surroundings is None else surroundings.space.offsets(start, end, units)
+        if free is not None:
+            self._model.add_linear_expression_in_domain(place, free).only_enforce_if(present)
+
+    def _add_borders(self, surroundings: Surroundings) -> None:
+        """Residencies that the neighbourhood's first or last boundary cuts keep their place."""
+        model = self._model
+        for number, offset in surroundings.entering.items():
+            first, place = self._variables.tensors[number].access[0], self.access[number][0]
+            present = first.begun if first.keep is None else first.keep
+            assert place is not None
+            assert present is not None
+            model.add(place == offset).only_enforce_if(present)
+        for number, offset in surroundings.leaving.items():
+            place = self.access[number][-1]
+            assert place is not None
+            model.add(place == offset)
 
     def hint_sizes(self, values: dict[int, int]) -> None:
         """Set the lengths of rectangles from the literals that make them, which ``values`` holds."""

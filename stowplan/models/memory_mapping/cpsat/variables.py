@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ortools.sat.python import cp_model
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
+from stowplan.models.memory_mapping.cpsat.surroundings import Surroundings
 from stowplan.models.memory_mapping.latency import Savings
 from stowplan.models.memory_mapping.problem import Problem
 
@@ -76,6 +77,14 @@ class TensorVariables:
     access: list[AccessVariables]
     uniform: Literal | None = None
 
+    def choices(self) -> list[Literal]:
+        """The literals that say which accesses are fast, which residencies last and which copies are made."""
+        found = [self.uniform]
+        for here in self.access:
+            found += [here.landed, here.fast, here.keep]
+            found += [copy.is_made for copy in (here.copy_in, here.copy_out) if copy is not None]
+        return list({literal.index: literal for literal in found if literal is not None}.values())
+
 
 class Variables:
     """All variables of a problem.
@@ -87,8 +96,14 @@ class Variables:
         for copies that start, and ``left`` for those that end: see :mod:`~stowplan.models.memory_mapping.cpsat.constraints`.
     """
 
-    def __init__(self, problem: Problem, sequences: Sequence[TensorAccesses] | None = None):
+    def __init__(
+        self,
+        problem: Problem,
+        sequences: Sequence[TensorAccesses] | None = None,
+        surroundings: Surroundings | None = None,
+    ):
         self.problem = problem
+        self.surroundings = surroundings
         self.model = cp_model.CpModel()
         self.sequences = access_sequences(problem) if sequences is None else sequences
         self.savings = Savings(problem)
@@ -98,8 +113,12 @@ class Variables:
             self.floor_until.append(self.floor_until[-1] + step.weight * step.floor_ps)
         self.slack_ps = 0 if self.forbidden else problem.all_slow_ps - self.floor_until[-1]
         """How much later than after least latencies any boundary may be reached: no more than with everything slow."""
+        if surroundings is not None:
+            self.floor_until, self.slack_ps = list(surroundings.floor_until), surroundings.slack_ps
         self._make_moments()
         self.tensors = [self._make_tensor(sequence) for sequence in self.sequences]
+        self.fixed_begin: list[cp_model.IntVar] = []
+        """When each of the surroundings' copies begins."""
         self.fast: list[Literal | None] = [None] * problem.use_count
         for variables in self.tensors:
             for access, chosen in zip(variables.sequence.accesses, variables.access, strict=False):
