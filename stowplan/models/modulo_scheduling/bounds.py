@@ -1,0 +1,153 @@
+"""What can be proven about a modulo schedule at once: least intervals, critical path, and why nothing can be mapped.
+
+Rau, "Iterative modulo scheduling" (1994): the interval is at least what resources and what recurrences need.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stowplan.models.modulo_scheduling.plan import encode_objective
+from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.models.modulo_scheduling.structure import Structure
+
+
+def resource_mii(problem: Problem, structure: Structure | None = None) -> int:
+    """Least interval for which there are slots enough: all on all tiles, and what must share a tile on one."""
+    known = structure or Structure(problem)
+    tied: dict[object, int] = {}
+    for group, members in enumerate(known.members):
+        key = ("tile", min(known.demands[group])) if known.demands[group] else ("group", group)
+        tied[key] = tied.get(key, 0) + len(members)
+    return max(1, -(-known.count // problem.machine.tiles), max(tied.values(), default=0))
+
+
+def recurrence_mii(problem: Problem, structure: Structure | None = None) -> int:
+    """Least interval at which every cycle of edges has time enough; clocks of links count where tiles must differ."""
+    known = structure or Structure(problem)
+    least = [problem.machine.latency + known.least_hops(edge) for edge in problem.edges]
+    low, high = 1, max(1, sum(least))
+    while low < high:
+        middle = (low + high) // 2
+        if _earliest(problem, least, middle) is None:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _earliest(problem: Problem, least: list[int], ii: int) -> list[int] | None:
+    """Earliest times if nothing but edges mattered; None where a cycle needs more than its distance gives."""
+    times = np.zeros(len(problem.instructions), np.int64)
+    if not problem.edges:
+        return list(map(int, times))
+    source = np.array([edge.source for edge in problem.edges])
+    target = np.array([edge.target for edge in problem.edges])
+    weight = np.array(least) - ii * np.array([edge.distance for edge in problem.edges])
+    for _ in range(len(times) + 1):
+        after = times.copy()
+        np.maximum.at(after, target, times[source] + weight)
+        if (after == times).all():
+            return list(map(int, times))
+        times = after
+    return None
+
+
+def least_ii(problem: Problem, structure: Structure | None = None) -> int:
+    """MII: the larger of what resources and what recurrences need."""
+    known = structure or Structure(problem)
+    return max(resource_mii(problem, known), recurrence_mii(problem, known))
+
+
+def critical_path(problem: Problem, structure: Structure | None = None) -> int:
+    """Clocks that an iteration takes in any plan, at any interval: its longest chain within one iteration, and pins."""
+    known = structure or Structure(problem)
+    latency = problem.machine.latency
+    waiting = [0] * known.count
+    after: list[list[tuple[int, int]]] = [[] for _ in waiting]
+    for edge in problem.edges:
+        if edge.distance == 0:
+            waiting[edge.target] += 1
+            after[edge.source].append((edge.target, latency + known.least_hops(edge)))
+    times = [0] * known.count
+    for pin in problem.pins:
+        times[problem.number[pin.instruction]] = pin.time or 0
+    ready = [number for number, count in enumerate(waiting) if count == 0]
+    while ready:
+        source = ready.pop()
+        for target, clocks in after[source]:
+            times[target] = max(times[target], times[source] + clocks)
+            waiting[target] -= 1
+            if waiting[target] == 0:
+                ready.append(target)
+    return max((time + latency for time in times), default=0)
+
+
+def objective_bound(problem: Problem) -> int:
+    """A bound on the objective that costs nothing."""
+    known = Structure(problem)
+    return encode_objective(least_ii(problem, known), critical_path(problem, known))
+
+
+def find_obstacle(problem: Problem, structure: Structure | None = None) -> str | None:
+    """Why there is no plan, where that shows without a search, in one sentence; None where it does not."""
+    known = structure or Structure(problem)
+    machine = problem.machine
+    ids = [instruction.id for instruction in problem.instructions]
+    for demands in known.demands:
+        if len(demands) > 1:
+            return f"no tile is in two places: {' and '.join(reason for _, reason in sorted(demands.items())[:2])}"
+    room = machine.memories * machine.memory_depth
+    for group, words in enumerate(known.words):
+        if words > room:
+            return f"{_some(ids, known.members[group])} need variables of {words} words on one tile, its memories hold {room}"
+    for family in known.families:
+        groups: dict[int, int] = {}
+        for number in family:
+            other = groups.setdefault(known.group[number], number)
+            if other != number:
+                return f"{ids[other]} and {ids[number]} must share a tile for their variables, and must not, as siblings"
+    return _crowd(problem, known, ids) or _reach(problem, known, ids) or _slow(problem, known)
+
+
+def _crowd(problem: Problem, known: Structure, ids: list[str]) -> str | None:
+    """Too many instructions or starts."""
+    machine = problem.machine
+    slots = min(machine.spoke_depth, machine.instruction_depth)
+    if known.count > slots * machine.tiles:
+        return f"{known.count} instructions, but {machine.tiles} tiles have {slots} slots each, {slots * machine.tiles} in all"
+    for members in known.members:
+        if len(members) > slots:
+            return f"{_some(ids, members)} must share a tile for their variables: {len(members)} instructions, it has {slots} slots"
+    if len(known.start_choices) > machine.tiles:
+        what = "sources" if problem.rules.starts == "source" else "flows"
+        return f"{len(known.start_choices)} {what} need starts on different tiles, there are {machine.tiles}"
+    return None
+
+
+def _reach(problem: Problem, known: Structure, ids: list[str]) -> str | None:
+    """A family of siblings that does not fit the tiles around one."""
+    if problem.rules.siblings == "none":
+        return None
+    hops = problem.hops
+    near = max(sum(hops[one][two] is not None for two in range(problem.machine.tiles)) for one in range(problem.machine.tiles))
+    consumers: dict[int, set[int]] = {}
+    for edge in problem.edges:
+        consumers.setdefault(edge.source, set()).add(edge.target)
+    for source, targets in consumers.items():
+        if len(targets) > near:
+            return f"{ids[source]} has {len(targets)} consumers that need different tiles, a tile reaches {near}"
+    return None
+
+
+def _slow(problem: Problem, known: Structure) -> str | None:
+    """A recurrence that needs a larger interval than there is."""
+    depth = problem.machine.spoke_depth
+    needs = recurrence_mii(problem, known)
+    if needs > depth:
+        return f"the recurrences need an interval of {needs}, the spoke RAM has {depth} entries"
+    return None
+
+
+def _some(ids: list[str], numbers: list[int]) -> str:
+    return ", ".join(ids[number] for number in numbers[:4]) + (", ..." if len(numbers) > 4 else "")

@@ -1,0 +1,354 @@
+"""Says whether a schedule is valid, and how good it is, without any solver.
+
+Written from docs/modulo-scheduling.md alone; it shares no code with models, bounds, heuristics or the simulator.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Literal
+
+from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.problem import Problem
+
+Code = Literal[
+    "wrong_problem",
+    "wrong_count",
+    "ii_out_of_range",
+    "no_such_tile",
+    "time_out_of_range",
+    "wrong_slot",
+    "slot_taken",
+    "instruction_ram_full",
+    "broken_route",
+    "too_many_links",
+    "detour",
+    "wrong_delay",
+    "too_early",
+    "delay_too_long",
+    "link_taken",
+    "variable_split",
+    "wrong_memory",
+    "memory_full",
+    "siblings_share",
+    "wrong_starts",
+    "starts_share",
+    "moved",
+    "wrong_makespan",
+    "wrong_objective",
+]
+
+#: Times end below this, in clocks.
+_END_OF_TIME = 1_000_000
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One broken rule."""
+
+    code: Code
+    message: str
+    instructions: tuple[int, ...] = ()
+    """Numbers of the instructions concerned."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found."""
+
+    violations: tuple[Violation, ...]
+    ii: int
+    makespan: int | None
+    """Recomputed, in clocks; None where the plan has not one time for each instruction."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the plan is valid."""
+        return not self.violations
+
+    @property
+    def objective(self) -> int | None:
+        """Recomputed: II times 1,000,000, plus makespan."""
+        return None if self.makespan is None else self.ii * 1_000_000 + self.makespan
+
+
+def verify(problem: Problem, plan: Plan) -> Verification:
+    """All rules a plan breaks, and its objective."""
+    check = _Check(problem, plan)
+    if not check.shape():
+        return Verification(tuple(check.found), plan.ii, None)
+    makespan = max((time + problem.machine.latency for time in plan.times), default=0)
+    if check.places():
+        check.slots()
+        check.values()
+        check.memories()
+        check.siblings()
+        check.starts()
+    check.pins()
+    check.summary(makespan)
+    return Verification(tuple(check.found), plan.ii, makespan)
+
+
+class _Check:
+    def __init__(self, problem: Problem, plan: Plan):
+        self.problem = problem
+        self.machine = problem.machine
+        self.plan = plan
+        self.found: list[Violation] = []
+        ids = {instruction.id: number for number, instruction in enumerate(problem.instructions)}
+        # (producer, consumer, distance), in the order of instructions and operands.
+        self.edges = [
+            (ids[operand.instruction], target, operand.distance)
+            for target, instruction in enumerate(problem.instructions)
+            for operand in instruction.operands
+            if operand.instruction is not None
+        ]
+
+    def add(self, code: Code, message: str, *instructions: int) -> None:
+        self.found.append(Violation(code, message, instructions))
+
+    def name(self, number: int) -> str:
+        return self.problem.instructions[number].id
+
+    def shape(self) -> bool:
+        """Whether there is one entry for each instruction and edge."""
+        plan = self.plan
+        if plan.problem != self.problem.digest:
+            self.add("wrong_problem", f"the plan is for problem {plan.problem[:12]}, not {self.problem.digest[:12]}")
+        wanted = len(self.problem.instructions)
+        counts = [(what, len(getattr(plan, what)), wanted) for what in ("tiles", "times", "slots")]
+        counts += [(what, len(getattr(plan, what)), len(self.edges)) for what in ("routes", "delays")]
+        wrong = [(what, count, expected) for what, count, expected in counts if count != expected]
+        for what, count, expected in wrong:
+            self.add("wrong_count", f"{count} {what}, expected {expected}")
+        return not wrong
+
+    def places(self) -> bool:
+        """Whether interval, tiles and times are in range, so that the other rules mean something."""
+        plan, machine = self.plan, self.machine
+        before = len(self.found)
+        if not 1 <= plan.ii <= machine.spoke_depth:
+            self.add("ii_out_of_range", f"the interval is {plan.ii}, expected 1 to {machine.spoke_depth}")
+        for number, (tile, time) in enumerate(zip(plan.tiles, plan.times, strict=True)):
+            if not 0 <= tile < machine.rows * machine.columns:
+                self.add("no_such_tile", f"{self.name(number)} is on tile {tile}", number)
+            if time < 0 or time + machine.latency >= _END_OF_TIME:
+                self.add("time_out_of_range", f"{self.name(number)} issues at {time}", number)
+        return len(self.found) == before
+
+    def slots(self) -> None:
+        """One instruction a tile and slot; as many a tile as its RAM holds."""
+        plan = self.plan
+        taken: dict[tuple[int, int], int] = {}
+        count: dict[int, list[int]] = defaultdict(list)
+        for number, (tile, time, slot) in enumerate(zip(plan.tiles, plan.times, plan.slots, strict=True)):
+            if slot != time % plan.ii:
+                self.add("wrong_slot", f"{self.name(number)} issues at {time}, in slot {time % plan.ii}, not {slot}", number)
+            first = taken.setdefault((tile, time % plan.ii), number)
+            if first != number:
+                message = f"{self.name(first)} and {self.name(number)} share slot {time % plan.ii} of tile {tile}"
+                self.add("slot_taken", message, first, number)
+            count[tile].append(number)
+        depth = self.machine.instruction_depth
+        for tile, numbers in count.items():
+            if len(numbers) > depth:
+                message = f"tile {tile} has {len(numbers)} instructions, its RAM holds {depth}"
+                self.add("instruction_ram_full", message, *numbers)
+
+    def values(self) -> None:
+        """Routes, delays, and one value a link and clock."""
+        plan, limit = self.plan, self.problem.rules.max_delay
+        latency = self.machine.latency
+        least = _least_clocks(self.problem)
+        # (tile, link, clock modulo the interval) -> (producer, clock of iteration 0)
+        carried: dict[tuple[int, int, int], tuple[int, int]] = {}
+        for number, (source, target, distance) in enumerate(self.edges):
+            name = f"the value from {self.name(source)} to {self.name(target)}"
+            taken = self._walk(number, source, target, name, carried)
+            if taken is None:
+                continue
+            hops = least[plan.tiles[source]].get(plan.tiles[target])
+            if hops is not None and taken > hops:
+                self.add("detour", f"{name} takes {taken} clocks on its way, {hops} would do", source, target)
+            delay = plan.times[target] + plan.ii * distance - plan.times[source] - latency - taken
+            if delay != plan.delays[number]:
+                self.add("wrong_delay", f"{name} waits {delay} clocks, not {plan.delays[number]}", source, target)
+            if delay < 0:
+                self.add("too_early", f"{name} comes {-delay} clocks after {self.name(target)} issues", source, target)
+            elif limit is not None and delay > limit:
+                self.add("delay_too_long", f"{name} waits {delay} clocks, expected at most {limit}", source, target)
+
+    def _walk(
+        self, number: int, source: int, target: int, name: str, carried: dict[tuple[int, int, int], tuple[int, int]]
+    ) -> int | None:
+        """Follow a route; its clocks, or None where it does not arrive."""
+        plan, machine = self.plan, self.machine
+        route = plan.routes[number]
+        at, clocks = plan.tiles[source], 0
+        for link in route:
+            after = _follow(self.problem, at, link)
+            if after is None:
+                self.add("broken_route", f"{name} takes link {link} of tile {at}, which is not there", source, target)
+                return None
+            clock = plan.times[source] + machine.latency + clocks
+            other, when = carried.setdefault((at, link, clock % plan.ii), (source, clock))
+            # A value that comes twice at the same clock is one value; at another clock it is another iteration's.
+            if (other, when) != (source, clock):
+                message = (
+                    f"{name} and a value from {self.name(other)} take link {machine.links[link].name} of tile {at} at once"
+                )
+                self.add("link_taken", message, other, source, target)
+            clocks += machine.links[link].clocks
+            at = after
+        if at != plan.tiles[target]:
+            self.add("broken_route", f"{name} ends at tile {at}, not at {plan.tiles[target]}", source, target)
+            return None
+        if len(route) > 1 and not self.problem.rules.pass_through:
+            self.add("too_many_links", f"{name} takes {len(route)} links", source, target)
+        return clocks
+
+    def memories(self) -> None:
+        """Tile-memory variables: one tile each, the right one, and room for all."""
+        variables = {variable.id: variable for variable in self.problem.variables}
+        users: dict[str, list[int]] = defaultdict(list)
+        for number, instruction in enumerate(self.problem.instructions):
+            for name in instruction.variables:
+                users[name].append(number)
+        words: dict[int, int] = defaultdict(int)
+        for name, numbers in users.items():
+            tiles = {self.plan.tiles[number] for number in numbers}
+            if len(tiles) > 1:
+                named = ", ".join(f"{self.name(number)} on {self.plan.tiles[number]}" for number in numbers)
+                self.add("variable_split", f"the variable {name} is used on several tiles: {named}", *numbers)
+            bound = variables[name].tile
+            for number in numbers:
+                if bound is not None and self.plan.tiles[number] != bound:
+                    message = f"{self.name(number)} on tile {self.plan.tiles[number]} uses {name}, which is on tile {bound}"
+                    self.add("wrong_memory", message, number)
+            for tile in tiles:
+                words[tile] += variables[name].words
+        room = self.machine.memories * self.machine.memory_depth
+        for tile, used in words.items():
+            if used > room:
+                self.add("memory_full", f"tile {tile} has variables of {used} words, its memories hold {room}")
+
+    def siblings(self) -> None:
+        """Siblings on different tiles."""
+        rule = self.problem.rules.siblings
+        if rule == "none":
+            return
+        families: dict[tuple[str, int], set[int]] = defaultdict(set)
+        for source, target, _ in self.edges:
+            families["consumers", source].add(target)
+            if rule == "consumers_and_producers":
+                families["producers", target].add(source)
+        seen: set[tuple[int, int]] = set()
+        for (what, of), members in sorted(families.items()):
+            first: dict[int, int] = {}
+            for member in sorted(members):
+                other = first.setdefault(self.plan.tiles[member], member)
+                if other != member and (other, member) not in seen:
+                    seen.add((other, member))
+                    both = f"{self.name(other)} and {self.name(member)}, {what} of {self.name(of)},"
+                    self.add("siblings_share", f"{both} share tile {self.plan.tiles[member]}", other, member)
+
+    def starts(self) -> None:
+        """One start for each flow, or every source; on different tiles."""
+        plan = self.plan
+        woken = {target for _, target, distance in self.edges if distance == 0}
+        sources = [number for number in range(len(plan.tiles)) if number not in woken]
+        ascending = list(plan.starts) == sorted(set(plan.starts))
+        if self.problem.rules.starts == "source":
+            right = list(plan.starts) == sources
+        else:
+            flow = self._flows()
+            allowed = set(sources)
+            right = ascending and all(number in allowed for number in plan.starts)
+            right = right and sorted(flow[number] for number in plan.starts) == sorted(set(flow))
+        if not right:
+            self.add("wrong_starts", f"the starts are {list(plan.starts)}, sources are {sources}")
+            return
+        first: dict[int, int] = {}
+        for number in plan.starts:
+            other = first.setdefault(plan.tiles[number], number)
+            if other != number:
+                message = f"{self.name(other)} and {self.name(number)} both start a flow on tile {plan.tiles[number]}"
+                self.add("starts_share", message, other, number)
+
+    def _flows(self) -> list[int]:
+        """For each instruction the smallest number of an instruction of its flow."""
+        flow = list(range(len(self.problem.instructions)))
+        changed = True
+        while changed:
+            changed = False
+            for source, target, _ in self.edges:
+                low = min(flow[source], flow[target])
+                if flow[source] != low or flow[target] != low:
+                    flow[source] = flow[target] = low
+                    changed = True
+        return flow
+
+    def pins(self) -> None:
+        """What the user fixed."""
+        ids = {instruction.id: number for number, instruction in enumerate(self.problem.instructions)}
+        for pin in self.problem.pins:
+            number = ids[pin.instruction]
+            for what, wanted, is_at in (
+                ("tile", pin.tile, self.plan.tiles[number]),
+                ("time", pin.time, self.plan.times[number]),
+                ("slot", pin.slot, self.plan.slots[number]),
+            ):
+                if wanted is not None and wanted != is_at:
+                    self.add("moved", f"{pin.instruction} has {what} {is_at}, fixed at {wanted}", number)
+
+    def summary(self, makespan: int) -> None:
+        """What the plan says of itself."""
+        if self.plan.makespan != makespan:
+            self.add("wrong_makespan", f"the plan says {self.plan.makespan} clocks, its makespan is {makespan}")
+        objective = self.plan.ii * 1_000_000 + makespan
+        if self.plan.objective != objective:
+            self.add("wrong_objective", f"the plan says {self.plan.objective}, its objective is {objective}")
+
+
+def _follow(problem: Problem, tile: int, link: int) -> int | None:
+    """Tile at the end of a link; None where the link is not there."""
+    machine = problem.machine
+    if not 0 <= link < len(machine.links):
+        return None
+    row, column = divmod(tile, machine.columns)
+    row, column = row + machine.links[link].rows, column + machine.links[link].columns
+    if machine.wraps:
+        row, column = row % machine.rows, column % machine.columns
+    inside = 0 <= row < machine.rows and 0 <= column < machine.columns
+    end = row * machine.columns + column
+    return end if inside and end != tile else None
+
+
+def _least_clocks(problem: Problem) -> list[dict[int, int]]:
+    """For each tile the least clocks to the tiles that a value from it may go to."""
+    tiles = range(problem.machine.rows * problem.machine.columns)
+    steps: list[dict[int, int]] = []
+    for tile in tiles:
+        near: dict[int, int] = {tile: 0}
+        for number, link in enumerate(problem.machine.links):
+            end = _follow(problem, tile, number)
+            if end is not None:
+                near[end] = min(link.clocks, near.get(end, link.clocks))
+        steps.append(near)
+    if not problem.rules.pass_through:
+        return steps
+    found = []
+    for tile in tiles:
+        least = {tile: 0}
+        frontier = [tile]
+        while frontier:
+            reached = []
+            for at in frontier:
+                for end, clocks in steps[at].items():
+                    if least[at] + clocks < least.get(end, _END_OF_TIME):
+                        least[end] = least[at] + clocks
+                        reached.append(end)
+            frontier = reached
+        found.append(least)
+    return found
