@@ -50,6 +50,7 @@ OPS = (
     "elementwise",
     "gather",
     "resize",
+    "other",
 )
 
 #: No size or count may reach this, so that sums over a network stay far within 64 bits.

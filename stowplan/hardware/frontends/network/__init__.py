@@ -1,0 +1,26 @@
+"""Front ends for layered networks: layer files, ONNX and live PyTorch models, each to a :mod:`stowplan.hardware.network`.
+
+Frameworks' operators are traced one by one (:mod:`.trace`), then gathered into operational layers (:mod:`.coarsen`).
+"""
+
+from stowplan.hardware.frontends.network.coarsen import Granularity, coarsen
+from stowplan.hardware.frontends.network.layer_json import decode_layers, encode_layers, read_layers, save_layers
+from stowplan.hardware.frontends.network.onnx_model import is_onnx, read_onnx
+from stowplan.hardware.frontends.network.torch_model import read_exported, read_torch
+from stowplan.hardware.frontends.network.trace import Operation, Trace, Window
+
+__all__ = [
+    "Granularity",
+    "Operation",
+    "Trace",
+    "Window",
+    "coarsen",
+    "decode_layers",
+    "encode_layers",
+    "is_onnx",
+    "read_exported",
+    "read_layers",
+    "read_onnx",
+    "read_torch",
+    "save_layers",
+]

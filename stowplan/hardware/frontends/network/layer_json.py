@@ -1,0 +1,256 @@
+"""Layer files: a network's layers and edges as JSON. The format is in docs/networks.md.
+
+A file of ours carries ``format`` and ``version``; files without them, as other tools write them, are read as well. Layers may
+stand in any order and have any whole numbers as ids: they are brought into an order in which inputs come first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from pathlib import Path
+
+import msgspec
+
+from stowplan import files
+from stowplan.errors import InputError
+from stowplan.hardware.network import Layer, Network, Shape
+
+FORMAT = "stowplan.layers"
+VERSION = 1
+
+#: Operations that slide a window over a feature map; what others say of kernels means nothing.
+_WINDOWED = frozenset(("conv", "maxpool", "avgpool"))
+
+
+class _Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A layer as written; sizes in bytes repeat what elements say, and are checked against them."""
+
+    id: int
+    op: str
+    name: str
+    ofm: Shape
+    ofm_elems: int
+    ifm: Shape = (0, 0, 0)
+    ifm_elems: int = 0
+    weight_elems: int = 0
+    gather_elems: int | None = None
+    macs: int = 0
+    groups: int = 0
+    kernel_x: int = 0
+    kernel_y: int = 0
+    stride: int = 0
+    pad: int = 0
+    dilation: int = 0
+    batch: int = 1
+    fused: tuple[str, ...] = ()
+    weight_bytes: int | None = None
+    weight_bytes_int8: int | None = None
+    weight_bytes_fp16: int | None = None
+    ifm_bytes_int8: int | None = None
+    ifm_bytes_fp16: int | None = None
+    ofm_bytes_int8: int | None = None
+    ofm_bytes_fp16: int | None = None
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    nodes: tuple[_Node, ...]
+    edges: tuple[tuple[int, int], ...]
+    """``[from, to]``, ids of layers."""
+    name: str = ""
+    source: str = ""
+    """What made the file, for people."""
+    mode: str = ""
+    fx_ops: dict[str, int] = {}
+    """Operators before they were gathered into layers, for people."""
+    notes: tuple[str, ...] = ()
+    format: str = FORMAT
+    version: int = VERSION
+
+
+def is_layer_file(data: bytes) -> bool:
+    """Whether JSON bytes are a layer file: of our format, or of no format but with nodes."""
+    found = files.peek_format(data)
+    if found is not None:
+        return found == FORMAT
+    try:
+        return "nodes" in msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def read_layers(path: str | Path) -> Network:
+    """Network of a layer file, plain or gzip; raises :class:`~stowplan.errors.InputError` naming file and place."""
+    return decode_layers(files.read_bytes(path), source=path)
+
+
+def decode_layers(data: bytes, source: str | Path | None = None) -> Network:
+    """Network from the bytes of a layer file.
+
+    Raises
+    ------
+    InputError
+        Not JSON, wrong types, unknown fields or operations, negative sizes, sizes that contradict each other, edges that lead
+        nowhere, or a cycle.
+    """
+    try:
+        file = msgspec.json.decode(data, type=_File)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `")
+        raise InputError(message, source=source, place=place.rstrip("`").removeprefix("$.") or None) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"not a layer file: {error}", source=source) from error
+    try:
+        if file.format != FORMAT:
+            raise InputError(f"found format {file.format!r}, expected {FORMAT!r}", place="format")
+        if file.version != VERSION:
+            raise InputError(f"found version {file.version!r}, expected {VERSION}", place="version")
+        return _network(file, Path(source).name.split(".")[0] if source is not None else "network")
+    except InputError as error:
+        raise (error if source is None else error.within(source)) from None
+
+
+def _network(file: _File, fallback: str) -> Network:
+    number: dict[int, int] = {}
+    for index, node in enumerate(file.nodes):
+        _check_bytes(node, f"nodes[{index}] ({node.name})")
+        if node.id in number:
+            raise InputError(f"found the id {node.id} twice, expected every id once", place=f"nodes[{index}] ({node.name})")
+        number[node.id] = index
+    inputs: list[list[int]] = [[] for _ in file.nodes]
+    seen: set[tuple[int, int]] = set()
+    for index, (start, end) in enumerate(file.edges):
+        for name in (start, end):
+            if name not in number:
+                raise InputError(f"found an edge to or from {name}, expected the id of a node", place=f"edges[{index}]")
+        if (start, end) in seen:
+            raise InputError(f"found the edge {start} -> {end} twice, expected every edge once", place=f"edges[{index}]")
+        seen.add((start, end))
+        inputs[number[end]].append(number[start])
+    order = _order(file.nodes, inputs)
+    place = {index: position for position, index in enumerate(order)}
+    layers = tuple(_layer(file.nodes[index], tuple(sorted(place[each] for each in inputs[index]))) for index in order)
+    return Network(name=file.name or fallback, layers=layers, notes=file.notes)
+
+
+def _order(nodes: tuple[_Node, ...], inputs: list[list[int]]) -> list[int]:
+    """Indices of the nodes, inputs first, otherwise as they stand; raises InputError naming a cycle."""
+    readers: list[list[int]] = [[] for _ in inputs]
+    missing = [len(each) for each in inputs]
+    for index, sources in enumerate(inputs):
+        for each in sources:
+            readers[each].append(index)
+    ready = [index for index, count in enumerate(missing) if count == 0]
+    order: list[int] = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for each in readers[index]:
+            missing[each] -= 1
+            if missing[each] == 0:
+                heapq.heappush(ready, each)
+    if len(order) < len(inputs):
+        cycle = _cycle(inputs, missing)
+        names = " -> ".join(f"{nodes[index].id} ({nodes[index].name})" for index in cycle)
+        raise InputError(f"found a cycle: {names}; expected edges that lead from earlier layers to later ones", place="edges")
+    return order
+
+
+def _cycle(inputs: list[list[int]], missing: list[int]) -> list[int]:
+    """A cycle among nodes that still miss an input, in the direction of the edges, its first node again at the end."""
+    at = next(index for index, count in enumerate(missing) if count)
+    visited: dict[int, int] = {}
+    path: list[int] = []
+    while at not in visited:
+        visited[at] = len(path)
+        path.append(at)
+        at = next(each for each in inputs[at] if missing[each])
+    return [at, *reversed(path[visited[at] :])]
+
+
+def _layer(node: _Node, inputs: tuple[int, ...]) -> Layer:
+    windowed = node.op in _WINDOWED
+    return Layer(
+        name=node.name,
+        op=node.op,
+        inputs=inputs,
+        input_shape=node.ifm,
+        output_shape=node.ofm,
+        input_elements=node.ifm_elems,
+        output_elements=node.ofm_elems,
+        weight_elements=node.weight_elems,
+        weight_read_elements=node.gather_elems,
+        macs=node.macs,
+        groups=node.groups if windowed else 0,
+        kernel_x=node.kernel_x if windowed else 0,
+        kernel_y=node.kernel_y if windowed else 0,
+        stride=node.stride if windowed else 0,
+        pad=node.pad if windowed else 0,
+        dilation=node.dilation if windowed else 0,
+        batch=node.batch,
+        fused=node.fused,
+    )
+
+
+def _check_bytes(node: _Node, place: str) -> None:
+    for elements, name, width in (
+        (node.weight_elems, "weight_bytes", 1),
+        (node.weight_elems, "weight_bytes_int8", 1),
+        (node.weight_elems, "weight_bytes_fp16", 2),
+        (node.ifm_elems, "ifm_bytes_int8", 1),
+        (node.ifm_elems, "ifm_bytes_fp16", 2),
+        (node.ofm_elems, "ofm_bytes_int8", 1),
+        (node.ofm_elems, "ofm_bytes_fp16", 2),
+    ):
+        found = getattr(node, name)
+        if found is not None and found != elements * width:
+            message = f"found {name} {found}, expected {elements * width} ({elements} elements of {width} bytes)"
+            raise InputError(message, place=place)
+
+
+def encode_layers(network: Network, source: str = "") -> bytes:
+    """Bytes of a layer file; :func:`decode_layers` gives the network back."""
+    nodes = tuple(
+        _Node(
+            id=number,
+            op=layer.op,
+            name=layer.name,
+            ofm=layer.output_shape,
+            ofm_elems=layer.output_elements,
+            ifm=layer.input_shape,
+            ifm_elems=layer.input_elements,
+            weight_elems=layer.weight_elements,
+            gather_elems=layer.weight_read_elements,
+            macs=layer.macs,
+            groups=layer.groups,
+            kernel_x=layer.kernel_x,
+            kernel_y=layer.kernel_y,
+            stride=layer.stride,
+            pad=layer.pad,
+            dilation=layer.dilation,
+            batch=layer.batch,
+            fused=layer.fused,
+        )
+        for number, layer in enumerate(network.layers)
+    )
+    file = _File(name=network.name, source=source, nodes=nodes, edges=network.edges, notes=network.notes)
+    # A line for each layer and edge list: long enough to be compact, short enough to be read and compared.
+    values = msgspec.to_builtins(file)
+    lines = [b" " + msgspec.json.encode(_present(node)) for node in values.pop("nodes")]
+    edges = values.pop("edges")
+    head = b",\n".join(msgspec.json.encode(key) + b": " + msgspec.json.encode(value) for key, value in _head(values))
+    return b"{\n" + head + b',\n"nodes": [\n' + b",\n".join(lines) + b'\n],\n"edges": ' + msgspec.json.encode(edges) + b"\n}\n"
+
+
+def _head(values: dict[str, object]) -> list[tuple[str, object]]:
+    order = ("format", "version", "name", "source", "notes")
+    return [(key, values[key]) for key in order if values[key]]
+
+
+def _present(node: dict[str, object]) -> dict[str, object]:
+    """A node without what is not said."""
+    return {key: value for key, value in node.items() if value is not None}
+
+
+def save_layers(network: Network, path: str | Path, source: str = "") -> None:
+    """Write a layer file. ``source`` says what made it, for people."""
+    files.write_atomic(path, encode_layers(network, source))
