@@ -134,6 +134,10 @@ class RelaxationModel:
         self._occupancy = Rows()
         self._events: list[tuple[int, int, int]] = []
         self._preloads: list[int] = []
+        self.levels: dict[int, int] = {}
+        """Column of the occupied units from a step on, by that step."""
+        self.latency_columns: list[range] = []
+        """For each step: the columns that its latency alone brought."""
         self.savings = Savings(problem)
         for sequence in self.sequences:
             _TensorColumns(self, sequence).build()
@@ -178,6 +182,7 @@ class RelaxationModel:
             if not terms or step >= self.problem.horizon:
                 continue
             previous, level = level, self.column(self._units, integer=False)
+            self.levels[step] = level
             terms.append((level, -1))
             if previous is not None:
                 terms.append((previous, 1))
@@ -192,7 +197,9 @@ class RelaxationModel:
         for step, latency in zip(problem.steps, self.savings.latencies, strict=True):
             fast = self.fast[numbers : numbers + len(step.uses)]
             numbers += len(step.uses)
+            first = len(self.cost)
             self.step_terms.append(latency.add_to(self, fast, step.weight))
+            self.latency_columns.append(range(first, len(self.cost)))
         for constant, terms in self.step_terms:
             self.offset_ps += constant
             for column, value in terms:
