@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 from stowplan import __version__
-from stowplan.cli import batch, compare, inspect, solve
+from stowplan.cli import batch, compare, export, inspect, solve
 
 app = typer.Typer(
     name="stowplan",
@@ -60,6 +60,7 @@ for _name, _function in (
     ("solve", solve.solve_command),
     ("verify", inspect.verify_command),
     ("convert", inspect.convert_command),
+    ("export", export.export_command),
     ("batch", batch.batch_command),
     ("compare", compare.compare_command),
     ("show", inspect.show_command),

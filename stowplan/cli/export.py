@@ -1,0 +1,99 @@
+"""``export``: a problem's MILP as a file for solvers that are not called from here."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stowplan.cli.common import (
+    DEFAULT_TIME_LIMIT,
+    Capacity,
+    CostModel,
+    Cycles,
+    Input,
+    Quiet,
+    StallMode,
+    TargetOption,
+    check_outputs,
+)
+from stowplan.cli.output import note
+from stowplan.errors import UsageError
+
+#: Beyond this many windows a file with all of them is of no use to any solver.
+MAX_WINDOWS = 200_000
+
+
+def export_command(
+    source: Input,
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="FILE", help="Write the model here: .mps or .lp, with .gz after it to pack it."),
+    ],
+    target: TargetOption = None,
+    relaxed: Annotated[bool, typer.Option("--relaxed", help="Without integers: the linear relaxation.")] = False,
+    windows: Annotated[
+        str,
+        typer.Option(
+            "--windows",
+            metavar="WHICH",
+            help="Rows of the copy channels: linear (those the linear relaxation needs), all (small programs), or none.",
+        ),
+    ] = "linear",
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", metavar="SECONDS", help="For finding the rows of the copy channels, at most.")
+    ] = DEFAULT_TIME_LIMIT,
+    capacity: Capacity = None,
+    cost_model: CostModel = None,
+    stalls: StallMode = None,
+    cycles: Cycles = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write the MILP of a compiled program's memory mapping for any MILP solver (docs/milp.md).
+
+    Its optimum is a lower bound on the latency of every valid plan.
+    """
+    from stowplan.models.mip.export import format_of, save
+
+    format_of(output)
+    if windows not in ("linear", "all", "none"):
+        raise UsageError(f"--windows: found {windows!r}, expected linear, all or none")
+    if not time_limit > 0:
+        raise UsageError(f"--time-limit: found {time_limit} s, expected more than 0")
+    check_outputs((output,), inputs=(source, *(cycles or ())))
+    from stowplan.models.memory_mapping.problem import Problem
+    from stowplan.portfolio.read import read
+
+    problem = read(source, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles)
+    if not isinstance(problem, Problem):
+        raise UsageError(f"{source}: export knows the memory mapping of compiled programs only")
+    from stowplan.models.memory_mapping.milp_matrix import all_windows, formulate, linear_windows
+    from stowplan.models.memory_mapping.milp_model import RelaxationModel
+
+    began = time.monotonic()
+    model = RelaxationModel(problem)
+    if not quiet:
+        note(f"{problem.name}: {len(model.cost)} columns, {len(model.rows.lower)} rows without copy channels")
+    chosen = []
+    if windows == "linear":
+        chosen = linear_windows(model, time_limit=time_limit)
+    elif windows == "all":
+        pairs = len({job.release for job in model.jobs}) * len({job.deadline for job in model.jobs})
+        if pairs > MAX_WINDOWS:
+            raise UsageError(f"--windows all: found {pairs} pairs of boundaries, expected at most {MAX_WINDOWS}: use linear")
+        chosen = all_windows(model)
+    found = formulate(model, chosen)
+    matrix = found.matrix.relaxed() if relaxed else found.matrix
+    remarks = [
+        f"memory mapping of {problem.name} on {problem.target}, stalls {problem.stalls}: no valid plan beats the optimum",
+        f"objective and time in units of {found.unit_ps} ps; problem digest {problem.digest}",
+    ]
+    save(matrix, output, remarks)
+    if not quiet:
+        integers = int(matrix.is_integer.sum())
+        note(
+            f"{output}: {matrix.columns} columns ({integers} integer), {matrix.rows} rows ({len(chosen)} copy windows), "
+            f"{matrix.matrix.nnz} entries; objective in units of {found.unit_ps} ps; {time.monotonic() - began:.1f} s"
+        )

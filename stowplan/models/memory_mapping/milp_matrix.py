@@ -1,0 +1,273 @@
+"""The relaxation of memory mapping as one matrix, scaled and with readable names, for solvers other than the built-in HiGHS.
+
+The built-in search adds rows of the copy channels (*windows*) as solutions violate them; a model that leaves the house has to
+bring them along. :func:`linear_windows` finds those that the linear relaxation needs, :func:`all_windows` lists every one.
+
+Columns of time are in a unit of a power of ten picoseconds, so that the objective's range is some thousands; decisions are 0 or
+1; rows are divided by powers of ten. All numbers so keep the digits of the picoseconds and bytes they stand for.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import highspy
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from stowplan.models.memory_mapping.latency import INFINITE
+from stowplan.models.memory_mapping.milp_dual import proven_bound
+from stowplan.models.memory_mapping.milp_model import AccessColumns, RelaxationModel, Rows
+from stowplan.models.memory_mapping.milp_solver import ScaledHighs
+from stowplan.models.memory_mapping.milp_windows import Window, WindowSeparator
+from stowplan.models.mip.matrix import FloatArray, MatrixModel
+from stowplan.models.mip.outcome import lowered
+
+IntArray = npt.NDArray[np.int64]
+
+#: The objective's range is scaled to between this and ten times this.
+OBJECTIVE_RANGE = 1e3
+
+#: Other continuous columns, and rows, are scaled to numbers of at most about this.
+LARGEST = 1e3
+
+#: Characters of a tensor's name that names of columns keep.
+MAX_NAME = 40
+
+#: Windows added in one round, as a part of the all-slow latency that violates one, and rounds.
+MAX_WINDOWS = 200
+WINDOW_TOLERANCE = 1e-7
+MAX_ROUNDS = 30
+
+
+@dataclass(frozen=True)
+class Formulation:
+    """A relaxation with a fixed set of windows, in its own integers and as a scaled matrix."""
+
+    model: RelaxationModel
+    windows: tuple[Window, ...]
+    matrix: MatrixModel
+    """Objective in units of :attr:`unit_ps`, its constant apart."""
+    unit_ps: int
+    scale: FloatArray
+    """Value of each column in its own units, for 1 in the matrix; shape ``[columns]``."""
+    row_scale: FloatArray
+    rows: Rows
+    """All rows, those of the windows last."""
+
+    @cached_property
+    def spread_ps(self) -> int:
+        """All slow less the least latency of all steps: no objective worth having lies outside."""
+        return max(1, self.model.problem.all_slow_ps - self.model.floor_until[-1])
+
+    @cached_property
+    def integers(self) -> sparse.csr_matrix:
+        """Coefficients of :attr:`rows`, of dtype int64."""
+        return self.rows.matrix(len(self.model.cost))
+
+    def bound_ps(self, bound: float) -> int:
+        """Bound in whole picoseconds from what a solver claims for the matrix, less what its tolerances may amount to."""
+        return math.floor(lowered(bound, self.spread_ps / self.unit_ps) * self.unit_ps)
+
+    def dual_bound_ps(self, duals: FloatArray) -> int:
+        """Bound in picoseconds that row multipliers of the matrix's linear relaxation prove, whatever they are; no rounding."""
+        model, rows = self.model, self.rows
+        row_lower, row_upper, lower, upper, cost = (
+            np.array(values, dtype=np.int64) for values in (rows.lower, rows.upper, model.lower, model.upper, model.cost)
+        )
+        own = duals * self.row_scale * float(self.unit_ps)
+        return model.offset_ps + proven_bound(self.integers, row_lower, row_upper, lower, upper, cost, own)
+
+    def own_units(self, values: FloatArray) -> FloatArray:
+        """Values of the columns in picoseconds, units of memory and 0/1, from those of the matrix."""
+        return values * self.scale
+
+    def scaled(self, values: IntArray) -> FloatArray:
+        """The reverse of :meth:`own_units`."""
+        result: FloatArray = values / self.scale
+        return result
+
+    def violated(self, values: IntArray) -> list[str]:
+        """Rows and columns that a point in the model's own units breaks, by name; exact."""
+        model, rows = self.model, self.rows
+        activity = self.integers @ values
+        low, high = np.array(rows.lower, dtype=np.int64), np.array(rows.upper, dtype=np.int64)
+        broken_rows = np.flatnonzero((activity < low) | (activity > high)).tolist()
+        lower, upper = np.array(model.lower, dtype=np.int64), np.array(model.upper, dtype=np.int64)
+        broken_columns = np.flatnonzero((values < lower) | (values > upper)).tolist()
+        return [self.matrix.row_name(row) for row in broken_rows] + [
+            self.matrix.column_name(column) for column in broken_columns
+        ]
+
+    def objective_ps(self, values: IntArray) -> int:
+        """Objective of a point in the model's own units; exact."""
+        total: int = sum(cost * value for cost, value in zip(self.model.cost, values.tolist(), strict=True))
+        return self.model.offset_ps + total
+
+
+def formulate(model: RelaxationModel, windows: Sequence[Window] = (), *, names: bool = True) -> Formulation:
+    """The relaxation as a matrix, with rows for these windows; without ``names`` it is made faster."""
+    extra = WindowSeparator(model).rows(windows)
+    rows = _joined(model.rows, extra)
+    columns = len(model.cost)
+    lower, upper = np.array(model.lower, dtype=np.float64), np.array(model.upper, dtype=np.float64)
+    is_integer = np.array(model.is_integer, dtype=bool)
+    spread = max(1, model.problem.all_slow_ps - model.floor_until[-1])
+    unit = int(10 ** max(0, math.floor(math.log10(spread / OBJECTIVE_RANGE))))
+    scale = np.where(is_integer, 1.0, _power_of_ten(upper - lower))
+    scale[np.array([*model.stall, *model.clock], dtype=np.int64)] = unit
+    own = rows.matrix(columns)
+    scaled = sparse.csr_matrix(own.astype(np.float64) @ sparse.diags(scale)) if columns else own.astype(np.float64)
+    largest = abs(scaled).max(axis=1).toarray().ravel() if columns and rows.lower else np.zeros(len(rows.lower))
+    power = _power_of_ten(largest)
+    # Divided by powers of ten, not multiplied by their inverses, the numbers keep their few digits.
+    scaled.data /= np.repeat(power, np.diff(scaled.indptr))
+    low, high = np.array(rows.lower, dtype=np.float64), np.array(rows.upper, dtype=np.float64)
+    matrix = MatrixModel(
+        name=model.problem.name,
+        cost=np.array(model.cost, dtype=np.float64) * scale / unit,
+        lower=lower / scale,
+        upper=upper / scale,
+        is_integer=is_integer,
+        matrix=scaled,
+        row_lower=np.where(low <= -INFINITE, -np.inf, low / power),
+        row_upper=np.where(high >= INFINITE, np.inf, high / power),
+        offset=model.offset_ps / unit,
+        column_names=(labels := _Labels(model)).columns if names else (),
+        row_names=labels.rows(rows, windows) if names else (),
+    )
+    return Formulation(model, tuple(windows), matrix, unit, scale, 1.0 / power, rows)
+
+
+def _power_of_ten(largest: FloatArray) -> FloatArray:
+    """What brings a number to at most ``LARGEST``: 1 where it is there."""
+    over = np.maximum(1.0, largest / LARGEST)
+    result: FloatArray = 10.0 ** np.ceil(np.log10(over))
+    return result
+
+
+def _joined(first: Rows, second: Rows) -> Rows:
+    shift = len(first.lower)
+    return Rows(
+        first.row + [row + shift for row in second.row],
+        first.column + second.column,
+        first.value + second.value,
+        first.lower + second.lower,
+        first.upper + second.upper,
+    )
+
+
+def all_windows(model: RelaxationModel) -> list[Window]:
+    """Every window that some copy must run in: as many as pairs of boundaries, so for small problems only."""
+    jobs = [job for job in model.jobs if job.duration_ps]
+    return [
+        (start, end)
+        for start in sorted({job.release for job in jobs})
+        for end in sorted({job.deadline for job in jobs})
+        if any(start <= job.release and job.deadline <= end for job in jobs)
+    ]
+
+
+def linear_windows(
+    model: RelaxationModel,
+    *,
+    time_limit: float = 30.0,
+    seed: int = 0,
+    should_stop: Callable[[], bool] | None = None,
+    on_bound: Callable[[int], None] | None = None,
+) -> list[Window]:
+    """Windows that solutions of the linear relaxation violate, round by round until there are none or time is up."""
+    end = time.monotonic() + time_limit
+    found: list[Window] = []
+    if not model.cost:
+        return found
+    separator, solver = WindowSeparator(model), ScaledHighs(model, seed, should_stop)
+    tolerance = WINDOW_TOLERANCE * max(1, model.problem.all_slow_ps)
+    for _ in range(MAX_ROUNDS):
+        left = end - time.monotonic()
+        if left <= 0 or (should_stop is not None and should_stop()):
+            break
+        status = solver.run(left)
+        bound = solver.lp_bound()
+        if bound is not None and on_bound is not None:
+            on_bound(bound)
+        values = solver.values()
+        if status != highspy.HighsModelStatus.kOptimal or values is None:
+            break
+        more = separator.find(values, tolerance_ps=tolerance, limit=MAX_WINDOWS)
+        if not more:
+            break
+        solver.add_rows(separator.rows(more))
+        found += more
+    return found
+
+
+class _Labels:
+    """Names of columns and rows: what they say, of which tensor, at which step."""
+
+    def __init__(self, model: RelaxationModel):
+        self._model = model
+        self._owner = [""] * len(model.cost)
+        """What each column belongs to: a tensor, or the name of a family of rows."""
+        self.columns = [""] * len(model.cost)
+        for number, (sequence, accesses) in enumerate(zip(model.sequences, model.access, strict=True)):
+            tensor = f"t{number}.{_plain(model.problem.tensors[number].name)}"
+            for access, columns in zip(sequence.accesses, accesses, strict=False):
+                for field in fields(AccessColumns):
+                    value = getattr(columns, field.name)
+                    if isinstance(value, int):
+                        self._name(value, f"{field.name}.{tensor}.s{access.step}", tensor)
+                if len(columns.fast) == 1:
+                    self._name(columns.fast[0], f"fast.{tensor}.s{access.step}", tensor)
+            for (write, gap), column in model.out[number].items():
+                until = f"s{sequence.accesses[gap].step}" if gap < len(sequence) else "end"
+                self._name(column, f"copy_out.{tensor}.s{sequence.accesses[write].step}.{until}", tensor)
+        for step, column in model.levels.items():
+            self._name(column, f"occupied.s{step}", f"capacity.s{step}")
+        for step, new in enumerate(model.latency_columns):
+            for place, column in enumerate(new):
+                self._name(column, f"latency.s{step}" + (f".{place}" if len(new) > 1 else ""), f"latency.s{step}")
+        for boundary, column in enumerate(model.stall):
+            self._name(column, f"wait.b{boundary}", "wait")
+        for place, column in enumerate(model.clock):
+            self._name(column, f"clock.{place}", f"clock.{place}")
+        for column, name in enumerate(self.columns):
+            if not name:
+                self._name(column, f"column.{column}", "column")
+
+    def _name(self, column: int, name: str, owner: str) -> None:
+        if not self.columns[column]:
+            self.columns[column], self._owner[column] = name, owner
+
+    def rows(self, rows: Rows, windows: Sequence[Window]) -> list[str]:
+        """A name for every row; the windows' rows stand last."""
+        owners: list[str] = [""] * len(rows.lower)
+        for row, column in zip(rows.row, rows.column, strict=True):
+            owner = self._owner[column]
+            # A row of memory, of the clock or of a latency is named for that; of levels, for the last one it joins.
+            if _rank(owner) >= _rank(owners[row]):
+                owners[row] = owner
+        first = len(owners) - len(windows)
+        names = [f"{owner or 'row'}.r{row}" for row, owner in enumerate(owners[:first])]
+        return names + [f"window.b{start}.b{end}" for start, end in windows]
+
+
+def _rank(owner: str) -> int:
+    if not owner:
+        return -1
+    return ("t", "wait", "latency", "clock", "capacity").index(kind) if (kind := _kind(owner)) else 0
+
+
+def _kind(owner: str) -> str:
+    head = owner.partition(".")[0]
+    return head if head in ("wait", "latency", "clock", "capacity") else ""
+
+
+def _plain(name: str) -> str:
+    """A tensor's name with nothing in it that readers of LP files trip over."""
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._") else "_" for letter in name)[:MAX_NAME]

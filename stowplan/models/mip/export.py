@@ -1,0 +1,195 @@
+"""Writing a model as an MPS or LP file, for solvers that are not called from here.
+
+The constant of the objective is the cost of a column named ``constant`` that is fixed at 1: solvers disagree about signs and
+places of constants, but not about columns. Numbers are written with all their digits, so that reading gives the same model.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from stowplan import files
+from stowplan.errors import UsageError
+from stowplan.models.mip.matrix import MatrixModel
+
+#: Name of the column that carries the objective's constant.
+CONSTANT = "constant"
+
+_OBJECTIVE = "objective"
+_WIDTH = 120
+
+
+def format_of(path: str | Path) -> str:
+    """``mps`` or ``lp``, by the name of the file, which may end in ``.gz``; raises UsageError for any other."""
+    name = str(path).lower().removesuffix(".gz")
+    for ending in ("mps", "lp"):
+        if name.endswith(f".{ending}"):
+            return ending
+    raise UsageError(f"{path}: found an unknown kind of file, expected a name that ends in .mps or .lp, and .gz to pack it")
+
+
+def save(model: MatrixModel, path: str | Path, remarks: Sequence[str] = ()) -> None:
+    """Write the model to a file, in the format of its name; packed where it ends in ``.gz``.
+
+    The same model gives the same bytes. ``remarks`` stand at the top as comments, one line each.
+
+    Raises
+    ------
+    UsageError
+        The name ends otherwise.
+    InputError
+        The file cannot be written; what stood there stays.
+    """
+    is_mps = format_of(path) == "mps"
+    head = "".join(f"{'*' if is_mps else chr(92)} {remark}\n" for remark in remarks)
+    data = (head + (mps(model) if is_mps else lp(model))).encode("ascii", errors="replace")
+    files.write_atomic(path, gzip.compress(data, mtime=0) if str(path).lower().endswith(".gz") else data)
+
+
+def mps(model: MatrixModel) -> str:
+    """The model in free MPS format, a minimisation."""
+    return "\n".join(_mps_lines(model)) + "\n"
+
+
+def _mps_lines(model: MatrixModel) -> Iterator[str]:
+    low, high = model.row_lower, model.row_upper
+    kinds = [_row_kind(one, two) for one, two in zip(low.tolist(), high.tolist(), strict=True)]
+    names = [model.row_name(row) for row in range(model.rows)]
+    yield f"NAME {_word(model.name)}"
+    yield "ROWS"
+    yield f" N {_OBJECTIVE}"
+    for kind, name in zip(kinds, names, strict=True):
+        yield f" {kind} {name}"
+    yield "COLUMNS"
+    by_column = model.matrix.tocsc()
+    starts, rows, data = by_column.indptr.tolist(), by_column.indices.tolist(), by_column.data.tolist()
+    in_integers = False
+    for column in range(model.columns):
+        if bool(model.is_integer[column]) != in_integers:
+            in_integers = not in_integers
+            yield _marker(in_integers)
+        name = model.column_name(column)
+        cost = float(model.cost[column])
+        # A column without an entry is named too, or its bounds would be those of an unknown one.
+        if cost or starts[column] == starts[column + 1]:
+            yield f" {name} {_OBJECTIVE} {cost!r}"
+        for place in range(starts[column], starts[column + 1]):
+            yield f" {name} {names[rows[place]]} {data[place]!r}"
+    if in_integers:
+        yield _marker(False)
+    if model.offset:
+        yield f" {CONSTANT} {_OBJECTIVE} {float(model.offset)!r}"
+    yield "RHS"
+    for row, kind in enumerate(kinds):
+        side = float(high[row] if kind == "L" else low[row])
+        if kind != "N" and side:
+            yield f" RHS {names[row]} {side!r}"
+    if any(kind == "G" and np.isfinite(high[row]) for row, kind in enumerate(kinds)):
+        yield "RANGES"
+        for row, kind in enumerate(kinds):
+            if kind == "G" and np.isfinite(high[row]):
+                yield f" RANGE {names[row]} {float(high[row] - low[row])!r}"
+    yield "BOUNDS"
+    for column in range(model.columns):
+        yield from _mps_bounds(model.column_name(column), float(model.lower[column]), float(model.upper[column]))
+    if model.offset:
+        yield f" FX BOUND {CONSTANT} 1"
+    yield "ENDATA"
+
+
+def _marker(begins: bool) -> str:
+    return f" MARKER 'MARKER' '{'INTORG' if begins else 'INTEND'}'"
+
+
+def _row_kind(low: float, high: float) -> str:
+    if low == high:
+        return "E"
+    if np.isfinite(low):
+        return "G"
+    return "L" if np.isfinite(high) else "N"
+
+
+def _mps_bounds(name: str, low: float, high: float) -> Iterator[str]:
+    """Every bound in full: what stands for none differs between readers, above all for integers."""
+    if low == high:
+        yield f" FX BOUND {name} {low!r}"
+        return
+    if not np.isfinite(low) and not np.isfinite(high):
+        yield f" FR BOUND {name}"
+        return
+    yield f" LO BOUND {name} {low!r}" if np.isfinite(low) else f" MI BOUND {name}"
+    yield f" UP BOUND {name} {high!r}" if np.isfinite(high) else f" PL BOUND {name}"
+
+
+def lp(model: MatrixModel) -> str:
+    """The model in CPLEX's LP format, a minimisation; a row with two sides becomes two."""
+    return "\n".join(_lp_lines(model)) + "\n"
+
+
+def _lp_lines(model: MatrixModel) -> Iterator[str]:
+    names = [model.column_name(column) for column in range(model.columns)]
+    yield f"\\ {_word(model.name)}"
+    yield "Minimize"
+    paid = np.flatnonzero(model.cost).tolist()
+    terms = [_term(float(model.cost[column]), names[column]) for column in paid]
+    uses_constant = bool(model.offset) or not terms
+    if uses_constant:
+        terms.append(_term(float(model.offset), CONSTANT))
+    yield from _wrapped(f" {_OBJECTIVE}:", terms)
+    yield "Subject To"
+    matrix = model.matrix
+    starts, columns, data = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
+    for row, (low, high) in enumerate(zip(model.row_lower.tolist(), model.row_upper.tolist(), strict=True)):
+        entries = range(starts[row], starts[row + 1])
+        terms = [_term(data[place], names[columns[place]]) for place in entries]
+        if not terms:
+            # A row of nothing still says something where 0 does not satisfy it; the constant column can say it.
+            uses_constant = True
+            terms = [f"+ 0.0 {CONSTANT}"]
+        name = model.row_name(row)
+        if low == high:
+            yield from _wrapped(f" {name}:", [*terms, f"= {low!r}"])
+            continue
+        if np.isfinite(low):
+            yield from _wrapped(f" {name}:", [*terms, f">= {low!r}"])
+        if np.isfinite(high):
+            twice = f"{name}_upper" if np.isfinite(low) else name
+            yield from _wrapped(f" {twice}:", [*terms, f"<= {high!r}"])
+    yield "Bounds"
+    for name, low, high in zip(names, model.lower.tolist(), model.upper.tolist(), strict=True):
+        if low == high:
+            yield f" {name} = {low!r}"
+        elif not np.isfinite(low) and not np.isfinite(high):
+            yield f" {name} free"
+        else:
+            above = f" <= {high!r}" if np.isfinite(high) else ""
+            yield f" {low!r} <= {name}{above}" if np.isfinite(low) else f" -inf <= {name}{above}"
+    if uses_constant:
+        yield f" {CONSTANT} = 1"
+    integers = np.flatnonzero(model.is_integer).tolist()
+    if integers:
+        yield "Generals"
+        yield from _wrapped("", [names[column] for column in integers])
+    yield "End"
+
+
+def _term(value: float, name: str) -> str:
+    return f"{'-' if value < 0 else '+'} {abs(value)!r} {name}"
+
+
+def _wrapped(head: str, words: list[str]) -> Iterator[str]:
+    line = head
+    for word in words:
+        if len(line) + 1 + len(word) > _WIDTH and line.strip():
+            yield line
+            line = " "
+        line += f" {word}"
+    yield line
+
+
+def _word(name: str) -> str:
+    return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name) or "model"

@@ -1,0 +1,91 @@
+"""Solving a model with any solver, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from stowplan.errors import UsageError
+from stowplan.models.mip.matrix import FloatArray, MatrixModel
+from stowplan.models.mip.outcome import Outcome
+
+#: Solvers that come with OR-Tools and run in this process.
+IN_PROCESS = ("gscip", "mathopt-highs", "cp-sat", "glop", "pdlp")
+
+#: Those of them that know no integers.
+LINEAR_ONLY = ("glop", "pdlp")
+
+
+def solvers() -> list[str]:
+    """Names of all solvers there are on this machine, those in process first."""
+    from stowplan.models.mip import with_pulp
+
+    return [*IN_PROCESS, *with_pulp.available()]
+
+
+def check_solver(solver: str) -> None:
+    """Raise UsageError, naming the solvers that are there, where this one is not."""
+    if solver not in IN_PROCESS and solver not in (known := solvers()):
+        raise UsageError(f"found solver {solver!r}, expected one that is there: {', '.join(known)}")
+
+
+def solve(
+    model: MatrixModel,
+    solver: str,
+    *,
+    time_limit: float = 30.0,
+    seed: int = 0,
+    threads: int = 1,
+    start: FloatArray | None = None,
+    node_limit: int | None = None,
+    on_bound: Callable[[float], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Outcome:
+    """Minimise ``model`` with a solver by name (:func:`solvers` lists those that are there). Nothing is printed.
+
+    Parameters
+    ----------
+    model
+        Without integers it is solved as a linear program.
+    time_limit
+        Seconds, building the solver's own copy of the model included. Programs keep it as well as they do.
+    threads
+        For solvers that take a number; the others run on one.
+    start
+        A point ``[columns]`` to start from, feasible or not.
+    node_limit
+        Nodes of branch and bound, for GSCIP and MathOpt's HiGHS, which with it, and a time limit that does not bind, give equal
+        results in equal calls; the others take no notice.
+    on_bound
+        Called with better bounds as they come, from CP-SAT and GSCIP; from another thread.
+    should_stop
+        Asked every few hundredths of a second by solvers in process; programs cannot be asked.
+
+    Raises
+    ------
+    UsageError
+        No such solver here, or one that knows no integers for a model with them.
+    """
+    if model.columns == 0:
+        return _empty(model, solver)
+    if should_stop is not None and should_stop():
+        return Outcome(solver, "unknown", None, None, 0.0)
+    options: dict[str, Any] = {"time_limit": time_limit, "seed": seed, "threads": threads, "start": start}
+    if solver in IN_PROCESS:
+        from stowplan.models.mip import with_mathopt
+
+        return with_mathopt.solve(model, solver, **options, node_limit=node_limit, on_bound=on_bound, should_stop=should_stop)
+    check_solver(solver)
+    from stowplan.models.mip import with_pulp
+
+    return with_pulp.solve(model, solver, **options)
+
+
+def _empty(model: MatrixModel, solver: str) -> Outcome:
+    """Without columns there is nothing to choose, and solvers disagree about what to say."""
+    point = np.zeros(0)
+    if model.is_feasible(point):
+        return Outcome(solver, "optimal", model.offset, model.offset, 0.0, point)
+    return Outcome(solver, "infeasible", None, None, 0.0)

@@ -1,0 +1,284 @@
+"""Solvers of the user's own, by way of PuLP: CBC (it comes with PuLP), HiGHS, SCIP, Gurobi, CPLEX and all others it knows.
+
+PuLP 3.3 says "Optimal" of runs that ended by their time limit, of any point at all for some solvers, and never what was proven.
+:func:`run` therefore reads ``sol_status``, checks points against the problem, and takes bounds from the solvers' logs.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pulp
+
+from stowplan.errors import UsageError
+from stowplan.models.mip.logs import bound_in_log, says_infeasible
+from stowplan.models.mip.matrix import TOLERANCE, FloatArray, MatrixModel
+from stowplan.models.mip.outcome import Outcome, Status
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A solver of PuLP, as it is called here."""
+
+    pulp_name: str
+    family: str
+    """Whose log it writes."""
+    takes_start: bool
+    """Known to use a warm start; HiGHS in process takes the option and does nothing."""
+
+
+#: Solvers by our names; any other name is looked up among PuLP's own.
+SOLVERS = {
+    "cbc": _Entry("PULP_CBC_CMD", "cbc", True),
+    "own-cbc": _Entry("COIN_CMD", "cbc", True),
+    "highs": _Entry("HiGHS", "highs", False),
+    "highs-program": _Entry("HiGHS_CMD", "highs", True),
+    "scip": _Entry("SCIP_CMD", "scip", False),
+    "gurobi": _Entry("GUROBI_CMD", "gurobi", True),
+    "gurobipy": _Entry("GUROBI", "gurobi", True),
+    "cplex": _Entry("CPLEX_CMD", "cplex", True),
+    "glpk": _Entry("GLPK_CMD", "glpk", False),
+}
+
+#: Solvers whose ``sol_status`` tells a proof from a run that was cut short.
+_HONEST = {"PULP_CBC_CMD", "COIN_CMD", "HiGHS", "HiGHS_CMD"}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    # PuLP 3.3 announces what PuLP 4 will drop.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+def available() -> list[str]:
+    """Names of the solvers that PuLP finds on this machine: ours where there is one, else PuLP's own."""
+    with _quiet():
+        found = set(pulp.listSolvers(onlyAvailable=True))
+    ours = {entry.pulp_name: name for name, entry in SOLVERS.items()}
+    return sorted(ours.get(name, name) for name in found)
+
+
+def _entry(solver: str) -> _Entry:
+    with _quiet():
+        known = pulp.listSolvers()
+    entry = SOLVERS.get(solver) or (_Entry(solver, "", False) if solver in known else None)
+    if entry is None or solver not in available():
+        raise UsageError(f"found solver {solver!r}, expected one that is there: {', '.join(available())}")
+    return entry
+
+
+def build(model: MatrixModel) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
+    """The model as a PuLP problem and its variables, in the order of the columns; without the objective's offset."""
+    problem = pulp.LpProblem(_plain(model.name), pulp.LpMinimize)
+    kinds = np.where(model.is_integer, pulp.LpInteger, pulp.LpContinuous).tolist()
+    variables = [
+        problem.add_variable(model.column_name(column), _side(low), _side(high), cat=kind)
+        for column, (low, high, kind) in enumerate(zip(model.lower.tolist(), model.upper.tolist(), kinds, strict=True))
+    ]
+    paid = np.flatnonzero(model.cost).tolist()
+    problem.setObjective(pulp.LpAffineExpression([(variables[column], float(model.cost[column])) for column in paid]))
+    matrix = model.matrix
+    starts, indices, data = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
+    for row, (low, high) in enumerate(zip(model.row_lower.tolist(), model.row_upper.tolist(), strict=True)):
+        terms = [(variables[indices[k]], data[k]) for k in range(starts[row], starts[row + 1])]
+        name = model.row_name(row)
+        if low == high:
+            problem.addConstraint(_constraint(terms, pulp.LpConstraintEQ, name, low))
+            continue
+        # PuLP knows no rows with two sides.
+        if np.isfinite(low):
+            problem.addConstraint(_constraint(terms, pulp.LpConstraintGE, name, low))
+        if np.isfinite(high):
+            twice = f"{name}_upper" if np.isfinite(low) else name
+            problem.addConstraint(_constraint(terms, pulp.LpConstraintLE, twice, high))
+    return problem, variables
+
+
+def _constraint(terms: list[tuple[pulp.LpVariable, float]], sense: int, name: str, side: float) -> pulp.LpConstraint:
+    return pulp.LpConstraint(e=pulp.LpAffineExpression(terms), sense=sense, name=name, rhs=side)
+
+
+def _plain(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in name) or "model"
+
+
+def _side(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class PulpRun:
+    """What became of a PuLP problem. Objective and bound are those of the problem, its constant included."""
+
+    status: Status
+    objective: float | None
+    bound: float | None
+    seconds: float
+    warm_started: bool
+    log: str
+
+
+def run(
+    problem: pulp.LpProblem,
+    solver: str,
+    *,
+    time_limit: float,
+    seed: int = 0,
+    threads: int = 1,
+    warm_start: bool = False,
+    integer: bool = True,
+) -> PulpRun:
+    """Solve any PuLP minimisation with a solver by name; the point, where there is one, stands in the problem's variables.
+
+    Parameters
+    ----------
+    solver
+        A name of :data:`SOLVERS`, or PuLP's own name of any other.
+    time_limit
+        Seconds. PuLP waits for programs: one that overruns its own limit overruns this one.
+    warm_start
+        Start from the variables' initial values (``setInitialValue``), with solvers that do so.
+    integer
+        False solves the linear relaxation, with solvers that can.
+
+    Raises
+    ------
+    UsageError
+        No such solver here (the message names those that are), or a maximisation.
+    """
+    if problem.sense != pulp.LpMinimize:
+        raise UsageError("found a maximisation, expected a minimisation: negate the objective")
+    entry = _entry(solver)
+    began = time.monotonic()
+    is_started = warm_start and entry.takes_start
+    with tempfile.TemporaryDirectory(prefix="stowplan-") as folder, _quiet():
+        log = Path(folder, "solver.log")
+        engine = _engine(entry, folder, log, time_limit, seed, threads, is_started, integer)
+        try:
+            problem.solve(engine)
+            failed = ""
+        except (pulp.PulpError, OSError, ValueError) as error:
+            # A solver that is there and fails (no licence, killed) has found nothing and proven nothing.
+            failed = f"{type(error).__name__}: {error}"
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else failed
+    seconds = time.monotonic() - began
+    if failed:
+        return PulpRun("unknown", None, None, seconds, is_started, text or failed)
+    found = problem.sol_status
+    has_point = found in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible) and _holds(problem, integer)
+    ran_out = seconds >= time_limit
+    status: Status = "unknown"
+    if has_point:
+        is_proof = found == pulp.LpSolutionOptimal and (entry.pulp_name in _HONEST or not ran_out)
+        status = "optimal" if is_proof else "feasible"
+    elif found == pulp.LpSolutionInfeasible and not ran_out and says_infeasible(entry.family, text):
+        status = "infeasible"
+    elif found == pulp.LpSolutionUnbounded and not ran_out:
+        status = "unbounded"
+    constant = problem.objective.constant if problem.objective is not None else 0.0
+    bound = _bound(problem, entry, text, integer)
+    objective = pulp.value(problem.objective) if has_point else None
+    return PulpRun(status, objective, None if bound is None else bound + constant, seconds, is_started, text)
+
+
+def _engine(
+    entry: _Entry, folder: str, log: Path, time_limit: float, seed: int, threads: int, warm_start: bool, integer: bool
+) -> Any:
+    """The solver, silent, with its log and its temporary files in a folder of their own."""
+    options: dict[str, Any] = {"msg": False, "timeLimit": max(0.01, time_limit), "mip": integer}
+    if entry.pulp_name == "HiGHS":
+        options |= {"threads": threads, "random_seed": seed % (1 << 31), "gapRel": 0.0}
+    elif entry.family in ("cbc", "highs", "scip", "gurobi", "cplex"):
+        options |= {"logPath": str(log)}
+        if entry.family != "scip":
+            options["threads"] = threads
+        if warm_start:
+            options["warmStart"] = True
+        if entry.family == "cbc":
+            options["options"] = [f"randomCbcSeed {seed % (1 << 31)}"]
+        elif entry.pulp_name == "HiGHS_CMD":
+            options |= {"gapRel": 0.0, "options": [f"random_seed={seed % (1 << 31)}"]}
+    engine = pulp.getSolver(entry.pulp_name, **options)
+    engine.tmpDir = folder
+    return engine
+
+
+def _holds(problem: pulp.LpProblem, integer: bool) -> bool:
+    """Whether the variables' values satisfy the problem; a run that was cut short may leave any numbers there."""
+    for variable in problem.variables():
+        value = variable.varValue
+        if value is None or (not integer and variable.cat == pulp.LpInteger and not _in_box(variable, value)):
+            return False
+        if integer and not variable.valid(10 * TOLERANCE):
+            return False
+    return all(
+        constraint.valid(10 * TOLERANCE * max(1.0, *(abs(c * v.varValue) for v, c in constraint.items()), 0.0))
+        for constraint in problem.constraints.values()
+    )
+
+
+def _in_box(variable: pulp.LpVariable, value: float) -> bool:
+    low, high = variable.lowBound, variable.upBound
+    return (low is None or value >= low - 10 * TOLERANCE) and (high is None or value <= high + 10 * TOLERANCE)
+
+
+def _bound(problem: pulp.LpProblem, entry: _Entry, log: str, integer: bool) -> float | None:
+    """What the solver proved of a MILP, less the objective's constant; linear programs prove by their duals."""
+    if not integer:
+        return None
+    if entry.pulp_name == "HiGHS":
+        engine = getattr(problem, "solverModel", None)
+        bound = engine.getInfo().mip_dual_bound if engine is not None else -np.inf
+        return float(bound) if np.isfinite(bound) else None
+    return bound_in_log(entry.family, log)
+
+
+def solve(
+    model: MatrixModel,
+    solver: str,
+    *,
+    time_limit: float,
+    seed: int = 0,
+    threads: int = 1,
+    start: FloatArray | None = None,
+) -> Outcome:
+    """Solve with one of PuLP's solvers; see :func:`stowplan.models.mip.solve.solve`."""
+    began = time.monotonic()
+    _entry(solver)
+    problem, variables = build(model)
+    if start is not None:
+        for variable, value in zip(variables, start.tolist(), strict=True):
+            variable.setInitialValue(value, check=False)
+    integer = bool(model.is_integer.any())
+    left = max(0.01, time_limit - (time.monotonic() - began))
+    found = run(problem, solver, time_limit=left, seed=seed, threads=threads, warm_start=start is not None, integer=integer)
+    values = None
+    if found.objective is not None:
+        values = np.array([variable.varValue for variable in variables], dtype=np.float64)
+    bound = None if found.bound is None else found.bound + model.offset
+    objective = None if values is None else model.objective(values)
+    duals = _duals(model, problem) if not integer and found.status == "optimal" else None
+    seconds = time.monotonic() - began
+    return Outcome(solver, found.status, objective, bound, seconds, values, duals, found.warm_started)
+
+
+def _duals(model: MatrixModel, problem: pulp.LpProblem) -> FloatArray | None:
+    """The rows' multipliers; a row with two sides was split into two."""
+    rows = problem.constraints
+    found = np.zeros(model.rows)
+    for row in range(model.rows):
+        name = model.row_name(row)
+        for each in (name, f"{name}_upper"):
+            price = getattr(rows.get(each), "pi", None)
+            found[row] += price or 0.0
+    return found if np.any(found) else None
