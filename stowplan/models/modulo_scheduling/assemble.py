@@ -33,11 +33,15 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], recurrent
             outgoing[one].add(two)
     waiting = {each: len({component[source] for source, _, _ in incoming[each]}) for each in members}
     order = _topological(waiting, outgoing)
+    # Clocks from the start of a component to the end of the loop body, roughly: cycles count by where values leave them.
+    lag: dict[tuple[int, int], int] = defaultdict(int)
+    for two, values in incoming.items():
+        for source, target, clocks in values:
+            pair = component[source], two
+            lag[pair] = max(lag[pair], clocks - recurrent.get(target, 0))
     height: dict[int, int] = {}
     for each in reversed(order):
-        below = [height[two] - min(recurrent.get(v, 0) - clocks for u, v, clocks in incoming[two] if component[u] == each)
-                 for two in outgoing[each]]  # fmt: skip
-        height[each] = max(below, default=0)
+        height[each] = max((height[two] + lag[each, two] for two in outgoing[each]), default=0)
     taken: dict[int, set[int]] = defaultdict(set)
     for number, time in recurrent.items():
         taken[tiles[number]].add(time % ii)

@@ -118,7 +118,8 @@ def _crowd(problem: Problem, known: Structure, ids: list[str]) -> str | None:
         return f"{known.count} instructions, but {machine.tiles} tiles have {slots} slots each, {slots * machine.tiles} in all"
     for members in known.members:
         if len(members) > slots:
-            return f"{_some(ids, members)} must share a tile for their variables: {len(members)} instructions, it has {slots} slots"
+            named = _some(ids, members)
+            return f"{named} must share a tile for their variables: {len(members)} instructions, it has {slots} slots"
     if len(known.start_choices) > machine.tiles:
         what = "sources" if problem.rules.starts == "source" else "flows"
         return f"{len(known.start_choices)} {what} need starts on different tiles, there are {machine.tiles}"

@@ -1,0 +1,139 @@
+"""Values that pass through tiles on their way: which links they take, one value a link and clock."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ortools.sat.python import cp_model
+
+from stowplan.models.modulo_scheduling.plan import Plan
+
+if TYPE_CHECKING:
+    from stowplan.models.modulo_scheduling.cpsat.model import IntervalModel
+
+
+class Links:
+    """For every value a set of links that leads from its producer to all consumers, without ways around.
+
+    No way is longer than the least clocks between two tiles, so a value leaves each tile at one known clock, and its consumers
+    share the links up to there.
+    """
+
+    def __init__(self, parent: IntervalModel):
+        self.parent = parent
+        problem = parent.problem
+        self._machine = problem.machine
+        self._hops = problem.hops
+        consumers: dict[int, set[int]] = defaultdict(set)
+        for edge in parent.structure.between:
+            consumers[edge.source].add(edge.target)
+        self._wires = [
+            (tile, link, end)
+            for tile in range(self._machine.tiles)
+            for link in range(len(self._machine.links))
+            if (end := self._machine.end(tile, link)) is not None
+        ]
+        self.uses: dict[int, dict[tuple[int, int], cp_model.IntVar]] = {}
+        self._reached: dict[int, list[cp_model.IntVar]] = {}
+        self._phases: dict[int, list[list[cp_model.IntVar]]] = {}
+        self._busy: dict[tuple[int, int, int], dict[int, cp_model.IntVar]] = defaultdict(dict)
+        for source, targets in sorted(consumers.items()):
+            self._value(source, sorted(targets))
+        for users in self._busy.values():
+            if len(users) > 1:
+                parent.model.add_at_most_one(users[source] for source in sorted(users))
+
+    def _value(self, source: int, targets: list[int]) -> None:
+        parent, model, ii = self.parent, self.parent.model, self.parent.ii
+        home = parent.tile(source)
+        tiles = range(self._machine.tiles)
+        uses = {(tile, link): model.new_bool_var(f"value {source} on link {link} of {tile}") for tile, link, _ in self._wires}
+        reached = [model.new_bool_var(f"value {source} reaches {tile}") for tile in tiles]
+        into: dict[int, list[cp_model.IntVar]] = defaultdict(list)
+        for tile, link, end in self._wires:
+            into[end].append(uses[tile, link])
+            model.add_implication(uses[tile, link], reached[tile])
+            model.add_implication(uses[tile, link], reached[end])
+            clocks = self._machine.links[link].clocks
+            for start in tiles:
+                before, after = self._hops[start][tile], self._hops[start][end]
+                if before is None or after is None or before + clocks != after:
+                    model.add_bool_or([home[start].negated(), uses[tile, link].negated()])
+        for tile in tiles:
+            model.add_implication(home[tile], reached[tile])
+            model.add_bool_or([reached[tile].negated(), home[tile], *into[tile]])
+            for target in targets:
+                model.add_implication(parent.tile(target)[tile], reached[tile])
+        self.uses[source], self._reached[source] = uses, reached
+        if ii == 1:
+            for tile, link, _ in self._wires:
+                self._busy[tile, link, 0][source] = uses[tile, link]
+            return
+        # phase: the slot in which the value leaves a tile.
+        phases = [[model.new_bool_var(f"value {source} leaves {tile} in {slot}") for slot in range(ii)] for tile in tiles]
+        self._phases[source] = phases
+        latency = self._machine.latency
+        for tile in tiles:
+            model.add_exactly_one(phases[tile])
+            for start in tiles:
+                hops = self._hops[start][tile]
+                for slot in range(ii):
+                    if hops is not None:
+                        model.add_implication(parent.at[source][start][slot], phases[tile][(slot + latency + hops) % ii])
+        for tile, link, _ in self._wires:
+            for slot in range(ii):
+                busy = model.new_bool_var(f"value {source} on link {link} of {tile} in {slot}")
+                model.add_bool_or([uses[tile, link].negated(), phases[tile][slot].negated(), busy])
+                self._busy[tile, link, slot][source] = busy
+
+    def add_hint(self, plan: Plan) -> None:
+        """Hint the routes of a plan."""
+        problem, ii = self.parent.problem, self.parent.ii
+        used: dict[int, set[tuple[int, int]]] = defaultdict(set)
+        for edge, route in zip(problem.edges, plan.routes, strict=True):
+            tile = plan.tiles[edge.source]
+            for link in route:
+                used[edge.source].add((tile, link))
+                end = self._machine.end(tile, link)
+                assert end is not None
+                tile = end
+        model = self.parent.model
+        for source, uses in self.uses.items():
+            home = plan.tiles[source]
+            leaves = [
+                (plan.times[source] + self._machine.latency + hops) % ii if (hops := self._hops[home][tile]) is not None else 0
+                for tile in range(self._machine.tiles)
+            ]
+            ends = {home, *(self._machine.end(*wire) for wire in used[source])}
+            for tile, literal in enumerate(self._reached[source]):
+                model.add_hint(literal, tile in ends)
+            for wire, literal in uses.items():
+                model.add_hint(literal, wire in used[source])
+            for tile, phases in enumerate(self._phases.get(source, [])):
+                for slot, literal in enumerate(phases):
+                    model.add_hint(literal, leaves[tile] == slot)
+            if ii > 1:
+                for tile, link, _ in self._wires:
+                    for slot in range(ii):
+                        model.add_hint(
+                            self._busy[tile, link, slot][source], (tile, link) in used[source] and leaves[tile] == slot
+                        )
+
+    def routes(self, tiles: Sequence[int], value: Callable[[cp_model.IntVar], int]) -> list[tuple[int, ...]]:
+        """Links of every edge, in the problem's order: back from the consumer along links in use."""
+        back: dict[tuple[int, int], tuple[int, int]] = {}
+        for source, uses in self.uses.items():
+            for tile, link, end in self._wires:
+                if value(uses[tile, link]):
+                    back.setdefault((source, end), (tile, link))
+        found = []
+        for edge in self.parent.problem.edges:
+            route: list[int] = []
+            tile = tiles[edge.target]
+            while tile != tiles[edge.source]:
+                tile, link = back[edge.source, tile]
+                route.append(link)
+            found.append(tuple(reversed(route)))
+        return found

@@ -1,0 +1,325 @@
+"""The search over initiation intervals: refuted from below, found from above, then the shortest iteration at the least one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from ortools.sat.python import cp_model
+
+from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, least_ii
+from stowplan.models.modulo_scheduling.cpsat.budget import Budget
+from stowplan.models.modulo_scheduling.cpsat.explain import explain
+from stowplan.models.modulo_scheduling.cpsat.model import IntervalModel, latest_time, size
+from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
+from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.models.modulo_scheduling.structure import Structure
+
+#: Seconds between two looks at ``should_stop``.
+POLL_SECONDS = 0.05
+
+#: Parts of the limit: the first try at the least interval, each try at a larger one, and what is kept for the makespan.
+FIRST_SHARE, STEP_SHARE, MAKESPAN_SHARE = 0.2, 0.1, 0.2
+
+#: Models of all times larger than this many literals are not built: they would take longer than they save.
+MOST_LITERALS = 400_000
+
+Answer = Literal["feasible", "infeasible", "unknown"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the solver came to."""
+
+    status: Literal["optimal", "feasible", "infeasible", "unknown"]
+    plan: Plan | None
+    bound: int | None
+    """Proven bound on the objective; None where there is no plan at all."""
+    reason: str | None = None
+    """Why there is no plan, in one sentence, where that is proven."""
+
+
+def solve(
+    problem: Problem,
+    *,
+    time_limit: float = 60.0,
+    workers: int = 1,
+    seed: int = 0,
+    deterministic_limit: float | None = None,
+    hint: Plan | None = None,
+    on_plan: Callable[[Plan], None] | None = None,
+    on_bound: Callable[[int], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Outcome:
+    """Best plan of a problem, with a proven bound; or the proof that there is none.
+
+    Parameters
+    ----------
+    time_limit
+        Seconds, building included.
+    workers
+        Threads of CP-SAT. One worker with a ``deterministic_limit``, and a ``time_limit`` that does not bind, repeats itself.
+    deterministic_limit
+        Limit in CP-SAT's deterministic seconds, for all models together.
+    hint
+        A valid plan to start from.
+    on_plan, on_bound
+        Called with every better plan and bound, from the solver's threads.
+    should_stop
+        Asked every 50 ms; True ends the search.
+    """
+    search = _Search(problem, Budget(time_limit, deterministic_limit, should_stop), workers, seed, on_plan, on_bound)
+    reason = find_obstacle(problem, search.structure)
+    if reason is not None:
+        return Outcome("infeasible", None, None, reason)
+    search.offer_bound(encode_objective(search.least, search.path))
+    if hint is not None:
+        search.offer_plan(hint)
+    if search.start_without_links():
+        search.settle_interval()
+    if search.no_plan_at_all:
+        return Outcome("infeasible", None, None, search.reason)
+    search.shorten()
+    return search.outcome()
+
+
+class _Search:
+    """``least``: all smaller intervals are refuted. ``plan``: the best so far."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        budget: Budget,
+        workers: int,
+        seed: int,
+        on_plan: Callable[[Plan], None] | None,
+        on_bound: Callable[[int], None] | None,
+    ):
+        self.problem = problem
+        self.structure = Structure(problem)
+        self.budget = budget
+        self.plan: Plan | None = None
+        self.bound = 0
+        self.reason: str | None = None
+        self.least = least_ii(problem, self.structure)
+        self.path = critical_path(problem, self.structure)
+        self.most = problem.machine.spoke_depth
+        self._workers, self._seed = workers, seed
+        self._on_plan, self._on_bound = on_plan, on_bound
+        self._lock = threading.Lock()
+        rules = problem.rules
+        timed_pins = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
+        #: Whether times follow from places: then an interval that is possible makes all larger ones possible.
+        self.places_decide = rules.max_delay is None and not rules.pass_through and not timed_pins
+        self._everything = list(range(self.structure.count))
+
+    def offer_plan(self, plan: Plan) -> None:
+        """Keep the plan where it is the best so far."""
+        with self._lock:
+            if self.plan is not None and plan.objective >= self.plan.objective:
+                return
+            self.plan = plan
+        if self._on_plan is not None:
+            self._on_plan(plan)
+
+    def offer_bound(self, bound: int) -> None:
+        """Keep the bound where it is the best so far."""
+        with self._lock:
+            if bound <= self.bound:
+                return
+            self.bound = bound
+        if self._on_bound is not None:
+            self._on_bound(bound)
+
+    @property
+    def no_plan_at_all(self) -> bool:
+        """Every interval is refuted."""
+        return self.plan is None and self.least > self.most
+
+    @property
+    def is_settled(self) -> bool:
+        """No smaller interval is left to try."""
+        return self.least > self.most if self.plan is None else self.plan.ii <= self.least
+
+    def refute(self, below: int) -> None:
+        """All intervals smaller than ``below`` have no plan."""
+        self.least = max(self.least, below)
+        if self.least <= self.most:
+            self.offer_bound(encode_objective(self.least, self.path))
+
+    # Intervals
+
+    def start_without_links(self) -> bool:
+        """Look first for a plan in which no value passes through a tile; False where time is up after it."""
+        if not self.problem.rules.pass_through or self.plan is not None:
+            return True
+        import msgspec
+
+        one, any_number = self.problem.machine.one_link, self.problem.machine.any_links
+        pairs = [(a, b) for a, row in enumerate(one) for b in range(len(row)) if row[b] is not None]
+        if any(one[a][b] != any_number[a][b] for a, b in pairs):
+            return True
+        rules = msgspec.structs.replace(self.problem.rules, pass_through=False)
+        outcome = solve(
+            msgspec.structs.replace(self.problem, rules=rules),
+            time_limit=self.budget.part(0.3),
+            workers=self._workers,
+            seed=self._seed,
+            deterministic_limit=self.budget.deterministic_part(0.3),
+            should_stop=self.budget.should_stop,
+        )
+        self.budget.spend_part(0.3)
+        if outcome.plan is not None:
+            self.offer_plan(msgspec.structs.replace(outcome.plan, problem=self.problem.digest))
+        return not self.budget.is_spent
+
+    def settle_interval(self) -> None:
+        """Refute intervals from below, and find plans at larger ones where that takes long, until both meet."""
+        if self.is_settled or self.attempt(self.least, FIRST_SHARE) == "feasible":
+            return
+        share = STEP_SHARE
+        while not self.is_settled and not self.budget.is_spent and self._spare > 0:
+            settled = self.close_in(share) if self.places_decide else self.sweep(share)
+            share = share if settled else 2 * share
+
+    @property
+    def _spare(self) -> float:
+        """Share of the budget for intervals."""
+        return self.budget.left_share - (MAKESPAN_SHARE if self.plan is not None else 0.0)
+
+    def close_in(self, share: float) -> bool:
+        """One step where larger intervals are easier: False where nothing was learnt."""
+        if self.plan is None:
+            return self.attempt(self.most, share) != "unknown"
+        if self.plan.ii - self.least == 1:
+            return self.attempt(self.least, self._spare) != "unknown"
+        middle = (self.plan.ii + 3 * self.least) // 4
+        if middle > self.least and self.attempt(middle, min(share, self._spare)) != "unknown":
+            return True
+        return self._spare > 0 and self.attempt(self.least, min(share, self._spare)) != "unknown"
+
+    def sweep(self, share: float) -> bool:
+        """Intervals one by one, where one that is possible says nothing of larger ones: False where some are left open."""
+        every = True
+        for ii in range(self.least, self.most + 1 if self.plan is None else self.plan.ii):
+            if self.budget.is_spent or self._spare <= 0:
+                return False
+            answer = self.attempt(ii, min(share, self._spare))
+            if answer == "feasible":
+                break
+            every = every and answer == "infeasible"
+        return every
+
+    def attempt(self, ii: int, share: float) -> Answer:
+        """Look for a plan at an interval, with a share of the whole budget; keep what is learnt."""
+        places = IntervalModel(
+            self.structure,
+            ii,
+            timed=self.structure.recurrent,
+            last_time=latest_time(self.structure, ii, self.structure.recurrent),
+        )
+        answer = self.run(places, share, keep=self.places_decide)
+        if answer == "infeasible":
+            # Without limits on delays, a plan at a smaller interval would do at this one too.
+            self.refute(ii + 1)
+            if self.no_plan_at_all:
+                self.reason = explain(self.structure, self.most, self.budget, self._seed)
+        if self.places_decide or answer == "infeasible" or self.budget.is_spent:
+            return answer
+        if size(self.structure, ii, self.structure.count) > MOST_LITERALS:
+            return "unknown"
+        whole = IntervalModel(
+            self.structure,
+            ii,
+            timed=self._everything,
+            last_time=latest_time(self.structure, ii, self._everything),
+            links=self.problem.rules.pass_through,
+        )
+        answer = self.run(whole, share, keep=True)
+        if answer == "infeasible" and ii == self.least:
+            self.refute(ii + 1)
+            if self.no_plan_at_all:
+                self.reason = f"every interval up to {self.most} is refuted: times, delays or links do not fit"
+        return answer
+
+    # Makespan
+
+    def shorten(self) -> None:
+        """Make one iteration as short as it can be at the interval of the plan."""
+        if self.plan is None or self.budget.is_spent or self.plan.objective <= self.bound:
+            return
+        plan = self.plan
+        if size(self.structure, plan.ii, self.structure.count) > MOST_LITERALS:
+            return
+        model = IntervalModel(
+            self.structure,
+            plan.ii,
+            timed=self._everything,
+            last_time=plan.makespan - self.problem.machine.latency,
+            links=self.problem.rules.pass_through,
+            makespan=(min(self.path, plan.makespan), plan.makespan),
+        )
+        model.add_hint(plan)
+        self.run(model, 1.0, keep=True, proves=plan.ii <= self.least)
+
+    # Running
+
+    def run(self, model: IntervalModel, share: float, *, keep: bool, proves: bool = False) -> Answer:
+        """Solve a model; ``keep`` its plans, and its bounds where it ``proves`` any."""
+        if self.plan is not None and model.makespan is None:
+            model.add_hint(self.plan, complete=False)
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = self._workers
+        solver.parameters.random_seed = self._seed % (1 << 31)
+        self.budget.limit(solver.parameters, share)
+        if self.budget.is_spent:
+            return "unknown"
+        if proves:
+            solver.best_bound_callback = lambda bound: self.offer_bound(encode_objective(model.ii, round(bound)))
+        stop = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(solver, stop), daemon=True)
+        watcher.start()
+        try:
+            status = solver.solve(model.model, _Collector(self, model) if keep else None)
+        finally:
+            stop.set()
+            watcher.join()
+            self.budget.spend(solver)
+        if status == cp_model.INFEASIBLE:
+            return "infeasible"
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return "unknown"
+        if proves:
+            self.offer_bound(encode_objective(model.ii, round(solver.best_objective_bound)))
+        return "feasible"
+
+    def _watch(self, solver: cp_model.CpSolver, stop: threading.Event) -> None:
+        while not stop.wait(POLL_SECONDS):
+            if self.budget.should_stop is not None and self.budget.should_stop():
+                solver.stop_search()
+                return
+
+    def outcome(self) -> Outcome:
+        """What was found."""
+        if self.plan is None:
+            return Outcome("unknown", None, self.bound)
+        if self.plan.objective <= self.bound:
+            return Outcome("optimal", self.plan, self.plan.objective)
+        return Outcome("feasible", self.plan, self.bound)
+
+
+class _Collector(cp_model.CpSolverSolutionCallback):
+    """Makes plans of solutions as they are found."""
+
+    def __init__(self, search: _Search, model: IntervalModel):
+        super().__init__()
+        self._search = search
+        self._model = model
+
+    def on_solution_callback(self) -> None:
+        """Offer the solution's plan."""
+        plan = self._model.extract(self.value)
+        if plan is not None:
+            self._search.offer_plan(plan)

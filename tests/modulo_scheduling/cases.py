@@ -1,0 +1,101 @@
+"""Small random instances, by seed; and machines and graphs that several tests use."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from stowplan.models.modulo_scheduling.machine import Link, Machine
+from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
+
+UP, DOWN = Link(name="up1", rows=-1, clocks=1), Link(name="down1", rows=1, clocks=1)
+FAR_UP, FAR_DOWN = Link(name="up2", rows=-2, clocks=2), Link(name="down2", rows=2, clocks=2)
+
+
+def line(tiles: int = 4, **changes: Any) -> Machine:
+    """A row of tiles as the Streaming Engine has."""
+    values: dict[str, Any] = {"name": "line", "rows": tiles, "links": (UP, DOWN, FAR_UP, FAR_DOWN), "spoke_depth": 4, **changes}
+    return Machine(**values)
+
+
+def graph(edges: str, machine: Machine | None = None, **changes: Any) -> Problem:
+    """A problem from text such as ``a>b b>c c>a:1``: edges with distances."""
+    operands: dict[str, list[Operand]] = {}
+    for edge in edges.split():
+        pair, _, distance = edge.partition(":")
+        source, _, target = pair.partition(">")
+        operands.setdefault(source, [])
+        if target:
+            operands.setdefault(target, []).append(Operand(instruction=source, distance=int(distance or 0)))
+    instructions = tuple(Instruction(id=name, op="add", operands=tuple(each)) for name, each in operands.items())
+    return Problem(instructions=instructions, machine=machine or line(), name=edges, **changes)
+
+
+def random_machine(chance: random.Random) -> Machine:
+    kind = chance.randrange(5)
+    links: tuple[Link, ...] = (UP, DOWN)
+    rows, columns, wraps = chance.choice([2, 3, 4]), 1, False
+    if kind == 1:
+        links = (UP, DOWN, FAR_UP, FAR_DOWN)
+    elif kind == 2:
+        rows, columns = 2, 2
+        links = (UP, DOWN, Link(name="left", rows=0, columns=-1), Link(name="right", rows=0, columns=1))
+        wraps = chance.random() < 0.5
+    elif kind == 3:
+        links, wraps = (DOWN,), True
+    elif kind == 4:
+        links = (Link(name="skip", rows=1, clocks=2), UP)
+    return Machine(
+        name=f"kind {kind}",
+        rows=rows,
+        columns=columns,
+        links=links,
+        wraps=wraps,
+        latency=chance.choice([1, 1, 2, 3]),
+        spoke_depth=chance.choice([2, 3, 3]),
+        instruction_depth=chance.choice([1, 2, 3, 8]),
+        memories=1,
+        memory_depth=4,
+    )
+
+
+def random_problem(seed: int, most: int = 4) -> Problem:
+    """Up to ``most`` instructions on up to four tiles; some with cycles, variables, pins or other rules, by seed."""
+    chance = random.Random(seed)
+    machine = random_machine(chance)
+    count = chance.randint(1, most)
+    variables = tuple(
+        Variable(id=f"v{number}", words=chance.choice([1, 2, 3]), tile=chance.choice([None, None, 0, 1]))
+        for number in range(chance.choice([0, 0, 1, 2]))
+    )
+    operands: list[list[Operand]] = [[] for _ in range(count)]
+    density = chance.choice([0.3, 0.6])
+    for target in range(count):
+        for source in range(target):
+            if chance.random() < density:
+                operands[target].append(Operand(instruction=f"i{source}", distance=chance.choice([0, 0, 0, 1])))
+        if variables and chance.random() < 0.4:
+            operands[target].append(Operand(variable=chance.choice(variables).id))
+        if chance.random() < 0.2:
+            source = chance.randrange(target, count)
+            operands[target].append(Operand(instruction=f"i{source}", distance=chance.choice([1, 1, 2, 3])))
+    pins = []
+    if chance.random() < 0.25:
+        pins.append(
+            Pin(
+                instruction=f"i{chance.randrange(count)}",
+                tile=chance.choice([None, 0, 1]),
+                time=chance.choice([None, None, 3]),
+                slot=chance.choice([None, None, 1]),
+            )
+        )
+    rules = Rules(
+        max_delay=chance.choice([None, None, None, 0, 1]),
+        pass_through=chance.random() < 0.3,
+        starts=chance.choice(["flow", "flow", "source"]),
+        siblings=chance.choice(["consumers", "consumers", "consumers_and_producers", "none"]),
+    )
+    instructions = tuple(Instruction(id=f"i{at}", op="add", operands=tuple(each)) for at, each in enumerate(operands))
+    return Problem(
+        instructions=instructions, machine=machine, variables=variables, pins=tuple(pins), rules=rules, name=f"random {seed}"
+    )
