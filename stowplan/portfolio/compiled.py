@@ -32,6 +32,8 @@ _MARKER = "complete"
 SOURCES = (
     "compiled.py",
     "memory_mapping/arrays.py",
+    "memory_mapping/state.py",
+    "memory_mapping/space.py",
     "memory_mapping/engine.py",
     "memory_mapping/timeline.py",
     "memory_mapping/insert.py",
@@ -79,16 +81,25 @@ def njit(function: F) -> F:
     return _compile(function)
 
 
-def njit_inner(function: F) -> F:
-    """Like :func:`njit`, for a function that only compiled code calls: it lacks what Python needs, which takes long to compile.
+def njit_outer(function: F) -> F:
+    """Like :func:`njit`, for a function that allocates no arrays, nor do those it calls: nothing counts references.
 
-    Calling it from Python raises TypeError, except where functions are interpreted.
+    Numba counts a reference to each array of a tuple for each call that it does not inline; for small functions of many
+    arrays that takes more time than what they do.
     """
-    compiled: Any = _compile(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return _compile(function, _nrt=False)
+
+
+def njit_inner(function: F) -> F:
+    """Like :func:`njit_outer`, for a function that only compiled code calls.
+
+    It lacks what Python needs, which takes long to compile. Calling it from Python raises TypeError, except where functions are interpreted.
+    """
+    compiled: Any = _compile(function, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
     if compiled is not function:
 
         def refuse(*_: object, **__: object) -> None:
-            raise TypeError(f"{function.__name__} is for compiled code; call it through a function with njit")
+            raise TypeError(f"{function.__name__} is for compiled code; call it through a function with njit or njit_outer")
 
         # Numba would jump to an entry that is not there.
         compiled._insert = lambda *_, **__: None
@@ -104,7 +115,7 @@ def njit_inner(function: F) -> F:
 
 def njit_once(function: F) -> F:
     """Like :func:`njit_inner`, for a function called in one place: it is compiled as part of its caller, which is quicker."""
-    return _compile(function, inline="always", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return _compile(function, inline="always", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def _compile(function: F, **options: Any) -> F:

@@ -7,10 +7,11 @@ import random
 from stowplan.hardware.simulator import play
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.memory_mapping import arrays, heuristics
+from stowplan.portfolio.memory_mapping import arrays, heuristics, space
 from stowplan.portfolio.memory_mapping.convert import export_plan
-from stowplan.portfolio.memory_mapping.engine import COPIED, PRELOADED, State, new_state
+from stowplan.portfolio.memory_mapping.engine import new_state
 from stowplan.portfolio.memory_mapping.search import Search, new_search, ruin_and_recreate
+from stowplan.portfolio.memory_mapping.state import COPIED, PRELOADED, State
 from tests.memory_mapping.cases import random_problem
 
 
@@ -75,15 +76,24 @@ def assert_lists(state: State, used: set[int]) -> None:
 
 def assert_map(data: arrays.Data, state: State, used: set[int]) -> None:
     """The map of memory is sorted and agrees with the slots; residencies do not overlap."""
-    rows = [state.placed[position] for position in range(state.totals[0].placed)]
-    assert {int(row.slot) for row in rows} == used
+    order = [int(state.order[position]) for position in range(state.totals[0].placed)]
+    assert set(order) == used
+    rows = [state.slots[index] for index in order]
     for position, row in enumerate(rows):
-        slot = state.slots[row.slot]
-        assert (row.start, row.end, row.bottom) == (slot.start, slot.end, slot.offset)
-        assert row.top == row.bottom + data.tensors[slot.tensor].bytes <= data.capacity
+        assert row.bytes == data.tensors[row.tensor].bytes
+        assert row.offset + row.bytes <= data.capacity
         for other in rows[position + 1 :]:
-            assert row.bottom <= other.bottom
-            assert row.top <= other.bottom or row.end <= other.start or other.end <= row.start
+            assert row.offset <= other.offset
+            assert row.offset + row.bytes <= other.offset or row.end <= other.start or other.end <= row.start
+    for window, crowd in enumerate(state.crowd):
+        low, high = window * space.STRIDE, window * space.STRIDE + space.WIDTH
+        near = {index for index in order if state.slots[index].start < high and state.slots[index].end > low}
+        listed = [int(index) for index in state.nearby[window * space.ROOM : window * space.ROOM + min(crowd, space.ROOM)]]
+        assert crowd == len(near)
+        if crowd <= space.ROOM:
+            assert set(listed) == near
+            offsets = [state.slots[index].offset for index in listed]
+            assert offsets == sorted(offsets)
 
 
 def assert_queues(data: arrays.Data, state: State) -> list[int]:
@@ -113,11 +123,11 @@ def assert_timeline(problem: Problem, data: arrays.Data, state: State, copies: l
     floors = [step.weight * step.floor_ps for step in problem.steps]
     timeline = play(problem, plan, durations if data.stalls_allowed else floors)
     assert sum(durations) == state.totals[0].latency
-    assert [moment.began for moment in moments] == [*timeline.step_start_ps, timeline.total_ps][: len(moments)]
+    assert [int(began) for began in state.began] == [*timeline.step_start_ps, timeline.total_ps][: len(moments)]
     assert [moment.stalled for moment in moments[:-1]] == timeline.step_wait_ps[: data.horizon]
     assert sum(moment.stalled for moment in moments) == timeline.stall_ps == state.totals[0].stalled
     served = {each.copy: (each.begin_ps, each.end_ps) for each in timeline.transfers}
     for number, copy in enumerate(copies):
         slot, row = state.slots[copy >> 1], state.copies[copy]
-        began = moments[slot.out_start if copy & 1 else slot.start].began
+        began = state.began[slot.out_start if copy & 1 else slot.start]
         assert (began + row.begin, began + row.end) == served[number]

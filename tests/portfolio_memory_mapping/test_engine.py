@@ -73,6 +73,28 @@ def test_compiled_and_interpreted_agree() -> None:
     assert found[0] == found[1]
 
 
+def test_crowded_windows() -> None:
+    """Windows that have more residencies than they can list, and then fewer again."""
+    code = (
+        "from stowplan.portfolio.memory_mapping import space; space.ROOM = 3\n"
+        "from stowplan.portfolio.memory_mapping import arrays\n"
+        "from tests.portfolio_memory_mapping.states import assert_sound, searched, wide_problem\n"
+        "crowds = []\n"
+        "for seed in range(12):\n"
+        "    data = arrays.build(problem := wide_problem(seed))\n"
+        "    state, _ = searched(data, seed=seed, rounds=10, allowed=5.0)\n"
+        "    assert_sound(problem, data, state)\n"
+        "    crowds += [int(crowd) for crowd in state.crowd]\n"
+        "print(max(crowds))\n"
+    )
+    environment = {**os.environ, INTERPRET: "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 3
+
+
 @pytest.mark.skipif(os.environ.get(INTERPRET) == "1", reason="functions are interpreted")
 def test_inner_functions_refuse_python() -> None:
     def double(number: int) -> int:

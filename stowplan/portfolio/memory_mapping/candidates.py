@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.compiled import mark_warm
 from stowplan.portfolio.context import Context
-from stowplan.portfolio.memory_mapping import arrays, engine, heuristics
+from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan, import_plan
 from stowplan.portfolio.memory_mapping.search import new_search, note_best, ruin_and_recreate
+from stowplan.portfolio.memory_mapping.state import State
 
 #: Seconds between two reports of a better plan by the search.
 REPORT_EVERY = 0.5
@@ -39,7 +40,7 @@ def greedy(problem: Problem, context: Context) -> None:
 def search(problem: Problem, context: Context) -> None:
     """Greedy, then constructive heuristics, then ruin and recreate from the best of them until time is up."""
     data = arrays.build(problem)
-    best: engine.State | None = None
+    best: State | None = None
     for source, steps in heuristics.constructive(data):
         state, _ = heuristics.run(steps, context.stop)
         if source == "greedy" or best is None or state.totals[0].total < best.totals[0].total:
@@ -57,7 +58,7 @@ def search(problem: Problem, context: Context) -> None:
     _ruin_and_recreate(problem, context, data, best)
 
 
-def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, state: engine.State) -> None:
+def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, state: State) -> None:
     search = new_search(data, state, heuristics.densities(data, 1), context.options.seed)
     standing = search.standing[0]
     started = reported = int(standing.best)
@@ -101,7 +102,7 @@ def _schedule(problem: Problem, context: Context) -> Iterator[tuple[float, int]]
             rounds = max(1, rounds // 2) if time.monotonic() - now > LOOK_EVERY else rounds + 1
 
 
-def _adopt(context: Context, data: arrays.Data, objective: int) -> engine.State | None:
+def _adopt(context: Context, data: arrays.Data, objective: int) -> State | None:
     """A plan of another candidate, where it is better and this state can hold it."""
     plan, _ = context.incumbent()
     if plan is None or plan.objective_ps >= objective:

@@ -5,24 +5,18 @@ from __future__ import annotations
 from numpy import float64
 from numpy.typing import NDArray
 
-from stowplan.portfolio.compiled import njit, njit_once
+from stowplan.portfolio.compiled import njit_once, njit_outer
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
-from stowplan.portfolio.memory_mapping.engine import (
-    BEST_FIT,
-    FIRST_FIT,
-    State,
-    access_gain,
-    find_offset,
-    place,
-    remove_tensor,
-)
+from stowplan.portfolio.memory_mapping.engine import access_gain, remove_tensor
 from stowplan.portfolio.memory_mapping.insert import COPY, DEFINE, EAGER, insert_best, insert_tensor
+from stowplan.portfolio.memory_mapping.space import BEST_FIT, FIRST_FIT, clear, find_offset, place
+from stowplan.portfolio.memory_mapping.state import State
 from stowplan.portfolio.memory_mapping.timeline import replay
 
 Floats = NDArray[float64]
 
 
-@njit
+@njit_outer
 def measure(data: Data, state: State, gains: Floats, lifetimes: Floats) -> None:
     """Fill two columns of [N]: what each tensor's accesses would save one by one, and the time from its first to its last (ps).
 
@@ -35,11 +29,11 @@ def measure(data: Data, state: State, gains: Floats, lifetimes: Floats) -> None:
             continue
         for access in range(first, last):
             gains[tensor] += max(0, access_gain(data, state, access))
-        begin = state.moments[data.accesses[first].low].began
-        lifetimes[tensor] = max(1.0, float(state.moments[data.accesses[last - 1].high].began - begin))
+        begin = state.began[data.accesses[first].low]
+        lifetimes[tensor] = max(1.0, float(state.began[data.accesses[last - 1].high] - begin))
 
 
-@njit
+@njit_outer
 def construct(data: Data, state: State, order: Ints, start: int, count: int, best: bool) -> None:
     """Insert the tensors ``order[start:start + count]``: each in its best way, or in the manner of production compilers."""
     for position in range(start, min(start + count, len(order))):
@@ -66,22 +60,23 @@ def _insert_first(data: Data, state: State, tensor: int) -> None:
     replay(data, state)
 
 
-@njit
-def repack(data: Data, state: State, order: Ints) -> bool:
-    """Give every residency a new offset, first fit, slots in this order; False, and nothing changed, where it cannot be."""
-    totals = state.totals[0]
-    old = order.copy()
+@njit_outer
+def repack(data: Data, state: State, order: Ints, old: Ints) -> bool:
+    """Give every residency a new offset, first fit, slots in this order; False, and nothing changed, where it cannot be.
+
+    ``old`` is as long as ``order``, for the offsets there were.
+    """
     for position in range(len(order)):
         old[position] = state.slots[order[position]].offset
-    totals.placed = 0
+    clear(state)
     for position in range(len(order)):
         slot = state.slots[order[position]]
         slot.offset = find_offset(data, state, slot.start, slot.end, data.tensors[slot.tensor].bytes, FIRST_FIT)
         if slot.offset < 0:
-            totals.placed = 0
+            clear(state)
             for again in range(len(order)):
                 state.slots[order[again]].offset = old[again]
-                place(data, state, order[again])
+                place(state, order[again])
             return False
-        place(data, state, order[position])
+        place(state, order[position])
     return True

@@ -6,8 +6,9 @@ from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.compiled import filled, plain
 from stowplan.portfolio.memory_mapping.arrays import Data
-from stowplan.portfolio.memory_mapping.engine import COPIED, DEFINED, PRELOADED, SlotRow, State, new_state
+from stowplan.portfolio.memory_mapping.engine import new_state
 from stowplan.portfolio.memory_mapping.search import Search, restart
+from stowplan.portfolio.memory_mapping.state import COPIED, DEFINED, PRELOADED, SlotRow, State
 
 
 def export_plan(problem: Problem, data: Data, state: State) -> Plan:
@@ -67,6 +68,7 @@ def import_plan(data: Data, plan: Plan) -> State:
             continue
         row = SlotRow()
         row.tensor, row.start, row.end, row.offset = tensor, residency.start, residency.end, residency.offset
+        row.bytes = data.tensors[tensor].bytes
         row.first, row.last, row.next = accesses[0], accesses[-1], -1
         row.source = PRELOADED if residency.preloaded else COPIED if (tensor, residency.start) in ins else DEFINED
         row.out_start = row.out_end = -1

@@ -1,7 +1,6 @@
 """A partial memory-mapping plan that tensors can be put into and taken out of, compiled.
 
-The state holds residencies (slots), a map of fast memory sorted by offset, the queue of copies, and the timeline of the
-last replay. Every change keeps the plan valid in all rules but time; ``timeline.replay`` then says what it costs.
+Every change keeps the plan valid in all rules but time; ``timeline.replay`` then says what it costs.
 
 Copies queued at one boundary are served in the order of their deadlines, which for a single channel is the best order; a
 state is therefore the same whatever the order in which its residencies were opened.
@@ -10,153 +9,27 @@ state is therefore the same whatever the order in which its residencies were ope
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from stowplan.portfolio.compiled import njit, njit_inner, records
+from stowplan.portfolio.compiled import njit_inner, njit_outer, records
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
-
-#: More than any total; a plan that may not be.
-NEVER = 1 << 62
-
-# Sources of a residency.
-DEFINED, COPIED, PRELOADED = 0, 1, 2
-# Offset policies.
-FIRST_FIT, BEST_FIT, HIGH_FIT = 0, 1, 2
-
-
-class SlotRow:
-    """A residency; a free slot has tensor -1."""
-
-    tensor: int
-    first: int
-    """First access that it serves."""
-    last: int
-    """Last access that it serves."""
-    source: int
-    start: int
-    end: int
-    offset: int
-    out_start: int
-    """Boundary at which its copy-out is queued; -1 where it has none."""
-    out_end: int
-    next: int
-    """Next slot of the tensor, or next free slot; -1 at the end."""
-
-
-class CopyRow:
-    """A queued copy: number ``2 * slot`` is a slot's copy-in, ``2 * slot + 1`` its copy-out."""
-
-    before: int
-    """Copies before and after it in the queue of its boundary; -1 for none."""
-    after: int
-    due: int
-    """Boundary that waits for it."""
-    length: int
-    """What it takes (ps)."""
-    begin: int
-    """When it begins and ends in the last replay, from the moment its boundary began (ps; may be negative)."""
-    end: int
-
-
-class PlacedRow:
-    """A residency in the map of memory: bytes ``[bottom, top)`` during the steps ``[start, end)``."""
-
-    slot: int
-    start: int
-    end: int
-    bottom: int
-    top: int
-
-
-class MomentRow:
-    """A boundary, and the step that follows it."""
-
-    began: int
-    """When the step begins in the last replay, after all waiting (ps)."""
-    duration: int
-    """Weighted latency of the step (ps); 0 at the end of the program."""
-    head: int
-    """First and last copy queued here; -1 for none."""
-    tail: int
-    due: int
-    """When the copies that the boundary waits for are complete (scratch, zero between replays)."""
-    stalled: int
-    """How long the boundary waits (ps)."""
-    idle: int
-    """Whether all channels are idle when the program comes here."""
-    dirty: int
-    """Whether the queue here or the latency of the step has changed since the last replay."""
-
-
-class Totals:
-    """Sums and ends of lists."""
-
-    total: int
-    """Objective of the last replay, or NEVER for a forbidden stall."""
-    latency: int
-    """Sum of durations (ps)."""
-    stalled: int
-    placed: int
-    preloads: int
-    free: int
-    """First free slot."""
-    dirty_from: int
-    """First and last dirty boundary."""
-    dirty_to: int
-    shift: int
-    """By how much the timeline after the part just played moves (scratch)."""
-    reach: int
-    """Latest boundary waited for by a copy just played (scratch)."""
-
-
-class Draft:
-    """The tensor being inserted."""
-
-    slot: int
-    """Its open residency, -1 while it is in slow memory."""
-    written: int
-    """Boundary at which the content of the open residency is complete."""
-    unsaved: int
-    """1 while the open residency holds what slow memory does not."""
-    valid: int
-    """Boundary from which the slow copy is valid; NEVER where it is not."""
-    ended: int
-    """End of the last residency."""
-
-
-class State(NamedTuple):
-    """A partial plan. S slots, as many as accesses; T steps, N tensors, U uses, K channels."""
-
-    slots: Sequence[SlotRow]
-    """[S]"""
-    copies: Sequence[CopyRow]
-    """[2 S]"""
-    placed: Sequence[PlacedRow]
-    """[S]: the first ``totals.placed`` entries, sorted by bottom."""
-    moments: Sequence[MomentRow]
-    """[T + 1]"""
-    totals: Sequence[Totals]
-    """[1]"""
-    draft: Sequence[Draft]
-    """[1]"""
-    first_slot: Ints
-    """[N]: first slot of each tensor, -1 where it has none."""
-    fast: Ints
-    """[U]: 1 where a use is fast."""
-    free_at: Ints
-    """[K]: when each channel is free (scratch)."""
+from stowplan.portfolio.memory_mapping.space import ROOM, STRIDE, place, unplace
+from stowplan.portfolio.memory_mapping.state import COPIED, NEVER, PRELOADED, CopyRow, Draft, MomentRow, SlotRow, State, Totals
 
 
 def new_state(data: Data) -> State:
     """Everything in slow memory."""
     slots = len(data.accesses) - 1
+    windows = data.horizon // STRIDE + 1
     state = State(
         slots=records(SlotRow, slots),
         copies=records(CopyRow, 2 * slots),
-        placed=records(PlacedRow, slots),
+        order=np.zeros(slots, np.int64),
+        crowd=np.zeros(windows, np.int64),
+        nearby=np.zeros(windows * ROOM, np.int64),
         moments=records(MomentRow, data.horizon + 1),
+        began=np.zeros(data.horizon + 1, np.int64),
         totals=records(Totals, 1),
         draft=records(Draft, 1),
         first_slot=np.full(len(data.tensors) - 1, -1, np.int64),
@@ -167,7 +40,7 @@ def new_state(data: Data) -> State:
     return state
 
 
-@njit
+@njit_outer
 def reset(data: Data, state: State) -> None:
     """Fill a state that is all zero, and let its first replay play everything."""
     for index in range(len(state.slots)):
@@ -186,7 +59,7 @@ def reset(data: Data, state: State) -> None:
     for step in range(data.horizon + 1):
         moment = state.moments[step]
         moment.idle = 1
-        moment.began = began
+        state.began[step] = began
         began += moment.duration if data.stalls_allowed else data.steps[step].floor
     totals.total = totals.latency
     totals.dirty_from = data.horizon + 1
@@ -312,103 +185,6 @@ def unqueue_copy(state: State, copy: int, boundary: int) -> None:
     touch(state, boundary)
 
 
-# --------------------------------------------------------------------------------------------------------------- space
-
-
-@njit_inner
-def find_offset(data: Data, state: State, start: int, end: int, size: int, policy: int) -> int:
-    """Offset where ``size`` bytes are free during the steps [start, end); -1 where there is none.
-
-    First fit takes the lowest gap, best fit the tightest, high fit the highest end of the highest.
-    """
-    best = -1
-    best_size = NEVER
-    top = 0
-    count = state.totals[0].placed
-    for position in range(count + 1):
-        bottom = data.capacity
-        if position < count:
-            row = state.placed[position]
-            if row.start >= end or row.end <= start:
-                continue
-            bottom = row.bottom
-        gap = bottom - top
-        if gap >= size:
-            if policy == FIRST_FIT:
-                return top
-            if policy == HIGH_FIT:
-                best = bottom - size
-            elif gap < best_size:
-                best = top
-                best_size = gap
-        if position < count:
-            top = max(top, state.placed[position].top)
-    return best
-
-
-@njit_inner
-def is_free(state: State, start: int, end: int, bottom: int, top: int) -> bool:
-    """Whether nothing stands in the bytes [bottom, top) during the steps [start, end)."""
-    for position in range(state.totals[0].placed):
-        row = state.placed[position]
-        if row.bottom >= top:
-            break
-        if row.top > bottom and row.start < end and row.end > start:
-            return False
-    return True
-
-
-@njit_inner
-def place(data: Data, state: State, index: int) -> None:
-    """Enter a slot into the map of memory."""
-    totals, slot = state.totals[0], state.slots[index]
-    position = totals.placed
-    while position > 0 and state.placed[position - 1].bottom > slot.offset:
-        here, there = state.placed[position], state.placed[position - 1]
-        here.slot = there.slot
-        here.start = there.start
-        here.end = there.end
-        here.bottom = there.bottom
-        here.top = there.top
-        position -= 1
-    row = state.placed[position]
-    row.slot = index
-    row.start = slot.start
-    row.end = slot.end
-    row.bottom = slot.offset
-    row.top = slot.offset + data.tensors[slot.tensor].bytes
-    totals.placed += 1
-
-
-@njit_inner
-def position_of(state: State, index: int) -> int:
-    """Where a slot stands in the map of memory."""
-    low, high = 0, state.totals[0].placed
-    while low < high:
-        middle = (low + high) >> 1
-        if state.placed[middle].bottom < state.slots[index].offset:
-            low = middle + 1
-        else:
-            high = middle
-    while state.placed[low].slot != index:
-        low += 1
-    return low
-
-
-@njit_inner
-def unplace(state: State, index: int) -> None:
-    """Take a slot out of the map of memory."""
-    totals = state.totals[0]
-    totals.placed -= 1
-    for position in range(position_of(state, index), totals.placed):
-        here, there = state.placed[position], state.placed[position + 1]
-        here.slot = there.slot
-        here.start = there.start
-        here.end = there.end
-        here.bottom = there.bottom
-        here.top = there.top
-
-
 # ---------------------------------------------------------------------------------------------------------- residencies
 
 
@@ -428,11 +204,12 @@ def open_slot(
     slot.start = start
     slot.end = end
     slot.offset = offset
+    slot.bytes = data.tensors[tensor].bytes
     slot.out_start = -1
     slot.out_end = -1
     slot.next = state.first_slot[tensor]
     state.first_slot[tensor] = index
-    place(data, state, index)
+    place(state, index)
     if source == COPIED:
         queue_copy(state, 2 * index, start, data.accesses[first].low, data.tensors[tensor].copy_in)
     elif source == PRELOADED:
@@ -483,6 +260,7 @@ def copy_row(source: SlotRow, target: SlotRow) -> None:
     target.start = source.start
     target.end = source.end
     target.offset = source.offset
+    target.bytes = source.bytes
     target.out_start = source.out_start
     target.out_end = source.out_end
 

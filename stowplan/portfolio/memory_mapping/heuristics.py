@@ -10,8 +10,9 @@ from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor,
 from stowplan.portfolio.compiled import mark_warm
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints, build
 from stowplan.portfolio.memory_mapping.construct import Floats, construct, measure, repack
-from stowplan.portfolio.memory_mapping.engine import State, new_state
+from stowplan.portfolio.memory_mapping.engine import new_state
 from stowplan.portfolio.memory_mapping.search import new_search, restart, ruin_and_recreate
+from stowplan.portfolio.memory_mapping.state import State
 
 #: Tensors inserted between two looks at the clock.
 PIECE = 32
@@ -39,7 +40,8 @@ def production_greedy(data: Data) -> Built:
         for start in range(0, len(order), PIECE):
             construct(data, state, order, start, PIECE, False)
             yield state
-        if not repack(data, state, _largest_first(data, state)):
+        slots = _largest_first(data, state)
+        if not repack(data, state, slots, slots.copy()):
             break
     yield state
 
@@ -78,9 +80,10 @@ def _by(data: Data, by: int) -> Ints:
 
 def _largest_first(data: Data, state: State) -> Ints:
     """Slots in use, those that take most memory for most steps first."""
-    placed = [state.placed[position] for position in range(state.totals[0].placed)]
-    placed.sort(key=lambda row: (row.top - row.bottom) * (row.start - row.end))
-    return np.array([row.slot for row in placed], np.int64)
+    placed = [int(state.order[position]) for position in range(state.totals[0].placed)]
+    rows = state.slots
+    placed.sort(key=lambda slot: rows[slot].bytes * (rows[slot].start - rows[slot].end))
+    return np.array(placed, np.int64)
 
 
 def warm_up() -> None:

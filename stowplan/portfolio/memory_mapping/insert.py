@@ -5,22 +5,14 @@ from __future__ import annotations
 from stowplan.portfolio.compiled import njit_inner, njit_once
 from stowplan.portfolio.memory_mapping.arrays import Data
 from stowplan.portfolio.memory_mapping.engine import (
-    COPIED,
-    DEFINED,
-    NEVER,
-    PRELOADED,
-    State,
     access_gain,
-    find_offset,
-    is_free,
     open_slot,
-    place,
-    position_of,
     queue_out,
     remove_tensor,
     set_access,
-    unplace,
 )
+from stowplan.portfolio.memory_mapping.space import find_offset, is_free, place, prolong, unplace
+from stowplan.portfolio.memory_mapping.state import COPIED, DEFINED, NEVER, PRELOADED, State
 from stowplan.portfolio.memory_mapping.timeline import earliest_gap, first_at, latest_gap, replay
 
 # Ways to serve a tensor, combined as bits.
@@ -49,15 +41,14 @@ def extend(data: Data, state: State, index: int, end: int, policy: int) -> bool:
         return True
     size = data.tensors[slot.tensor].bytes
     if is_free(state, slot.end, end, slot.offset, slot.offset + size):
-        slot.end = end
-        state.placed[position_of(state, index)].end = end
+        prolong(state, index, end)
         return True
     unplace(state, index)
     offset = find_offset(data, state, slot.start, end, size, policy)
     if offset >= 0:
         slot.offset = offset
         slot.end = end
-    place(data, state, index)
+    place(state, index)
     return offset >= 0
 
 
@@ -108,7 +99,7 @@ def copy_in(data: Data, state: State, tensor: int, access: int, mode: int, polic
     if begin < 0:
         if not mode & STALL or not data.stalls_allowed:
             return -1
-        begin = max(state.moments[valid].began, state.moments[low].began - length)
+        begin = max(state.began[valid], state.began[low] - length)
     start = data.steps[min(first_at(data, state, begin + 1) - 1, low)].down
     if start >= low and not data.stalls_allowed:
         if low == 0:
@@ -165,7 +156,7 @@ def _stays(data: Data, state: State, tensor: int, access: int, mode: int, policy
     draft, row = state.draft[0], data.accesses[access]
     slot = state.slots[draft.slot]
     if mode & RELEASE and data.tensors[tensor].can_copy:
-        gap = state.moments[row.low].began - state.moments[slot.end].began
+        gap = state.began[row.low] - state.began[slot.end]
         if gap >= 4 * data.tensors[tensor].copy_in:
             return False
     if not extend(data, state, draft.slot, row.high, policy):
@@ -235,7 +226,7 @@ def area(data: Data, state: State, tensor: int) -> float:
     index = state.first_slot[tensor]
     while index >= 0:
         slot = state.slots[index]
-        total += float(state.moments[slot.end].began - state.moments[slot.start].began) * data.tensors[tensor].bytes
+        total += float(state.began[slot.end] - state.began[slot.start]) * data.tensors[tensor].bytes
         index = slot.next
     return total
 

@@ -11,20 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stowplan.portfolio.compiled import njit, njit_inner, njit_once, records
+from stowplan.portfolio.compiled import njit_inner, njit_once, njit_outer, records
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
 from stowplan.portfolio.memory_mapping.construct import Floats
 from stowplan.portfolio.memory_mapping.engine import (
-    BEST_FIT,
-    FIRST_FIT,
-    HIGH_FIT,
-    SlotRow,
-    State,
     copy_row,
     open_rows,
     remove_tensor,
 )
 from stowplan.portfolio.memory_mapping.insert import insert_best
+from stowplan.portfolio.memory_mapping.space import BEST_FIT, FIRST_FIT, HIGH_FIT
+from stowplan.portfolio.memory_mapping.state import SlotRow, State
 from stowplan.portfolio.memory_mapping.timeline import replay
 
 #: Most tensors that one round takes out and puts in.
@@ -82,22 +79,22 @@ def new_search(data: Data, state: State, density: Floats, seed: int) -> Search:
     return search
 
 
-@njit
+@njit_outer
 def note_best(state: State, search: Search) -> None:
     """Remember the present plan as the best."""
     standing = search.standing[0]
     standing.best = state.totals[0].total
     standing.best_count = 0
     for position in range(state.totals[0].placed):
-        copy_row(state.slots[state.placed[position].slot], search.best[position])
+        copy_row(state.slots[state.order[position]], search.best[position])
         standing.best_count += 1
 
 
-@njit
+@njit_outer
 def restart(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> None:
     """Bring the state to the plan of these residencies."""
     while state.totals[0].placed > 0:
-        remove_tensor(data, state, state.slots[state.placed[state.totals[0].placed - 1].slot].tensor)
+        remove_tensor(data, state, state.slots[state.order[state.totals[0].placed - 1]].tensor)
     open_rows(data, state, rows, count)
     replay(data, state)
 
@@ -116,7 +113,7 @@ def random_below(search: Search, limit: int) -> int:
 @njit_inner
 def _choose(state: State, search: Search, count: int, position: int) -> int:
     """Choose the tensor at a position of the map of memory; returns how many are chosen then."""
-    search.chosen[count] = state.slots[state.placed[position].slot].tensor
+    search.chosen[count] = state.slots[state.order[position]].tensor
     return count + 1
 
 
@@ -130,7 +127,7 @@ def _pick_window(data: Data, state: State, search: Search, most: int, width: int
     count = 0
     for index in range(placed):
         position = (index + offset) % placed
-        row = state.placed[position]
+        row = state.slots[state.order[position]]
         if row.start < high and row.end > low and count < most and random_below(search, 4) > 0:
             count = _choose(state, search, count, position)
     return count
@@ -143,13 +140,13 @@ def _pick_band(state: State, search: Search, most: int) -> int:
     if placed == 0:
         return 0
     centre = random_below(search, placed)
-    low, high = state.placed[centre].start - 2, state.placed[centre].end + 2
+    low, high = state.slots[state.order[centre]].start - 2, state.slots[state.order[centre]].end + 2
     count = 0
     for distance in range(placed):
         for side in range(2):
             position = centre + distance if side else centre - 1 - distance
             if 0 <= position < placed and count < most:
-                row = state.placed[position]
+                row = state.slots[state.order[position]]
                 if row.start < high and row.end > low:
                     count = _choose(state, search, count, position)
         if count == most:
@@ -247,7 +244,7 @@ def _recreate(data: Data, state: State, search: Search, count: int) -> None:
             insert_best(data, state, search.chosen[position], policy, thorough, 0.0, skip)
 
 
-@njit
+@njit_outer
 def ruin_and_recreate(data: Data, state: State, search: Search, rounds: int, allowed: float) -> None:
     """Rounds of the search; a round may make the plan worse by ``allowed`` (ps) times the cube of a random number."""
     standing, totals = search.standing[0], state.totals[0]

@@ -1,7 +1,7 @@
 """When things happen in a partial plan, compiled: the copy queue is played, from the first change on.
 
 The rules are in ``docs/memory-mapping.md``, "Copy engine". Where stalls are forbidden the queue is played with floor
-latencies, and a plan that stalls costs :data:`~stowplan.portfolio.memory_mapping.engine.NEVER`.
+latencies, and a plan that stalls costs :data:`~stowplan.portfolio.memory_mapping.state.NEVER`.
 
 Replaying everything after each change would take most of the time of a search. At a boundary where all channels are idle,
 nothing that came before matters but the moment. So a replay begins at the last such boundary before the first change, and
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from stowplan.portfolio.compiled import njit_inner, njit_once
 from stowplan.portfolio.memory_mapping.arrays import Data
-from stowplan.portfolio.memory_mapping.engine import NEVER, State
+from stowplan.portfolio.memory_mapping.state import NEVER, State
 
 
 @njit_inner
@@ -31,17 +31,20 @@ def replay(data: Data, state: State) -> int:
     totals.reach = -1
     while boundary <= data.horizon:
         boundary = _play(data, state, boundary)
-        while boundary <= data.horizon and not state.moments[boundary].dirty:
-            if totals.shift == 0 and boundary > max(totals.dirty_to, totals.reach):
-                boundary = data.horizon
-            else:
-                state.moments[boundary].began += totals.shift
-                state.moments[boundary].due = 0
+        kept = boundary
+        while boundary <= min(totals.dirty_to, data.horizon) and not state.moments[boundary].dirty:
             boundary += 1
+        if boundary > totals.dirty_to:
+            boundary = data.horizon + 1
+        for later in range(kept, min(boundary, totals.reach + 1)):
+            state.moments[later].due = 0
+        if totals.shift != 0:
+            for later in range(kept, boundary):
+                state.began[later] += totals.shift
     totals.dirty_from = data.horizon + 1
     totals.dirty_to = -1
     if data.stalls_allowed:
-        totals.total = state.moments[data.horizon].began
+        totals.total = state.began[data.horizon]
     else:
         totals.total = totals.latency if totals.stalled == 0 else NEVER
     return totals.total
@@ -56,7 +59,7 @@ def _play(data: Data, state: State, changed: int) -> int:
         boundary -= 1
     now = 0
     if boundary > 0:
-        now = state.moments[boundary - 1].began + step_time(data, state, boundary - 1)
+        now = state.began[boundary - 1] + step_time(data, state, boundary - 1)
     for channel in range(data.channels):
         state.free_at[channel] = now
     settled = False
@@ -81,9 +84,9 @@ def _play(data: Data, state: State, changed: int) -> int:
                 copy = row.after
             now = moment.due
         totals.stalled += now - arrived - moment.stalled
-        totals.shift = now - moment.began
+        totals.shift = now - state.began[boundary]
         moment.stalled = now - arrived
-        moment.began = now
+        state.began[boundary] = now
         moment.due = 0
         moment.dirty = 0
         if boundary < data.horizon:
@@ -119,7 +122,7 @@ def first_at(data: Data, state: State, moment: int) -> int:
     low, high = 0, data.horizon + 1
     while low < high:
         middle = (low + high) >> 1
-        if state.moments[middle].began < moment:
+        if state.began[middle] < moment:
             low = middle + 1
         else:
             high = middle
@@ -132,20 +135,20 @@ def latest_gap(state: State, valid: int, low: int, length: int, skip: int) -> in
 
     ``skip`` leaves out that many stretches that would do, to try earlier ones.
     """
-    earliest = state.moments[valid].began
-    end = state.moments[low].began
+    earliest = state.began[valid]
+    end = state.began[low]
     boundary = low - 1
     while boundary >= 0:
         moment = state.moments[boundary]
         copy = moment.tail
         while copy >= 0:
             row = state.copies[copy]
-            floor = max(earliest, moment.began + row.end)
+            floor = max(earliest, state.began[boundary] + row.end)
             if end - floor >= length:
                 if skip == 0:
-                    return end - length
+                    return end - length  # type: ignore[no-any-return]
                 skip -= 1
-            end = min(end, moment.began + row.begin)
+            end = min(end, state.began[boundary] + row.begin)
             if end - earliest < length:
                 return -1
             copy = row.before
@@ -158,20 +161,20 @@ def latest_gap(state: State, valid: int, low: int, length: int, skip: int) -> in
 @njit_once
 def earliest_gap(data: Data, state: State, written: int, length: int) -> int:
     """Earliest begin (ps), not before a boundary, of an idle stretch of the channel; there always is one."""
-    begin = state.moments[written].began
+    begin = state.began[written]
     boundary = written
     while not state.moments[boundary].idle:
         boundary -= 1
     while boundary <= data.horizon:
         moment = state.moments[boundary]
         copy = moment.head
-        if copy < 0 and moment.began >= begin + length:
+        if copy < 0 and state.began[boundary] >= begin + length:
             break
         while copy >= 0:
             row = state.copies[copy]
-            if moment.began + row.begin - begin >= length:
-                return begin
-            begin = max(begin, moment.began + row.end)
+            if state.began[boundary] + row.begin - begin >= length:
+                return begin  # type: ignore[no-any-return]
+            begin = max(begin, state.began[boundary] + row.end)
             copy = row.after
         boundary += 1
-    return begin
+    return begin  # type: ignore[no-any-return]

@@ -1,0 +1,171 @@
+"""The map of memory in a partial plan, compiled: where residencies stand, and where there is room.
+
+All residencies are listed by offset. Most questions are about a few steps, and only a few residencies are there at once, so
+windows of time keep lists of their own: window ``w`` is the steps ``[w * STRIDE, w * STRIDE + WIDTH)``, so that any
+``WIDTH - STRIDE + 1`` steps lie within one. A window with more than ``ROOM`` residencies keeps no list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stowplan.portfolio.compiled import njit_inner, njit_once
+from stowplan.portfolio.memory_mapping.arrays import Data, Ints
+from stowplan.portfolio.memory_mapping.state import NEVER, SlotRow, State
+
+# Offset policies.
+FIRST_FIT, BEST_FIT, HIGH_FIT = 0, 1, 2
+
+STRIDE = 8
+WIDTH = 16
+ROOM = 128
+
+
+@njit_inner
+def find_offset(data: Data, state: State, start: int, end: int, size: int, policy: int) -> int:
+    """Offset where ``size`` bytes are free during the steps [start, end); -1 where there is none.
+
+    First fit takes the lowest gap, best fit the tightest, high fit the highest end of the highest.
+    """
+    window = _window(state, start, end)
+    listed = state.order if window < 0 else state.nearby
+    first = 0 if window < 0 else window * ROOM
+    last = first + (state.totals[0].placed if window < 0 else state.crowd[window])
+    best = -1
+    best_size = NEVER
+    top = 0
+    for position in range(first, last + 1):
+        bottom = data.capacity
+        if position < last:
+            row = state.slots[listed[position]]
+            if row.start >= end or row.end <= start:
+                continue
+            bottom = row.offset
+        gap = bottom - top
+        if gap >= size:
+            if policy == FIRST_FIT:
+                return top
+            if policy == HIGH_FIT:
+                best = bottom - size
+            elif gap < best_size:
+                best = top
+                best_size = gap
+        if position < last:
+            row = state.slots[listed[position]]
+            top = max(top, row.offset + row.bytes)
+    return best
+
+
+@njit_inner
+def is_free(state: State, start: int, end: int, bottom: int, top: int) -> bool:
+    """Whether nothing stands in the bytes [bottom, top) during the steps [start, end)."""
+    window = _window(state, start, end)
+    listed = state.order if window < 0 else state.nearby
+    first = 0 if window < 0 else window * ROOM
+    last = first + (state.totals[0].placed if window < 0 else state.crowd[window])
+    for position in range(first, last):
+        row = state.slots[listed[position]]
+        if row.offset >= top:
+            break
+        if row.offset + row.bytes > bottom and row.start < end and row.end > start:
+            return False
+    return True
+
+
+@njit_inner
+def place(state: State, index: int) -> None:
+    """Enter a slot into the map of memory."""
+    slot = state.slots[index]
+    _insert(state.slots, state.order, 0, state.totals[0].placed, index)
+    state.totals[0].placed += 1
+    _enter_windows(state, index, max(0, (slot.start - WIDTH) // STRIDE + 1), (slot.end - 1) // STRIDE + 1)
+
+
+@njit_inner
+def unplace(state: State, index: int) -> None:
+    """Take a slot out of the map of memory."""
+    slot = state.slots[index]
+    state.totals[0].placed -= 1
+    _delete(state.slots, state.order, 0, state.totals[0].placed, index)
+    for window in range(max(0, (slot.start - WIDTH) // STRIDE + 1), (slot.end - 1) // STRIDE + 1):
+        state.crowd[window] -= 1
+        if state.crowd[window] < ROOM:
+            _delete(state.slots, state.nearby, window * ROOM, window * ROOM + state.crowd[window], index)
+        elif state.crowd[window] == ROOM:
+            _list_again(state, window)
+
+
+@njit_inner
+def prolong(state: State, index: int, end: int) -> None:
+    """Let a residency last longer where it stands."""
+    slot = state.slots[index]
+    before = (slot.end - 1) // STRIDE + 1
+    slot.end = end
+    _enter_windows(state, index, before, (end - 1) // STRIDE + 1)
+
+
+@njit_inner
+def clear(state: State) -> None:
+    """Empty the map of memory; the slots stay as they are."""
+    state.totals[0].placed = 0
+    for window in range(len(state.crowd)):
+        state.crowd[window] = 0
+
+
+@njit_inner
+def _window(state: State, start: int, end: int) -> int:
+    """A window that contains the steps [start, end) and keeps a list; -1 where none does."""
+    window = start // STRIDE
+    return window if end <= window * STRIDE + WIDTH and state.crowd[window] <= ROOM else -1
+
+
+@njit_inner
+def _enter_windows(state: State, index: int, first: int, last: int) -> None:
+    """Enter a slot into the windows [first, last)."""
+    for window in range(first, last):
+        if state.crowd[window] < ROOM:
+            _insert(state.slots, state.nearby, window * ROOM, window * ROOM + state.crowd[window], index)
+        state.crowd[window] += 1
+
+
+@njit_once
+def _list_again(state: State, window: int) -> None:
+    """List the residencies of a window that had too many."""
+    low, high = window * STRIDE, window * STRIDE + WIDTH
+    listed = window * ROOM
+    for position in range(state.totals[0].placed):
+        row = state.slots[state.order[position]]
+        if row.start < high and row.end > low:
+            state.nearby[listed] = state.order[position]
+            listed += 1
+
+
+@njit_inner
+def _lower_bound(slots: Sequence[SlotRow], listed: Ints, first: int, last: int, offset: int) -> int:
+    """First position in [first, last) with this offset or a higher one; ``last`` where there is none."""
+    while first < last:
+        middle = (first + last) >> 1
+        if slots[listed[middle]].offset < offset:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+@njit_inner
+def _insert(slots: Sequence[SlotRow], listed: Ints, first: int, last: int, index: int) -> None:
+    """Insert a slot into the list [first, last), which has room for it."""
+    at = _lower_bound(slots, listed, first, last, slots[index].offset)
+    for position in range(last, at, -1):
+        listed[position] = listed[position - 1]
+    listed[at] = index
+
+
+@njit_inner
+def _delete(slots: Sequence[SlotRow], listed: Ints, first: int, last: int, index: int) -> None:
+    """Delete a slot from a list; [first, last) is what is left of it."""
+    at = _lower_bound(slots, listed, first, last + 1, slots[index].offset)
+    while listed[at] != index:
+        at += 1
+    for position in range(at, last):
+        listed[position] = listed[position + 1]
