@@ -93,7 +93,8 @@ def njit_outer(function: F) -> F:
 def njit_inner(function: F) -> F:
     """Like :func:`njit_outer`, for a function that only compiled code calls.
 
-    It lacks what Python needs, which takes long to compile. Calling it from Python raises TypeError, except where functions are interpreted.
+    It lacks what Python needs, which takes long to compile. Calling it from Python raises TypeError, except where functions are
+    interpreted.
     """
     compiled: Any = _compile(function, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
     if compiled is not function:
