@@ -51,6 +51,7 @@ def run_module(path: Path, plans: Path, target: str, time_limit: float, workers:
         "time_limit": time_limit,
         "workers": workers,
         "seconds": result.seconds,
+        "history": [[entry.seconds, entry.objective, entry.bound] for entry in result.history],
         "read_seconds": read_seconds,
         "peak_mib": memory_kib / 1024,
         "warnings": list(result.warnings),
@@ -96,7 +97,8 @@ def summary(rows: dict[str, dict[str, Any]]) -> list[str]:
         if ratios:
             mean = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
             lines.append(
-                f"* Over {baseline}: {mean:.4f} on (geometric) average, {statistics.median(ratios):.4f} in the median, "
+                f"* Over {baseline}: {mean:.4f} on geometric average, {statistics.fmean(ratios):.4f} on arithmetic average, "
+                f"{statistics.median(ratios):.4f} in the median, "
                 f"{max(ratios):.3f} at best, {min(ratios):.3f} at worst; "
                 f"faster on {sum(ratio > 1 for ratio in ratios)} of {len(ratios)}."
             )
