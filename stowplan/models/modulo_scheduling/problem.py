@@ -163,7 +163,7 @@ def _check(problem: Problem) -> None:
     for at, variable in enumerate(problem.variables):
         place = f"variables[{at}] ({variable.id})"
         _expect(variable.id not in variables, place, f"the id {variable.id!r} twice", "every id once")
-        _expect(variable.words >= 0, place, f"words {variable.words}", "0 or more")
+        _expect(variable.words >= 1, place, f"words {variable.words}", "1 or more")
         _check_tile(problem, variable.tile, place)
         variables.add(variable.id)
     known: set[str] = set()
@@ -223,6 +223,8 @@ def _check_pins(problem: Problem, known: set[str]) -> None:
         _expect(pin.time is None or 0 <= pin.time < TIME_LIMIT, place, f"time {pin.time}", f"0 to {TIME_LIMIT - 1}")
         depth = problem.machine.spoke_depth
         _expect(pin.slot is None or 0 <= pin.slot < depth, place, f"slot {pin.slot}", f"0 to {depth - 1}")
+    if problem.rules.pass_through and any(link.clocks == 0 for link in problem.machine.links):
+        raise InputError("found links of 0 clocks, expected 1 or more where values pass through", place="machine.links")
     delay = problem.rules.max_delay
     _expect(delay is None or 0 <= delay < TIME_LIMIT, "rules.max_delay", str(delay), f"0 to {TIME_LIMIT - 1}, or null")
 

@@ -1,0 +1,193 @@
+"""Runs configured tiles clock by clock on real numbers. Knows tables only: no plan, no problem, no graph.
+
+Values move as messages. A tile looks at one spoke entry a clock; the instruction there runs only if a message waits at its
+master input. What is wrong with the tables shows as a missing message, two values on one link, or a wrong number.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stowplan.errors import UsageError, VerificationError
+from stowplan.hardware.se import reference
+from stowplan.hardware.se.configuration import BASE, CONSTANT, FEEDBACK, MEMORY, Configuration, Entry, Input, Spoke, Tile
+from stowplan.hardware.se.operations import Lanes, compute
+from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.problem import Problem
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a machine did."""
+
+    values: dict[str, list[Lanes]]
+    """Results of each instruction by id, in the order they came."""
+    clocks: int
+    """Clocks until the last result was there."""
+
+
+def simulate(configuration: Configuration, data: Mapping[str, Lanes], iterations: int) -> Run:
+    """Run the tiles until ``iterations`` iterations are done.
+
+    Parameters
+    ----------
+    data
+        Content of every variable: ``[iterations, lanes]`` where each iteration reads another value, else ``[lanes]``.
+
+    Raises
+    ------
+    VerificationError
+        Two values on one link in one clock, an operand that is not there, or iterations that never end.
+    """
+    lanes = max((np.shape(values)[-1] for values in data.values()), default=1)
+    tiles = [_Running(tile, configuration, data, lanes, iterations) for tile in configuration.tiles]
+    wanted = iterations * sum(len(tile.instructions) for tile in configuration.tiles)
+    last = configuration.latency + configuration.ii * (iterations + 1)
+    done = clock = end = 0
+    while done < wanted:
+        if clock > last:
+            raise VerificationError(f"after {clock} clocks {done} of {wanted} results are there, and no more will come")
+        # Results first, then what passes through, in order of the clocks that links take: 0 clocks are there at once.
+        for tile in tiles:
+            finished = tile.finish(clock)
+            done += finished
+            end = clock if finished else end
+        moved = True
+        while moved:
+            moved = any(_deliver(tile, tiles, configuration, clock) for tile in tiles)
+        for tile in tiles:
+            tile.issue(clock)
+        clock += 1
+    values = {name: each for tile in tiles for name, each in tile.results.items()}
+    return Run(values, end)
+
+
+def _deliver(tile: _Running, tiles: list[_Running], configuration: Configuration, clock: int) -> bool:
+    """Put what a tile drives in this clock on its links; whether there was anything new."""
+    machine = configuration.machine
+    names = [link.name for link in machine.links]
+    sent = tile.drive(clock)
+    for output, value in sent:
+        link = names.index(output)
+        end = machine.end(tile.number, link)
+        if end is None:
+            raise VerificationError(f"clock {clock}: tile {tile.number} drives {output}, which leads nowhere")
+        arrives = tiles[end].arrived[output]
+        arrives[clock + machine.links[link].clocks] = value
+    return bool(sent)
+
+
+@dataclass
+class _Running:
+    """One tile at work. Ports keep what arrived by clock: the delay lines behind them."""
+
+    tables: Tile
+    configuration: Configuration
+    data: Mapping[str, Lanes]
+    lanes: int
+    iterations: int
+    results: dict[str, list[Lanes]] = field(default_factory=dict)
+    arrived: dict[str, dict[int, Lanes]] = field(default_factory=lambda: defaultdict(dict))
+    driven: dict[tuple[int, str], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.number = self.tables.tile
+        self._pipeline: dict[int, tuple[Entry, Spoke, Lanes]] = {}
+        self._issued: dict[str, int] = defaultdict(int)
+        self.results = {entry.id: [] for entry in self.tables.instructions}
+        self._at_address = {each.address: each.variable for each in self.tables.memory}
+        self._outputs: list[tuple[str, Lanes, str]] = []
+
+    def finish(self, clock: int) -> int:
+        """Take a result out of the pipeline; the number of results, 0 or 1."""
+        if clock not in self._pipeline:
+            return 0
+        entry, spoke, value = self._pipeline.pop(clock)
+        self.results[entry.id].append(value)
+        self.arrived[FEEDBACK][clock] = value
+        self._outputs += [(output, value, entry.id) for output in spoke.outputs]
+        return 1
+
+    def drive(self, clock: int) -> list[tuple[str, Lanes]]:
+        """Outputs not yet on their links in this clock: a result that came out, and what passes through."""
+        spoke = self.tables.spokes[clock % self.configuration.ii]
+        for forward in spoke.forwards:
+            value = self.arrived[forward.input].get(clock)
+            who = f"what passes from {forward.input}"
+            for output in forward.outputs:
+                if value is not None and self.driven.get((clock, output)) != who:
+                    self._outputs.append((output, value, who))
+        sent = []
+        for output, value, who in self._outputs:
+            other = self.driven.setdefault((clock, output), who)
+            if other != who:
+                raise VerificationError(f"clock {clock}: {other} and {who} both drive {output} of tile {self.number}")
+            sent.append((output, value))
+        self._outputs = []
+        return sent
+
+    def issue(self, clock: int) -> None:
+        """Start the instruction of this slot where its master input has a message."""
+        spoke = self.tables.spokes[clock % self.configuration.ii]
+        if spoke.instruction is None:
+            return
+        entry = self.tables.instructions[spoke.instruction]
+        if spoke.master == BASE:
+            iteration, rest = divmod(clock - spoke.delay, self.configuration.ii)
+            awake = rest == 0 and 0 <= iteration < self.iterations
+        else:
+            awake = clock - spoke.delay in self.arrived[spoke.master or ""]
+        if not awake:
+            return
+        turn = self._issued[entry.id]
+        self._issued[entry.id] += 1
+        operands = [self._read(source, clock, turn, entry.id) for source in entry.inputs]
+        self._pipeline[clock + self.configuration.machine.latency] = (entry, spoke, compute(entry.op, operands, self.lanes))
+
+    def _read(self, source: Input, clock: int, turn: int, who: str) -> Lanes:
+        if source.port == CONSTANT:
+            return np.full(self.lanes, source.constant)
+        if source.port == MEMORY:
+            held = self.data[self._at_address[source.address]]
+            return np.asarray(held[turn] if np.ndim(held) > 1 else held)
+        if turn < source.skip:
+            return np.full(self.lanes, source.initial)
+        value = self.arrived[source.port].get(clock - source.delay)
+        if value is None:
+            raise VerificationError(f"clock {clock}: {who} on tile {self.number} finds nothing at {source.port}")
+        return value
+
+
+def compare(
+    problem: Problem, plan: Plan, iterations: int = 8, *, data: Mapping[str, Lanes] | None = None, lanes: int = 4, seed: int = 0
+) -> Run:
+    """Configure the machine with a plan, run it, and compare every result with the graph run in NumPy.
+
+    Parameters
+    ----------
+    data
+        Content of the variables; random where None.
+
+    Raises
+    ------
+    VerificationError
+        The first number that differs, or what :func:`simulate` raises.
+    """
+    from stowplan.hardware.se.configuration import configure
+
+    if iterations < 1:
+        raise UsageError(f"found {iterations} iterations, expected 1 or more")
+    given = reference.make_data(problem, iterations, lanes, seed) if data is None else data
+    expected = reference.run_graph(problem, given, iterations)
+    run = simulate(configure(problem, plan), given, iterations)
+    for name, values in expected.items():
+        if len(run.values[name]) != iterations:
+            raise VerificationError(f"{name} has {len(run.values[name])} results, expected {iterations}")
+        for iteration, (found, wanted) in enumerate(zip(run.values[name], values, strict=True)):
+            if not np.allclose(found, wanted, rtol=1e-9, atol=1e-12, equal_nan=True):
+                raise VerificationError(f"{name} in iteration {iteration} is {found}, expected {wanted}")
+    return run
