@@ -36,13 +36,19 @@ def build_problem(
             weight_read_bytes=None if layer.weight_read_elements is None else layer.weight_read_elements * width,
             external_bytes=external * width,
             compute_ps=target.compute_ps(layer, precision),
-            overhead_ps=target.overhead.layer,
+            overhead_ps=int(target.overhead.layer),
         )
         for layer, external in zip(network.layers, network.external_elements, strict=True)
     )
     return Problem(
         tiers=tuple(
-            Tier(name=memory.name, capacity=memory.capacity, bandwidth=memory.bandwidth, alignment=memory.alignment)
+            # Plain integers: the target's have the units they were written with, which no file of ours does.
+            Tier(
+                name=memory.name,
+                capacity=int(memory.capacity),
+                bandwidth=int(memory.bandwidth),
+                alignment=int(memory.alignment),
+            )
             for memory in target.tiers
         ),
         layers=layers,
