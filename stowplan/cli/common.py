@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stowplan.errors import UsageError
 
+if TYPE_CHECKING:
+    from stowplan.portfolio.networks import NetworkOptions
+
 Input = Annotated[
     Path,
     typer.Argument(
         metavar="INPUT",
-        help="Compiled program (scheduled HLO text), CSV file of buffers to pack, or problem file; plain or gzip.",
+        help="Compiled program (scheduled HLO text), network (layer file or ONNX model), CSV file of buffers to pack, or "
+        "problem file; plain or gzip.",
     ),
 ]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file, as 'stowplan solve -o' writes it.")]
@@ -28,7 +32,9 @@ TargetOption = Annotated[
 Capacity = Annotated[
     int | None,
     typer.Option(
-        "--capacity", metavar="BYTES", help="Fast memory, in place of the target's; for packing, the bytes to fit into."
+        "--capacity",
+        metavar="BYTES",
+        help="Fast memory (the fastest tier), in place of the target's; for packing, the bytes to fit into.",
     ),
 ]
 CostModel = Annotated[
@@ -45,12 +51,24 @@ Cycles = Annotated[
         help="For the table cost model: the module compiled without and with a fast-memory plan, cycles in both.",
     ),
 ]
+Precision = Annotated[str | None, typer.Option("--precision", metavar="NAME", help="For networks: int8 (the default) or fp16.")]
+Granularity = Annotated[
+    str | None,
+    typer.Option(
+        "--granularity",
+        metavar="NAME",
+        help="For ONNX models: layer (an operation takes up what follows it), fine (each stands alone), or auto (the default).",
+    ),
+]
+AddressSpaces = Annotated[
+    bool, typer.Option("--address-spaces", help="For networks: every tensor gets an offset in its tier, too.")
+]
 TimeLimit = Annotated[float, typer.Option("--time-limit", metavar="SECONDS", help="Time limit, reading the input included.")]
 Candidates = Annotated[
     str, typer.Option("--candidates", metavar="NAMES", help="Families or names of candidates, separated by commas.")
 ]
 Baseline = Annotated[
-    str | None, typer.Option("--baseline", metavar="NAME", help="Baseline of the speedup: greedy, all_slow, xla.")
+    str | None, typer.Option("--baseline", metavar="NAME", help="Baseline of the speedup: greedy, all_slow, xla, compiler.")
 ]
 Gap = Annotated[float, typer.Option("--gap", metavar="GAP", help="Stop at this gap between plan and bound, e.g. 0.01.")]
 Deterministic = Annotated[
@@ -63,6 +81,13 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress on stand
 DEFAULT_CANDIDATES = "heuristic,learned,exact"
 DEFAULT_TIME_LIMIT = 30.0
 DEFAULT_WORKERS = 2
+
+
+def network_options(precision: str | None, granularity: str | None, address_spaces: bool) -> NetworkOptions:
+    """The options of networks as :func:`stowplan.read` takes them."""
+    from stowplan.portfolio.networks import NetworkOptions
+
+    return NetworkOptions(precision=precision, granularity=granularity, address_spaces=address_spaces)
 
 
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None] = ()) -> None:

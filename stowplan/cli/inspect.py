@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stowplan import files
-from stowplan.cli.common import Capacity, CostModel, Cycles, Input, PlanFile, StallMode, TargetOption, check_outputs
+from stowplan.cli.common import (
+    AddressSpaces,
+    Capacity,
+    CostModel,
+    Cycles,
+    Granularity,
+    Input,
+    PlanFile,
+    Precision,
+    StallMode,
+    TargetOption,
+    check_outputs,
+    network_options,
+)
 from stowplan.cli.output import note, say, say_json
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.result import format_quantity
+
+if TYPE_CHECKING:
+    from stowplan.portfolio.networks import NetworkOptions
 
 
 def verify_command(
@@ -22,13 +38,17 @@ def verify_command(
     cost_model: CostModel = None,
     stalls: StallMode = None,
     cycles: Cycles = None,
+    precision: Precision = None,
+    granularity: Granularity = None,
+    address_spaces: AddressSpaces = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Check a plan against its problem, without any solver.
 
     Lists every broken rule on standard output; the exit code is 4 where there is one.
     """
-    found, given = _open_both(problem, plan, target, capacity, cost_model, stalls, cycles)
+    network = network_options(precision, granularity, address_spaces)
+    found, given = _open_both(problem, plan, target, capacity, cost_model, stalls, cycles, network)
     from stowplan.portfolio.registry import kind_of
 
     kind = kind_of(found)
@@ -53,16 +73,20 @@ def convert_command(
     cost_model: CostModel = None,
     stalls: StallMode = None,
     cycles: Cycles = None,
+    precision: Precision = None,
+    granularity: Granularity = None,
+    address_spaces: AddressSpaces = False,
 ) -> None:
-    """Turn a compiled program and a target into a problem file."""
+    """Turn a compiled program or network and a target into a problem file."""
     from stowplan.portfolio.read import read
     from stowplan.portfolio.registry import kind_of
 
     check_outputs((output,), inputs=(source, *(cycles or ())))
-    problem = read(source, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles)
+    network = network_options(precision, granularity, address_spaces)
+    problem = read(source, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles, network=network)
     problem.save(output)
     facts = kind_of(problem).facts(problem, None)
-    counts = ", ".join(f"{facts[name]} {name}" for name in ("steps", "tensors", "uses", "buffers") if name in facts)
+    counts = ", ".join(f"{facts[name]} {name}" for name in ("steps", "layers", "tensors", "uses", "buffers") if name in facts)
     note(f"{output}: {counts}")
 
 
@@ -74,6 +98,9 @@ def show_command(
     cost_model: CostModel = None,
     stalls: StallMode = None,
     cycles: Cycles = None,
+    precision: Precision = None,
+    granularity: Granularity = None,
+    address_spaces: AddressSpaces = False,
     compare: Annotated[Path | None, typer.Option("--compare", metavar="PLAN", help="A second plan to draw beside it.")] = None,
     png: Annotated[
         Path | None,
@@ -86,7 +113,8 @@ def show_command(
     if compare is not None and png is None:
         raise UsageError("--compare draws a second plan: name a picture with --png")
     check_outputs((png,), inputs=(plan, problem, compare, *(cycles or ())))
-    found, given = _open_both(problem, plan, target, capacity, cost_model, stalls, cycles)
+    network = network_options(precision, granularity, address_spaces)
+    found, given = _open_both(problem, plan, target, capacity, cost_model, stalls, cycles, network)
     from stowplan.hardware.simulator import simulate
     from stowplan.models.memory_mapping.problem import Problem
     from stowplan.portfolio.read import read_plan
@@ -114,12 +142,17 @@ def show_command(
 
 def targets_command() -> None:
     """List the targets that come with the package."""
+    from stowplan.hardware.nnp_i import target as tiered
     from stowplan.hardware.targets import load_target, target_names
 
     for name in target_names():
         described = load_target(name)
         mebibytes = described.fast_memory.capacity / 2**20
         say(f"{name:<12} {mebibytes:6g} MiB fast memory  {described.description}")
+    for name in tiered.target_names():
+        chip = tiered.load_target(name)
+        sizes = ", ".join(f"{tier.name} {tier.capacity / 2**20:g} MiB" for tier in chip.tiers)
+        say(f"{name:<12} for networks: {sizes}  {chip.description}")
 
 
 def _open_both(
@@ -130,12 +163,15 @@ def _open_both(
     cost_model: str | None,
     stalls: str | None,
     cycles: tuple[Path, Path] | None,
+    network: NetworkOptions,
 ) -> tuple[Any, Any]:
-    """Problem and plan; a compiled program is read for the plan's own target where none is named."""
+    """Problem and plan; a compiled program or network is read for the plan's own target where none is named."""
+    from stowplan.portfolio.networks import is_network
     from stowplan.portfolio.read import check_regular, read, read_plan
 
     check_regular(problem)
     given = read_plan(plan)
-    if target is None and not files.is_json(problem):
+    if target is None and (not files.is_json(problem) or is_network(problem, files.read_bytes(problem))):
         target = given.target or None
-    return read(problem, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles), given
+    opened = read(problem, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles, network=network)
+    return opened, given

@@ -13,6 +13,7 @@ from stowplan.cli.common import (
     DEFAULT_CANDIDATES,
     DEFAULT_TIME_LIMIT,
     DEFAULT_WORKERS,
+    AddressSpaces,
     Baseline,
     Candidates,
     Capacity,
@@ -20,7 +21,9 @@ from stowplan.cli.common import (
     Cycles,
     Deterministic,
     Gap,
+    Granularity,
     Input,
+    Precision,
     Quiet,
     Seed,
     StallMode,
@@ -28,6 +31,7 @@ from stowplan.cli.common import (
     TimeLimit,
     Workers,
     check_outputs,
+    network_options,
 )
 from stowplan.cli.output import say, say_json
 from stowplan.cli.progress import ProgressPrinter
@@ -60,6 +64,9 @@ def solve_command(
     cost_model: CostModel = None,
     stalls: StallMode = None,
     cycles: Cycles = None,
+    precision: Precision = None,
+    granularity: Granularity = None,
+    address_spaces: AddressSpaces = False,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report here.")] = None,
     png: Annotated[
         Path | None,
@@ -75,7 +82,15 @@ def solve_command(
     from stowplan.portfolio.registry import kind_of
     from stowplan.portfolio.solve import solve
 
-    opened = open_input(source, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles)
+    opened = open_input(
+        source,
+        target,
+        capacity=capacity,
+        cost_model=cost_model,
+        stalls=stalls,
+        cycles=cycles,
+        network=network_options(precision, granularity, address_spaces),
+    )
     plans: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
     if xla_plan is not None:

@@ -18,8 +18,8 @@ import msgspec
 from stowplan import files
 from stowplan.deadline import limit_after
 from stowplan.errors import InputError, StowplanError, UsageError
-from stowplan.hardware.targets import load_target
 from stowplan.portfolio import registry
+from stowplan.portfolio.networks import NetworkOptions, check_target, is_network
 from stowplan.portfolio.read import read
 from stowplan.portfolio.solve import FAMILIES, solve
 from stowplan.result import Result
@@ -32,7 +32,7 @@ INTERNAL_ERROR = 70
 #: Exit code of an interrupted run.
 CANCELLED = 130
 
-_INPUT_SUFFIXES = (".hlo", ".hlo.txt", ".csv", ".json")
+_INPUT_SUFFIXES = (".hlo", ".hlo.txt", ".csv", ".json", ".onnx")
 _OWN_SUFFIXES = (".plan.json", ".result.json")
 
 
@@ -40,10 +40,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How to read and solve every input of a batch; see :func:`stowplan.read` and :func:`stowplan.solve`."""
 
     target: str | None = None
-    """Given to compiled programs; problem files and CSV files stand without one."""
+    """Given to compiled programs and networks; problem files and CSV files stand without one."""
     capacity: int | None = None
     cost_model: str | None = None
     stalls: str | None = None
+    precision: str | None = None
+    """Given to networks."""
     time_limit: float = 30.0
     """Seconds for each input, reading included."""
     candidates: tuple[str, ...] = FAMILIES
@@ -151,7 +153,7 @@ def run_batch(
     if not 0 < settings.time_limit < math.inf:
         raise UsageError(f"found a time limit of {settings.time_limit} s, expected more than 0, and finite")
     if settings.target is not None:
-        load_target(settings.target)
+        check_target(settings.target)
     _make_folder(output)
     for item in items:
         if on_start is not None:
@@ -227,7 +229,8 @@ def _is_input(path: Path) -> bool:
     if not name.endswith(".json"):
         return True
     try:
-        return files.peek_format(files.read_bytes(path)) in {kind.problem_format for kind in registry.kinds()}
+        data = files.read_bytes(path)
+        return is_network(path, data) or files.peek_format(data) in {kind.problem_format for kind in registry.kinds()}
     except InputError:
         return False
 
@@ -262,13 +265,15 @@ def _failure(item: Item, settings: Settings, error: Exception) -> Record:
 
 def _read(path: Path, settings: Settings) -> Any:
     # A target is for those inputs that need one: a suite may hold programs and problems side by side.
-    is_program = not files.is_json(path) and not path.name.lower().removesuffix(".gz").endswith(".csv")
+    is_layered = is_network(path, files.read_bytes(path) if files.is_json(path) else None)
+    is_program = not is_layered and not files.is_json(path) and not path.name.lower().removesuffix(".gz").endswith(".csv")
     return read(
         path,
-        settings.target if is_program else None,
+        settings.target if is_program or is_layered else None,
         capacity=settings.capacity,
         cost_model=settings.cost_model if is_program else None,
         stalls=settings.stalls,
+        network=NetworkOptions(precision=settings.precision if is_layered else None),
     )
 
 

@@ -14,7 +14,9 @@ from stowplan.errors import InputError, UsageError
 from stowplan.hardware.program import Program
 from stowplan.models.memory_mapping.problem import Stalls
 from stowplan.models.packing import csv_files
+from stowplan.models.tier_placement.problem import Problem as TierProblem
 from stowplan.portfolio import registry
+from stowplan.portfolio.networks import AS_THE_FILE_SAYS, NetworkOptions, is_network, open_network, with_capacity
 
 
 class Opened(NamedTuple):
@@ -32,22 +34,25 @@ def read(
     cost_model: str | None = None,
     stalls: str | None = None,
     cycles: tuple[str | Path, str | Path] | None = None,
+    network: NetworkOptions = AS_THE_FILE_SAYS,
 ) -> Any:
     """Problem from a file, whatever kind it is.
 
     Parameters
     ----------
     path
-        A problem file written by ``stowplan convert``, a compiled program (scheduled HLO text) or a CSV file of buffers to
-        pack; each plain or gzip.
+        A problem file written by ``stowplan convert``, a compiled program (scheduled HLO text), a network (layer file or ONNX
+        model) or a CSV file of buffers to pack; each plain or gzip.
     target
-        Name of a target, or path of a target file; needed for compiled programs, refused for problem files.
+        Name of a target, or path of a target file; needed for compiled programs and networks, refused for problem files.
     capacity
-        Bytes of fast memory, in place of the target's; for packing, the bytes to fit into.
+        Bytes of fast memory (of the fastest tier), in place of the target's; for packing, the bytes to fit into.
     cost_model, stalls
         In place of the target's own; see :func:`stowplan.hardware.costs.make_problem`.
     cycles
         For the ``table`` cost model: the module compiled without and with a fast-memory plan, with cycles in it.
+    network
+        For networks: precision, granularity, address spaces.
 
     Raises
     ------
@@ -56,7 +61,9 @@ def read(
     UsageError
         A target where none belongs, or none where one is needed.
     """
-    return open_input(path, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles).problem
+    return open_input(
+        path, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles, network=network
+    ).problem
 
 
 def read_plan(path: str | Path) -> Any:
@@ -91,14 +98,21 @@ def open_input(
     cost_model: str | None = None,
     stalls: str | None = None,
     cycles: tuple[str | Path, str | Path] | None = None,
+    network: NetworkOptions = AS_THE_FILE_SAYS,
 ) -> Opened:
     """As :func:`read`, with the program beside the problem."""
     if stalls is not None and stalls not in get_args(Stalls):
         raise UsageError(f"found stalls {stalls!r}, expected one of {', '.join(get_args(Stalls))}")
     check_regular(path)
     # A problem file says what it is in its first bytes; a program is read by its own front end.
-    if files.is_json(path):
-        data = files.read_bytes(path)
+    data = files.read_bytes(path) if files.is_json(path) else None
+    if is_network(path, data):
+        if cost_model is not None or stalls is not None or cycles is not None:
+            raise UsageError(f"{path} is a network: it takes a target and a precision, but no cost model, stalls or cycles")
+        return Opened(open_network(path, target, network, capacity), None)
+    if network != AS_THE_FILE_SAYS:
+        raise UsageError(f"{path} is no network: precision, granularity and address spaces are for those")
+    if data is not None:
         problem = registry.decode_problem(data, path)
         if problem is None:
             known = ", ".join(kind.problem_format for kind in registry.kinds())
@@ -107,6 +121,10 @@ def open_input(
             raise UsageError(f"{path} is a problem already: target and cost model were fixed when it was made")
         if stalls is not None and not hasattr(problem, "stalls"):
             raise UsageError(f"{path} is a problem without copies: it takes no stalls")
+        if capacity is not None and isinstance(problem, TierProblem):
+            return Opened(with_capacity(problem, capacity), None)
+        if capacity is not None and not hasattr(problem, "capacity"):
+            raise UsageError(f"{path} is a problem that takes no capacity")
         changes = {name: value for name, value in (("capacity", capacity), ("stalls", stalls)) if value is not None}
         return Opened(msgspec.structs.replace(problem, **changes) if changes else problem, None)
     if csv_files.is_packing_csv(path):

@@ -4,7 +4,7 @@ Frameworks' operators are traced one by one (:mod:`.trace`), then gathered into 
 """
 
 from stowplan.hardware.frontends.network.coarsen import Granularity, coarsen
-from stowplan.hardware.frontends.network.layer_json import decode_layers, encode_layers, read_layers, save_layers
+from stowplan.hardware.frontends.network.layer_json import decode_layers, encode_layers, is_layer_file, read_layers, save_layers
 from stowplan.hardware.frontends.network.onnx_model import is_onnx, read_onnx
 from stowplan.hardware.frontends.network.torch_model import read_exported, read_torch
 from stowplan.hardware.frontends.network.trace import Operation, Trace, Window
@@ -17,6 +17,7 @@ __all__ = [
     "coarsen",
     "decode_layers",
     "encode_layers",
+    "is_layer_file",
     "is_onnx",
     "read_exported",
     "read_layers",

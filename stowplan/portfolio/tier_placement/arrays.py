@@ -1,0 +1,125 @@
+"""A tier-placement problem as flat arrays for compiled code, and back to a plan.
+
+Tensors are numbered: first the weights of all layers that have any, then the outputs of all layers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.problem import Problem
+
+Ints = NDArray[np.int64]
+
+
+class Data(NamedTuple):
+    """m tensors, n layers, T tiers; bytes and picoseconds."""
+
+    size: Ints
+    """[m]"""
+    layer: Ints
+    """[m] The layer it belongs to."""
+    is_weight: Ints
+    """[m] 1 for weights, which stay for the whole inference; 0 for outputs."""
+    last: Ints
+    """[m] Last step of an output's life, which begins with its layer."""
+    touch: Ints
+    """[m + 1] Tensor i is moved in the layers ``touched[touch[i] : touch[i + 1]]``."""
+    touched: Ints
+    cost: Ints
+    """[len(touched), T] Picoseconds to read or write it there, by tier."""
+    live: Ints
+    """[n + 1] The outputs ``alive[live[s] : live[s + 1]]`` stand in memory at step s."""
+    alive: Ints
+    compute: Ints
+    """[n] Picoseconds."""
+    external: Ints
+    """[n] Picoseconds to read network inputs."""
+    capacity: Ints
+    """[T]"""
+    fixed: int
+    """Sum of all overheads."""
+
+
+def build(problem: Problem) -> Data:
+    """Arrays of a problem."""
+    layers, tiers = problem.layers, problem.tiers
+    weighted = [number for number, layer in enumerate(layers) if layer.weight_bytes]
+    readers: list[list[int]] = [[] for _ in layers]
+    for number, layer in enumerate(layers):
+        for source in layer.inputs:
+            readers[source].append(number)
+    touch, touched, cost = [0], [], []
+
+    def add(numbers: list[int], size: int) -> None:
+        row = [tier.move_ps(size) for tier in tiers]
+        touched.extend(numbers)
+        cost.extend([row] * len(numbers))
+        touch.append(len(touched))
+
+    for number in weighted:
+        add([number], layers[number].weights_read)
+    for number, layer in enumerate(layers):
+        add([number, *readers[number]], layer.output_bytes)
+    alive: list[list[int]] = [[] for _ in layers]
+    for number, end in enumerate(problem.last_use):
+        for step in range(number, end + 1):
+            alive[step].append(len(weighted) + number)
+    live = np.cumsum([0, *map(len, alive)])
+    return Data(
+        size=_ints([layers[number].weight_bytes for number in weighted] + [layer.output_bytes for layer in layers]),
+        layer=_ints([*weighted, *range(len(layers))]),
+        is_weight=_ints([1] * len(weighted) + [0] * len(layers)),
+        last=_ints([0] * len(weighted) + list(problem.last_use)),
+        touch=_ints(touch),
+        touched=_ints(touched),
+        cost=_ints(cost).reshape(-1, len(tiers)),
+        live=_ints(live),
+        alive=_ints([tensor for step in alive for tensor in step]),
+        compute=_ints([layer.compute_ps for layer in layers]),
+        external=_ints([tiers[0].move_ps(layer.external_bytes) if layer.external_bytes else 0 for layer in layers]),
+        capacity=_ints([tier.capacity for tier in tiers]),
+        fixed=sum(layer.overhead_ps for layer in layers),
+    )
+
+
+def _ints(values: object) -> Ints:
+    return np.array(values, np.int64)
+
+
+def import_plan(data: Data, plan: Plan) -> Ints:
+    """[m] Tiers of a plan."""
+    return _ints(
+        [
+            plan.weight_tiers[layer] if weight else plan.output_tiers[layer]
+            for layer, weight in zip(data.layer.tolist(), data.is_weight.tolist(), strict=True)
+        ]
+    )
+
+
+def export_tiers(data: Data, tier: Ints) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Tiers of the weights and of the outputs, a number for each layer."""
+    weights = [0] * len(data.compute)
+    outputs = [0] * len(data.compute)
+    for layer, is_weight, found in zip(data.layer.tolist(), data.is_weight.tolist(), tier.tolist(), strict=True):
+        (weights if is_weight else outputs)[layer] = found
+    return tuple(weights), tuple(outputs)
+
+
+def latency(data: Data, tier: Ints) -> int:
+    """Latency of a map, ps."""
+    moved = data.external.copy()
+    owner = np.repeat(np.arange(len(data.size)), np.diff(data.touch))
+    np.add.at(moved, data.touched, data.cost[np.arange(len(owner)), tier[owner]])
+    return int(np.maximum(moved, data.compute).sum()) + data.fixed
+
+
+def floor(data: Data) -> int:
+    """A latency that no map can beat: every layer with all its tensors where it likes them best."""
+    moved = data.external.copy()
+    np.add.at(moved, data.touched, data.cost.min(axis=1))
+    return int(np.maximum(moved, data.compute).sum()) + data.fixed

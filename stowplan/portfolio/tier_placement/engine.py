@@ -1,0 +1,299 @@
+"""Compiled code for tier placement: a map under change, annealing with ejections, and the greedy of the EGRL paper.
+
+Arrays are those of :class:`stowplan.portfolio.tier_placement.arrays.Data`. Everything compiled is in this file, so that
+numba sees when its cache is stale.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from stowplan.portfolio.compiled import njit
+from stowplan.portfolio.tier_placement.arrays import Data, Ints
+
+#: Tensors that one move may throw out of a tier, at most.
+_EJECTIONS = 6
+
+
+class State(NamedTuple):
+    """A map and what follows from it. T tiers, n layers, m tensors, L leaves (the next power of two from n)."""
+
+    tier: Ints
+    """[m]"""
+    moved: Ints
+    """[n] Picoseconds that each layer moves bytes for."""
+    top: Ints
+    """[T, 2 L] Segment tree over steps: the most bytes of outputs in its part of time, as seen from its parent."""
+    every: Ints
+    """[T, L] Bytes in each step of a node's part of time, beside what its children know of."""
+    stored: Ints
+    """[T] Bytes of weights."""
+    listed: Ints
+    """[T, m] Weights in each tier, in no order."""
+    many: Ints
+    """[T]"""
+    place: Ints
+    """[m] Where each is listed."""
+    undo: Ints
+    """[2, _EJECTIONS + 1] Tensors that the move in hand has shifted, and where they were."""
+    chance: Ints
+    """[1] State of the random numbers."""
+
+
+def start(data: Data, tier: Ints, seed: int) -> State:
+    """State of a map, which need not be valid."""
+    tiers, layers, tensors = len(data.capacity), len(data.compute), len(data.size)
+    leaves = 1 << max(0, (layers - 1).bit_length())
+    state = State(
+        tier=np.zeros(tensors, np.int64),
+        moved=data.external.copy(),
+        top=np.zeros((tiers, 2 * leaves), np.int64),
+        every=np.zeros((tiers, leaves + 1), np.int64),
+        stored=np.zeros(tiers, np.int64),
+        listed=np.zeros((tiers, tensors), np.int64),
+        many=np.zeros(tiers, np.int64),
+        place=np.zeros(tensors, np.int64),
+        undo=np.zeros((2, _EJECTIONS + 1), np.int64),
+        # Any number but 0; mixed, so that near seeds give far sequences.
+        chance=np.array([(seed * 0x9E3779B97F4A7C15 + 0x1F123BB5) % (1 << 61) + 1], np.int64),
+    )
+    fill(data, state, tier)
+    return state
+
+
+@njit
+def fill(data: Data, state: State, tier: Ints) -> None:
+    """Enter all tensors of a map into an empty state."""
+    for i in range(len(tier)):
+        state.tier[i] = tier[i]
+        _enter(data, state, i, tier[i], 1)
+        for k in range(data.touch[i], data.touch[i + 1]):
+            state.moved[data.touched[k]] += data.cost[k, tier[i]]
+
+
+@njit
+def latency(data: Data, state: State) -> int:
+    """Latency of the map, ps."""
+    total = data.fixed
+    for step in range(len(data.compute)):
+        total += max(data.compute[step], state.moved[step])
+    return int(total)
+
+
+@njit
+def _random(state: State, below: int) -> int:
+    """A random number from 0 to below - 1 (xorshift)."""
+    x = state.chance[0]
+    x ^= (x << 13) & 0x7FFFFFFFFFFFFFFF
+    x ^= x >> 7
+    x ^= (x << 17) & 0x7FFFFFFFFFFFFFFF
+    state.chance[0] = x
+    return int((x >> 8) % below)
+
+
+@njit
+def _enter(data: Data, state: State, i: int, t: int, sign: int) -> None:
+    """Take tensor i into tier t (sign 1) or out of it (-1), without its costs."""
+    amount = sign * data.size[i]
+    if data.is_weight[i]:
+        state.stored[t] += amount
+        if sign > 0:
+            state.place[i] = state.many[t]
+            state.listed[t, state.many[t]] = i
+            state.many[t] += 1
+        else:
+            state.many[t] -= 1
+            other = state.listed[t, state.many[t]]
+            state.listed[t, state.place[i]] = other
+            state.place[other] = state.place[i]
+        return
+    top, every = state.top[t], state.every[t]
+    leaves = len(top) // 2
+    left, right = data.layer[i] + leaves, data.last[i] + leaves + 1
+    first, final = left >> 1, (right - 1) >> 1
+    while left < right:
+        if left & 1:
+            top[left] += amount
+            if left < leaves:
+                every[left] += amount
+            left += 1
+        if right & 1:
+            right -= 1
+            top[right] += amount
+            if right < leaves:
+                every[right] += amount
+        left >>= 1
+        right >>= 1
+    while first >= 1:
+        top[first] = max(top[2 * first], top[2 * first + 1]) + every[first]
+        if final != first:
+            top[final] = max(top[2 * final], top[2 * final + 1]) + every[final]
+        first >>= 1
+        final >>= 1
+
+
+@njit
+def _overfull(data: Data, state: State, t: int) -> bool:
+    """Whether tier t holds more than it can at some step."""
+    return bool(state.stored[t] + state.top[t, 1] > data.capacity[t])
+
+
+@njit
+def _fullest(state: State, t: int) -> int:
+    """Step with the most bytes of outputs in tier t."""
+    top = state.top[t]
+    leaves, node = len(top) // 2, 1
+    while node < leaves:
+        node = 2 * node + (1 if top[2 * node + 1] > top[2 * node] else 0)
+    return node - leaves
+
+
+@njit
+def _shift(data: Data, state: State, i: int, t: int) -> int:
+    """Move tensor i to tier t, whether it fits or not; returns the change of the latency."""
+    before = state.tier[i]
+    _enter(data, state, i, before, -1)
+    _enter(data, state, i, t, 1)
+    state.tier[i] = t
+    change = 0
+    for k in range(data.touch[i], data.touch[i + 1]):
+        step = data.touched[k]
+        old = state.moved[step]
+        new = old + data.cost[k, t] - data.cost[k, before]
+        state.moved[step] = new
+        change += max(data.compute[step], new) - max(data.compute[step], old)
+    return change
+
+
+@njit
+def _victim(data: Data, state: State, t: int, spared: int) -> int:
+    """A tensor to throw out of overfull tier t: of a few drawn at random, the one that costs least a byte; -1 for none.
+
+    Only weights, and outputs that stand there in the fullest step, are of any help.
+    """
+    step = _fullest(state, t)
+    found, least = -1, math.inf
+    outputs = data.live[step + 1] - data.live[step]
+    for draw in range(6):
+        if draw % 2 == 0 and state.many[t]:
+            i = state.listed[t, _random(state, state.many[t])]
+        else:
+            i = data.alive[data.live[step] + _random(state, outputs)]
+        if i == spared or state.tier[i] != t or data.size[i] == 0:
+            continue
+        loss = 0
+        for k in range(data.touch[i], data.touch[i + 1]):
+            old = state.moved[data.touched[k]]
+            new = old + data.cost[k, max(0, t - 1)] - data.cost[k, t]
+            compute = data.compute[data.touched[k]]
+            loss += max(compute, new) - max(compute, old)
+        rate = loss / data.size[i]
+        if rate < least:
+            found, least = i, rate
+    return found
+
+
+@njit
+def anneal(data: Data, state: State, moves: int, temperature: float, now: int, best: int, best_tier: Ints) -> tuple[int, int]:
+    """Metropolis walk over valid maps from a valid one; returns the latencies it ends at and the best it saw.
+
+    A move puts one tensor elsewhere and, where that overfills the tier, throws others out into slower ones. ``now`` is the
+    latency of the state. ``best_tier`` [m] is written when a map beats ``best``.
+    """
+    tensors, tiers = len(data.size), len(data.capacity)
+    who, whence = state.undo[0], state.undo[1]
+    if tiers < 2 or tensors == 0:
+        return now, best
+    for _ in range(moves):
+        i = _random(state, tensors)
+        t = _random(state, tiers - 1)
+        if t >= state.tier[i]:
+            t += 1
+        if data.size[i] > data.capacity[t]:
+            continue
+        changed, holds = 1, True
+        who[0], whence[0] = i, state.tier[i]
+        change = _shift(data, state, i, t)
+        while holds and _overfull(data, state, t):
+            j = _victim(data, state, t, i)
+            if j < 0 or changed > _EJECTIONS or t == 0:
+                holds = False
+                break
+            who[changed], whence[changed] = j, t
+            changed += 1
+            # Into the fastest of the slower tiers with room.
+            down = t - 1
+            change += _shift(data, state, j, down)
+            while down > 0 and _overfull(data, state, down):
+                down -= 1
+                change += _shift(data, state, j, down)
+            holds = not _overfull(data, state, down)
+        if holds and (change <= 0 or (_random(state, 1 << 30) + 1) / (1 << 30) < math.exp(-change / temperature)):
+            now += change
+            if now < best:
+                best = now
+                for k in range(tensors):
+                    best_tier[k] = state.tier[k]
+        else:
+            for k in range(changed - 1, -1, -1):
+                _shift(data, state, who[k], whence[k])
+    return now, best
+
+
+@njit
+def greedy_pass(data: Data, state: State, weights: Ints, outputs: Ints, begin: int, end: int) -> int:
+    """Greedy-DP of the EGRL paper (section 4) over the layers from ``begin`` to before ``end``; returns the evaluations.
+
+    For each layer all T x T choices of tiers for its weights and its output are tried, everything else as it is, and the best
+    valid one is kept; T choices where it has no weights. ``weights`` and ``outputs`` [n] are the layers' tensors, or -1.
+    """
+    tiers, evaluations = len(data.capacity), 0
+    for layer in range(begin, end):
+        i, j = weights[layer], outputs[layer]
+        old_i, old_j = state.tier[i] if i >= 0 else 0, state.tier[j]
+        keep_i, keep_j, least, now = old_i, old_j, 0, 0
+        for a in range(tiers if i >= 0 else 1):
+            for b in range(tiers):
+                if i >= 0:
+                    now += _shift(data, state, i, a)
+                now += _shift(data, state, j, b)
+                evaluations += 1
+                if now < least:
+                    valid = True
+                    for t in range(tiers):
+                        valid &= not _overfull(data, state, t)
+                    if valid:
+                        keep_i, keep_j, least = a, b, now
+        if i >= 0:
+            _shift(data, state, i, keep_i)
+        _shift(data, state, j, keep_j)
+    return evaluations
+
+
+@njit
+def random_map(data: Data, state: State, order: Ints) -> None:
+    """Put every tensor, in this order, into a random tier; where it does not fit, into the next slower one with room."""
+    for i in order:
+        t = _random(state, len(data.capacity))
+        _shift(data, state, i, t)
+        while t > 0 and _overfull(data, state, t):
+            t -= 1
+            _shift(data, state, i, t)
+
+
+@njit
+def mean_loss(data: Data, state: State) -> float:
+    """Mean over tensors of how much the latency grows when one goes a tier down: the scale of a temperature."""
+    total, number = 0.0, 0
+    for i in range(len(data.size)):
+        t = state.tier[i]
+        if t > 0:
+            change = _shift(data, state, i, t - 1)
+            _shift(data, state, i, t)
+            if change > 0:
+                total += change
+                number += 1
+    return total / number if number else 1.0
