@@ -19,7 +19,7 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.mip.matrix import FloatArray
 from stowplan.models.mip.outcome import Outcome
-from stowplan.models.mip.solve import LINEAR_ONLY, check_solver, solve
+from stowplan.models.mip.solve import LINEAR_ONLY, WHOLE_NUMBERS, check_solver, solve
 
 #: Part of the time for the linear relaxation.
 LINEAR_SHARE = 0.5
@@ -94,7 +94,7 @@ def bound_with(
     windows = linear_windows(model, time_limit=LINEAR_SHARE * left(), seed=seed, should_stop=should_stop, on_bound=offer)
     linear = best
     separator = WindowSeparator(model)
-    formulation = formulate(model, windows, names=False)
+    formulation = formulate(model, windows, names=False, whole=solver in WHOLE_NUMBERS)
     outcomes: list[Outcome] = []
     values: FloatArray | None = None
     optimal = not model.cost
@@ -126,5 +126,5 @@ def bound_with(
             optimal = True
             break
         windows = [*windows, *more]
-        formulation = formulate(model, windows, names=False)
+        formulation = formulate(model, windows, names=False, whole=solver in WHOLE_NUMBERS)
     return AnyBound(best, linear, optimal, values, formulation, tuple(outcomes), time.monotonic() - began)

@@ -110,21 +110,32 @@ class Formulation:
         return self.model.offset_ps + total
 
 
-def formulate(model: RelaxationModel, windows: Sequence[Window] = (), *, names: bool = True) -> Formulation:
-    """The relaxation as a matrix, with rows for these windows; without ``names`` it is made faster."""
+def formulate(
+    model: RelaxationModel, windows: Sequence[Window] = (), *, names: bool = True, whole: bool = False
+) -> Formulation:
+    """The relaxation as a matrix, with rows for these windows.
+
+    Parameters
+    ----------
+    names
+        Without names it is made faster.
+    whole
+        Nothing scaled and every column an integer, in picoseconds and units of memory: plans have no other values, so the bound
+        holds all the same. For solvers on whole numbers (CP-SAT).
+    """
     extra = WindowSeparator(model).rows(windows)
     rows = _joined(model.rows, extra)
     columns = len(model.cost)
     lower, upper = np.array(model.lower, dtype=np.float64), np.array(model.upper, dtype=np.float64)
-    is_integer = np.array(model.is_integer, dtype=bool)
+    is_integer = np.array(model.is_integer, dtype=bool) | whole
     spread = max(1, model.problem.all_slow_ps - model.floor_until[-1])
-    unit = int(10 ** max(0, math.floor(math.log10(spread / OBJECTIVE_RANGE))))
+    unit = 1 if whole else int(10 ** max(0, math.floor(math.log10(spread / OBJECTIVE_RANGE))))
     scale = np.where(is_integer, 1.0, _power_of_ten(upper - lower))
     scale[np.array([*model.stall, *model.clock], dtype=np.int64)] = unit
     own = rows.matrix(columns)
     scaled = sparse.csr_matrix(own.astype(np.float64) @ sparse.diags(scale)) if columns else own.astype(np.float64)
     largest = abs(scaled).max(axis=1).toarray().ravel() if columns and rows.lower else np.zeros(len(rows.lower))
-    power = _power_of_ten(largest)
+    power = np.ones(len(largest)) if whole else _power_of_ten(largest)
     # Divided by powers of ten, not multiplied by their inverses, the numbers keep their few digits.
     scaled.data /= np.repeat(power, np.diff(scaled.indptr))
     low, high = np.array(rows.lower, dtype=np.float64), np.array(rows.upper, dtype=np.float64)

@@ -1,13 +1,15 @@
 """Writing a model as an MPS or LP file, for solvers that are not called from here.
 
 The constant of the objective is the cost of a column named ``constant`` that is fixed at 1: solvers disagree about signs and
-places of constants, but not about columns. Numbers are written with all their digits, so that reading gives the same model.
+places of constants, but not about columns. Columns that stand nowhere are left out: any value is good for
+them. Numbers are written with all their digits, so that reading gives the same model.
 """
 
 from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,14 +54,38 @@ def save(model: MatrixModel, path: str | Path, remarks: Sequence[str] = ()) -> N
 
 def mps(model: MatrixModel) -> str:
     """The model in free MPS format, a minimisation."""
-    return "\n".join(_mps_lines(model)) + "\n"
+    return "\n".join(_mps_lines(_that_matters(model))) + "\n"
+
+
+def _that_matters(model: MatrixModel) -> MatrixModel:
+    """The model without rows that have no side, and without columns that cost nothing and stand in no row.
+
+    Readers drop these in ways of their own: CBC, for one, then stumbles over their bounds.
+    """
+    kept = np.flatnonzero(np.isfinite(model.row_lower) | np.isfinite(model.row_upper))
+    matrix = model.matrix[kept]
+    matrix.eliminate_zeros()
+    used = np.flatnonzero((model.cost != 0) | (np.bincount(matrix.indices, minlength=model.columns) > 0))
+    return replace(
+        model,
+        cost=model.cost[used],
+        lower=model.lower[used],
+        upper=model.upper[used],
+        is_integer=model.is_integer[used],
+        column_names=[model.column_name(column) for column in used.tolist()],
+        matrix=matrix[:, used].tocsr(),
+        row_lower=model.row_lower[kept],
+        row_upper=model.row_upper[kept],
+        row_names=[model.row_name(row) for row in kept.tolist()],
+    )
 
 
 def _mps_lines(model: MatrixModel) -> Iterator[str]:
     low, high = model.row_lower, model.row_upper
     kinds = [_row_kind(one, two) for one, two in zip(low.tolist(), high.tolist(), strict=True)]
     names = [model.row_name(row) for row in range(model.rows)]
-    yield f"NAME {_word(model.name)}"
+    # The third word keeps CBC from reading lines of short names as if they were in fixed columns.
+    yield f"NAME {_word(model.name)} FREE"
     yield "ROWS"
     yield f" N {_OBJECTIVE}"
     for kind, name in zip(kinds, names, strict=True):
@@ -74,8 +100,7 @@ def _mps_lines(model: MatrixModel) -> Iterator[str]:
             yield _marker(in_integers)
         name = model.column_name(column)
         cost = float(model.cost[column])
-        # A column without an entry is named too, or its bounds would be those of an unknown one.
-        if cost or starts[column] == starts[column + 1]:
+        if cost:
             yield f" {name} {_OBJECTIVE} {cost!r}"
         for place in range(starts[column], starts[column + 1]):
             yield f" {name} {names[rows[place]]} {data[place]!r}"
@@ -86,7 +111,7 @@ def _mps_lines(model: MatrixModel) -> Iterator[str]:
     yield "RHS"
     for row, kind in enumerate(kinds):
         side = float(high[row] if kind == "L" else low[row])
-        if kind != "N" and side:
+        if side:
             yield f" RHS {names[row]} {side!r}"
     if any(kind == "G" and np.isfinite(high[row]) for row, kind in enumerate(kinds)):
         yield "RANGES"
@@ -108,9 +133,7 @@ def _marker(begins: bool) -> str:
 def _row_kind(low: float, high: float) -> str:
     if low == high:
         return "E"
-    if np.isfinite(low):
-        return "G"
-    return "L" if np.isfinite(high) else "N"
+    return "G" if np.isfinite(low) else "L"
 
 
 def _mps_bounds(name: str, low: float, high: float) -> Iterator[str]:
@@ -127,7 +150,7 @@ def _mps_bounds(name: str, low: float, high: float) -> Iterator[str]:
 
 def lp(model: MatrixModel) -> str:
     """The model in CPLEX's LP format, a minimisation; a row with two sides becomes two."""
-    return "\n".join(_lp_lines(model)) + "\n"
+    return "\n".join(_lp_lines(_that_matters(model))) + "\n"
 
 
 def _lp_lines(model: MatrixModel) -> Iterator[str]:

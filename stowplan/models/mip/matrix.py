@@ -50,6 +50,11 @@ class MatrixModel:
         """Number of rows."""
         return len(self.row_lower)
 
+    @property
+    def is_pure(self) -> bool:
+        """All columns and all coefficients are integers: what solvers on whole numbers solve exactly."""
+        return bool(self.is_integer.all()) and bool(np.all(self.matrix.data == np.rint(self.matrix.data)))
+
     def relaxed(self) -> MatrixModel:
         """The linear relaxation: the same without integrality."""
         return replace(self, is_integer=np.zeros(self.columns, dtype=bool))
@@ -81,7 +86,7 @@ class MatrixModel:
             (values - self.upper) / np.maximum(1.0, np.abs(self.upper)),
             np.abs(values - np.rint(values))[self.is_integer],
         ]
-        return max(0.0, *(float(part.max()) for part in parts if len(part)))
+        return max([0.0, *(float(part.max()) for part in parts if len(part))])
 
     def is_feasible(self, values: FloatArray, tolerance: float = 10 * TOLERANCE) -> bool:
         """Whether a point is feasible and integral, within a tolerance."""

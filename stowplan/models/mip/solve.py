@@ -17,6 +17,9 @@ IN_PROCESS = ("gscip", "mathopt-highs", "cp-sat", "glop", "pdlp")
 #: Those of them that know no integers.
 LINEAR_ONLY = ("glop", "pdlp")
 
+#: Solvers that prove something only where columns and coefficients are integers.
+WHOLE_NUMBERS = ("cp-sat",)
+
 
 def solvers() -> list[str]:
     """Names of all solvers there are on this machine, those in process first."""

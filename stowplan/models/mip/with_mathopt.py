@@ -3,6 +3,9 @@
 Measured with OR-Tools 9.15: CP-SAT, GLOP and PDLP take an interrupter; HiGHS ignores it; GSCIP complains of it and goes on.
 So a solve runs in a thread of its own, and one that does not stop is left behind, to end by its own time limit. Bounds on the
 way come from CP-SAT's callback and from GSCIP's messages (its callback raises; HiGHS has neither).
+
+CP-SAT rounds columns that are not integers to a grid, and then calls models infeasible that are not. What it proves is taken
+only where all columns and coefficients are integers (:attr:`~stowplan.models.mip.matrix.MatrixModel.is_pure`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +46,9 @@ _COUNTS_NODES = ("gscip", "mathopt-highs")
 #: Seconds between two looks at ``should_stop``, and how long past its limit a solver may take before it is left behind.
 _LOOK_EVERY = 0.02
 _GRACE = 0.25
+
+#: Doubles hold integers up to here.
+_LARGEST_INTEGER = 2.0**53
 
 _GSCIP_ROW = re.compile(r"\|\s*(?P<bound>[-+]?\d\.\d+e[-+]\d+)\s*\|[^|]*\|[^|]*\|[^|]*$")
 
@@ -103,7 +110,8 @@ def solve(
     if solver in LINEAR_ONLY and bool(model.is_integer.any()):
         raise UsageError(f"found integers in {model.name}, expected a linear program: {solver} solves nothing else")
     built = build(model, names=False)
-    run = _Run(solver, on_bound)
+    is_proof = solver != "cp-sat" or model.is_pure
+    run = _Run(solver, on_bound if is_proof else None)
     parameters = mathopt.SolveParameters(
         time_limit=datetime.timedelta(seconds=max(0.01, time_limit - (time.monotonic() - began))),
         random_seed=seed % (1 << 31) if solver != "pdlp" else None,
@@ -113,6 +121,9 @@ def solve(
     if solver in ("gscip", "mathopt-highs", "cp-sat"):
         parameters.relative_gap_tolerance = 1e-9
         parameters.absolute_gap_tolerance = 1e-9
+    if solver == "cp-sat":
+        # By default it cuts columns off at 1e7.
+        parameters.cp_sat.mip_max_bound = _LARGEST_INTEGER
     guided = mathopt.ModelSolveParameters()
     takes_start = start is not None and solver not in LINEAR_ONLY
     if start is not None and takes_start:
@@ -122,8 +133,9 @@ def solve(
         lambda: mathopt.solve(built, kind, params=parameters, model_params=guided, **run.options), should_stop, end
     )
     if result is None:
-        return Outcome(solver, "unknown", None, run.bound, time.monotonic() - began)
-    return _outcome(model, solver, result, run.bound, time.monotonic() - began, takes_start)
+        return Outcome(solver, "unknown", None, run.bound if is_proof else None, time.monotonic() - began)
+    found = _outcome(model, solver, result, run.bound, time.monotonic() - began, takes_start)
+    return found if is_proof else _without_proof(found)
 
 
 class _Run:
@@ -189,6 +201,10 @@ class _Run:
             said = self._error.__context__ or self._error
             raise UsageError(f"MathOpt refuses the call: {said}") from self._error
         return self._result
+
+
+def _without_proof(found: Outcome) -> Outcome:
+    return replace(found, status="feasible" if found.values is not None else "unknown", bound=None)
 
 
 def _outcome(model: MatrixModel, solver: str, result: Any, seen: float | None, seconds: float, takes_start: bool) -> Outcome:

@@ -214,22 +214,35 @@ def _engine(
 
 
 def _holds(problem: pulp.LpProblem, integer: bool) -> bool:
-    """Whether the variables' values satisfy the problem; a run that was cut short may leave any numbers there."""
+    """Whether the variables' values satisfy the problem; a run that was cut short may leave any numbers there.
+
+    Relative to the numbers at hand: CBC prints eight digits.
+    """
+    slack = 10 * TOLERANCE
     for variable in problem.variables():
         value = variable.varValue
-        if value is None or (not integer and variable.cat == pulp.LpInteger and not _in_box(variable, value)):
+        if value is None or not _in_box(variable, value, slack):
             return False
-        if integer and not variable.valid(10 * TOLERANCE):
+        if integer and variable.cat == pulp.LpInteger and abs(value - round(value)) > slack:
             return False
     return all(
-        constraint.valid(10 * TOLERANCE * max(1.0, *(abs(c * v.varValue) for v, c in constraint.items()), 0.0))
-        for constraint in problem.constraints.values()
+        constraint.valid(slack * max(1.0, *(abs(c * v.varValue) for v, c in constraint.items()), 0.0))
+        for constraint in _constraints(problem)
     )
 
 
-def _in_box(variable: pulp.LpVariable, value: float) -> bool:
+def _constraints(problem: pulp.LpProblem) -> list[pulp.LpConstraint]:
+    """A dict in PuLP 3, a method in PuLP 4."""
+    found = problem.constraints
+    with _quiet():
+        return list(found.values()) if hasattr(found, "values") else list(found())
+
+
+def _in_box(variable: pulp.LpVariable, value: float, slack: float) -> bool:
     low, high = variable.lowBound, variable.upBound
-    return (low is None or value >= low - 10 * TOLERANCE) and (high is None or value <= high + 10 * TOLERANCE)
+    return (low is None or value >= low - slack * max(1.0, abs(low))) and (
+        high is None or value <= high + slack * max(1.0, abs(high))
+    )
 
 
 def _bound(problem: pulp.LpProblem, entry: _Entry, log: str, integer: bool) -> float | None:
@@ -264,7 +277,10 @@ def solve(
     found = run(problem, solver, time_limit=left, seed=seed, threads=threads, warm_start=start is not None, integer=integer)
     values = None
     if found.objective is not None:
+        # PuLP leaves out variables that stand in no row and cost nothing: any value will do.
+        idle = np.clip(0.0, model.lower, model.upper)
         values = np.array([variable.varValue for variable in variables], dtype=np.float64)
+        values = np.where(np.isnan(values), idle, values)
     bound = None if found.bound is None else found.bound + model.offset
     objective = None if values is None else model.objective(values)
     duals = _duals(model, problem) if not integer and found.status == "optimal" else None
@@ -274,7 +290,7 @@ def solve(
 
 def _duals(model: MatrixModel, problem: pulp.LpProblem) -> FloatArray | None:
     """The rows' multipliers; a row with two sides was split into two."""
-    rows = problem.constraints
+    rows = {constraint.name: constraint for constraint in _constraints(problem)}
     found = np.zeros(model.rows)
     for row in range(model.rows):
         name = model.row_name(row)
