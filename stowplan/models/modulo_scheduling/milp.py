@@ -1,0 +1,262 @@
+"""Modulo scheduling at one initiation interval as a mixed-integer program, for comparison with the CP-SAT model.
+
+A time-indexed formulation in the manner of Eichenberger and Davidson (1997): a binary for each instruction, tile and slot, and
+an integer for the round of each instruction. Values that pass through tiles are left to the CP-SAT model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from scipy import sparse
+
+from stowplan.errors import UsageError
+from stowplan.models.mip import solve as mip
+from stowplan.models.mip.matrix import FloatArray, MatrixModel
+from stowplan.models.modulo_scheduling.assemble import make_plan
+from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, least_ii
+from stowplan.models.modulo_scheduling.cpsat.model import latest_time
+from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
+from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.models.modulo_scheduling.structure import Structure
+
+Terms = dict[int, float]
+"""A sum: coefficient of each column."""
+
+
+class _Program:
+    """Columns and rows as they are added."""
+
+    def __init__(self) -> None:
+        self.lower: list[float] = []
+        self.upper: list[float] = []
+        self.rows: list[tuple[Terms, float, float]] = []
+
+    def column(self, lower: float = 0.0, upper: float = 1.0) -> int:
+        """A new integer column."""
+        self.lower.append(lower)
+        self.upper.append(upper)
+        return len(self.lower) - 1
+
+    def row(self, terms: Terms, lower: float = -np.inf, upper: float = np.inf) -> None:
+        """Keep a sum within two sides."""
+        self.rows.append((terms, lower, upper))
+
+    def one_of(self, columns: Sequence[int], least: int = 1) -> None:
+        """At most one of the columns, or exactly one."""
+        self.row(dict.fromkeys(columns, 1.0), least, 1.0)
+
+    def implies(self, column: int, *others: int) -> None:
+        """One of the others where the column is 1."""
+        self.row({column: -1.0, **dict.fromkeys(others, 1.0)}, lower=0.0)
+
+    def matrix(self, name: str, cost: int) -> MatrixModel:
+        """Arrays of the program, minimising one column."""
+        count = len(self.lower)
+        at = [(row, column, value) for row, (terms, _, _) in enumerate(self.rows) for column, value in terms.items()]
+        rows, columns, values = ([each[i] for each in at] for i in range(3))
+        objective = np.zeros(count)
+        objective[cost] = 1.0
+        return MatrixModel(
+            name=name,
+            cost=objective,
+            lower=np.array(self.lower),
+            upper=np.array(self.upper),
+            is_integer=np.ones(count, bool),
+            matrix=sparse.csr_matrix((values, (rows, columns)), shape=(len(self.rows), count)),
+            row_lower=np.array([lower for _, lower, _ in self.rows]),
+            row_upper=np.array([upper for _, _, upper in self.rows]),
+        )
+
+
+class MilpModel:
+    """A built model; ``model`` is the program in arrays, whose objective is the makespan."""
+
+    def __init__(self, structure: Structure, ii: int, last_time: int):
+        self.structure, self.problem, self.ii = structure, structure.problem, ii
+        if self.problem.rules.pass_through:
+            raise UsageError("values that pass through tiles are for the CP-SAT model only")
+        self._program = _Program()
+        self._tiles = range(self.problem.machine.tiles)
+        self._hops = self.problem.hops
+        self._last = last_time
+        self._places()
+        self._times()
+        self._space()
+        self._starts()
+        self._delays()
+        self.makespan = self._program.column(critical_path(self.problem, structure), last_time + self.problem.machine.latency)
+        for terms in self.time:
+            row = {self.makespan: 1.0, **{column: -value for column, value in terms.items()}}
+            self._program.row(row, lower=self.problem.machine.latency)
+        self.model = self._program.matrix(self.problem.name or "modulo scheduling", self.makespan)
+
+    def _places(self) -> None:
+        program = self._program
+        self.on = []
+        for demands in self.structure.demands:
+            allowed = [not demands or set(demands) == {tile} for tile in self._tiles]
+            self.on.append([program.column(upper=float(each)) for each in allowed])
+            program.one_of(self.on[-1])
+
+    def _tile(self, number: int) -> list[int]:
+        return self.on[self.structure.group[number]]
+
+    def _times(self) -> None:
+        """``at[number][tile][slot]``, and the time of each instruction as a sum of columns."""
+        program, ii = self._program, self.ii
+        self.at: list[list[list[int]]] = []
+        self.round: list[int] = []
+        self.time: list[Terms] = []
+        for number in range(self.structure.count):
+            at = [[program.column() for _ in range(ii)] for _ in self._tiles]
+            for tile, on in enumerate(self._tile(number)):
+                program.row({on: -1.0, **dict.fromkeys(at[tile], 1.0)}, 0.0, 0.0)
+            whole = program.column(0, self._last // ii)
+            terms = {column: float(slot) for row in at for slot, column in enumerate(row) if slot}
+            terms[whole] = float(ii)
+            program.row(terms, upper=self._last)
+            self.at.append(at)
+            self.round.append(whole)
+            self.time.append(terms)
+        for pin in self.problem.pins:
+            number = self.problem.number[pin.instruction]
+            if pin.time is not None:
+                program.row(self.time[number], pin.time, pin.time)
+            if pin.slot is not None:
+                # A slot beyond the interval is no slot: the sum of nothing is never 1.
+                columns = [row[pin.slot] for row in self.at[number]] if pin.slot < ii else []
+                program.row(dict.fromkeys(columns, 1.0), 1.0, 1.0)
+
+    def _space(self) -> None:
+        """Slots, RAM, memory, reach and siblings."""
+        program, machine, structure = self._program, self.problem.machine, self.structure
+        for tile in self._tiles:
+            for slot in range(self.ii):
+                program.one_of([at[tile][slot] for at in self.at], least=0)
+            load = {row[tile]: float(len(members)) for row, members in zip(self.on, structure.members, strict=True)}
+            program.row(load, upper=machine.instruction_depth)
+            words = {row[tile]: float(each) for row, each in zip(self.on, structure.words, strict=True) if each}
+            program.row(words, upper=machine.memories * machine.memory_depth)
+            for family in structure.families:
+                row: Terms = {}
+                for number in family:
+                    column = self._tile(number)[tile]
+                    row[column] = row.get(column, 0.0) + 1.0
+                program.row(row, upper=1.0)
+        for one, two in sorted({(structure.group[e.source], structure.group[e.target]) for e in structure.between}):
+            for tile in self._tiles if one != two else ():
+                program.implies(self.on[one][tile], *(self.on[two][t] for t in self._tiles if self._hops[tile][t] is not None))
+                program.implies(self.on[two][tile], *(self.on[one][t] for t in self._tiles if self._hops[t][tile] is not None))
+
+    def _starts(self) -> None:
+        program = self._program
+        choices = self.structure.start_choices
+        if len(choices) < 2:
+            return
+        starts: list[list[int]] = []
+        for numbers in choices:
+            rows = [[program.column() for _ in self._tiles] for _ in numbers]
+            for number, row in zip(numbers, rows, strict=True):
+                for column, on in zip(row, self._tile(number), strict=True):
+                    program.implies(column, on)
+            program.one_of([column for row in rows for column in row])
+            starts += rows
+        for tile in self._tiles:
+            program.one_of([row[tile] for row in starts], least=0)
+
+    def _delays(self) -> None:
+        """0 <= delay <= limit for every edge, with the clocks between tiles as a sum of steps."""
+        latency, limit = self.problem.machine.latency, self.problem.rules.max_delay
+        steps: dict[tuple[int, int], Terms] = {}
+        for edge in self.problem.edges:
+            row: Terms = {}
+            if edge.source != edge.target:
+                groups = self.structure.group[edge.source], self.structure.group[edge.target]
+                if groups not in steps:
+                    steps[groups] = self._steps(*groups)
+                row = {column: -value for column, value in steps[groups].items()}
+                row.update(self.time[edge.target])
+                row.update({column: -value for column, value in self.time[edge.source].items()})
+            base = latency - self.ii * edge.distance
+            self._program.row(row, base, np.inf if limit is None else base + limit)
+
+    def _steps(self, one: int, two: int) -> Terms:
+        """Clocks between the tiles of two groups: a column for each number of clocks to reach."""
+        if one == two:
+            return {}
+        values = sorted({clocks for row in self._hops for clocks in row if clocks is not None})
+        terms: Terms = {}
+        for before, value in pairwise(values):
+            further = self._program.column()
+            terms[further] = float(value - before)
+            for tile in self._tiles:
+                reached = {end: clocks for end, clocks in enumerate(self._hops[tile]) if clocks is not None}
+                near = [self.on[two][end] for end, clocks in reached.items() if clocks < value]
+                self._program.implies(self.on[one][tile], further, *near)
+                far = dict.fromkeys((self.on[two][end] for end, clocks in reached.items() if clocks >= value), 1.0)
+                self._program.row({**far, self.on[one][tile]: -1.0, further: -1.0}, lower=-1.0)
+        return terms
+
+    def extract(self, values: FloatArray) -> Plan | None:
+        """Plan of a point ``[columns]``."""
+        tiles, times = [], []
+        for number in range(self.structure.count):
+            at = [(tile, slot) for tile, row in enumerate(self.at[number]) for slot, c in enumerate(row) if values[c] > 0.5]
+            tiles.append(at[0][0])
+            times.append(self.ii * round(values[self.round[number]]) + at[0][1])
+        return make_plan(self.structure, self.ii, tiles, times)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the solver came to, within its tolerances."""
+
+    status: Literal["optimal", "feasible", "infeasible", "unknown"]
+    plan: Plan | None
+    bound: int | None
+    """Bound on the objective; None where there is no plan at all."""
+
+
+def solve(
+    problem: Problem,
+    solver: str = "mathopt-highs",
+    *,
+    time_limit: float = 60.0,
+    seed: int = 0,
+    threads: int = 1,
+    on_plan: Callable[[Plan], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Outcome:
+    """Best plan of a problem by intervals from the least upwards, each as a program of its own; times in seconds.
+
+    ``solver`` is one of :func:`stowplan.models.mip.solve.solvers`.
+    """
+    structure = Structure(problem)
+    if find_obstacle(problem, structure) is not None:
+        return Outcome("infeasible", None, None)
+    end = time.monotonic() + time_limit
+    path = critical_path(problem, structure)
+    least = least_ii(problem, structure)
+    everything = range(structure.count)
+    for ii in range(least, problem.machine.spoke_depth + 1):
+        built = MilpModel(structure, ii, latest_time(structure, ii, everything))
+        left = end - time.monotonic()
+        if left <= 0 or (should_stop is not None and should_stop()):
+            return Outcome("unknown", None, encode_objective(ii, path))
+        found = mip.solve(built.model, solver, time_limit=left, seed=seed, threads=threads, should_stop=should_stop)
+        if found.status == "infeasible":
+            continue
+        plan = None if found.values is None else built.extract(found.values)
+        bound = encode_objective(ii, max(path, int(np.ceil((found.bound or 0.0) - 1e-4))))
+        if plan is None:
+            return Outcome("unknown", None, bound)
+        if on_plan is not None:
+            on_plan(plan)
+        return Outcome("optimal" if plan.objective <= bound else "feasible", plan, min(bound, plan.objective))
+    return Outcome("infeasible", None, None)
