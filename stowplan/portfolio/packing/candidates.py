@@ -13,7 +13,7 @@ from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.portfolio.context import Context
-from stowplan.portfolio.packing import arrays, canonical, engine, orders
+from stowplan.portfolio.packing import arrays, canonical, greedy, orders
 from stowplan.portfolio.packing.arrays import Data, Ints
 
 #: Work of deterministic runs for each second of the limit: buffer pairs of the greedy, and nodes times buffers of the search.
@@ -58,7 +58,7 @@ def search(problem: Problem, context: Context) -> None:
         nonlocal best
         offsets = np.zeros(len(data.size), np.int64)
         order = orders.by_key(data, key)
-        height = engine.greedy(order, data.size, data.align, data.fixed, data.piece, data.first, data.last, best_fit, offsets)
+        height = greedy.greedy(order, data.size, data.align, data.fixed, data.piece, data.first, data.last, best_fit, offsets)
         if height < best:
             best = height
             if problem.capacity is None or height <= target:

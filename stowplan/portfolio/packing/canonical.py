@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stowplan.portfolio.packing import arrays, engine, orders
+from stowplan.portfolio.packing import arrays, depth_first, orders
 from stowplan.portfolio.packing.arrays import Data, Ints
 
 #: Nodes of the shortest run; restarts follow Luby's sequence.
@@ -57,7 +57,7 @@ class Part:
         rank = np.empty(len(data.size), np.int64)
         rank[orders.by_key(data, next(self._keys))] = np.arange(len(rank))
         offsets = np.zeros(len(rank), np.int64)
-        outcome, nodes = engine.canonical_search(
+        outcome, nodes = depth_first.canonical_search(
             height,
             rank,
             data.size,
@@ -72,11 +72,11 @@ class Part:
             SHORTEST_RUN * luby(self.runs),
             offsets,
         )
-        if outcome == engine.FOUND:
+        if outcome == depth_first.FOUND:
             top = int((offsets + data.size).max())
             if self.best is None or top < self.best:
                 self.best, self.offsets = top, offsets
-        elif outcome == engine.EXHAUSTED:
+        elif outcome == depth_first.EXHAUSTED:
             self.bound = max(self.bound, height + 1)
         return nodes
 
