@@ -45,6 +45,8 @@ class Candidate:
     """Run with compiled functions interpreted."""
     proves_only: bool = False
     """Gives bounds and no plans, so that the plan does not depend on how far it comes."""
+    by_name_only: bool = False
+    """Runs where it is asked for by name, not with its family."""
 
     def load(self) -> Callable[[Any, Any], None]:
         """The function itself."""

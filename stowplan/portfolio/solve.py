@@ -128,7 +128,11 @@ def _chosen(every: list[Candidate], options: Options) -> list[Candidate]:
     if unknown:
         raise UsageError(f"found candidate {unknown[0]!r}, expected some of {', '.join(sorted(known))}")
     wanted = set(options.candidates)
-    return [candidate for candidate in every if candidate.name in wanted or candidate.family in wanted]
+    return [
+        candidate
+        for candidate in every
+        if candidate.name in wanted or (candidate.family in wanted and not candidate.by_name_only)
+    ]
 
 
 def _result(race: Race, stop_reason: StopReason, baseline: str, baselines: tuple[str, ...]) -> Result:

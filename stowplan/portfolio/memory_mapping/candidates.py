@@ -126,6 +126,25 @@ def relaxation(problem: Problem, context: Context) -> None:
     )
 
 
+def milp(problem: Problem, context: Context) -> None:
+    """The bound of the MILP by the fastest of the solvers that come with OR-Tools, started from the best plan known."""
+    from stowplan.models.memory_mapping.milp_any import bound_with
+
+    plan, _ = context.incumbent()
+    deterministic = context.options.deterministic
+    found = bound_with(
+        problem,
+        "gscip",
+        time_limit=context.remaining(),
+        seed=context.options.seed,
+        plan=plan,
+        node_limit=int(100 * context.options.time_limit) if deterministic else None,
+        on_bound=lambda bound: context.bound(bound, "milp"),
+        should_stop=context.stop,
+    )
+    context.bound(found.bound_ps, "milp")
+
+
 def complete(problem: Problem, context: Context) -> None:
     """The complete CP-SAT model, hinted with the best plan known."""
     from stowplan.models.memory_mapping.cpsat import solve as solve_complete
@@ -136,7 +155,7 @@ def complete(problem: Problem, context: Context) -> None:
         time_limit=context.remaining(),
         workers=1,
         seed=context.options.seed,
-        deterministic_limit=context.options.time_limit / 4 if context.options.deterministic else None,
+        deterministic_limit=context.options.time_limit / 12 if context.options.deterministic else None,
         hint=plan,
         lower_bound_ps=bound,
         on_plan=lambda found: context.plan(found, "cpsat"),

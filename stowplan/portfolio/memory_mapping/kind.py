@@ -55,8 +55,10 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     if not is_warm():
         found.append(Candidate("greedy", "heuristic", f"{_HERE}.candidates:greedy", share=0.2, interpret=True))
     found.append(Candidate("relaxation", "exact", f"{_HERE}.candidates:relaxation", share=0.4, proves_only=True))
+    found.append(Candidate("lns", "exact", f"{_HERE}.lns:lns", share=0.4))
     if problem.use_count <= COMPLETE_MODEL_USES:
         found.append(Candidate("cpsat", "exact", f"{_HERE}.candidates:complete", share=0.6))
+    found.append(Candidate("milp", "exact", f"{_HERE}.candidates:milp", share=0.4, proves_only=True, by_name_only=True))
     return found
 
 
