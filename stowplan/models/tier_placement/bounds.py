@@ -1,0 +1,89 @@
+"""What can be proven about a tier-placement problem without branching: why nothing fits, floors, and the linear bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stowplan.models.tier_placement.problem import Problem
+
+
+@dataclass(frozen=True)
+class Overload:
+    """Tensors that cannot all stand somewhere."""
+
+    step: int
+    """A step at which they all take room."""
+    size: int
+    """Bytes they need together."""
+    room: int
+    """Bytes there are for them."""
+    reason: str
+    """One sentence for people."""
+
+
+def find_overload(problem: Problem) -> Overload | None:
+    """Why no plan fits, where that shows at once: a tensor larger than every tier, or too many bytes at a step."""
+    largest = max(tier.capacity for tier in problem.tiers)
+    room = sum(tier.capacity for tier in problem.tiers)
+    weights = sum(layer.weight_bytes for layer in problem.layers)
+    for number, layer in enumerate(problem.layers):
+        for what, size in (("weights of layer {} have", layer.weight_bytes), ("output of layer {} has", layer.output_bytes)):
+            if size > largest:
+                reason = f"the {what.format(layer.name)} {size} bytes, the largest tier has {largest}"
+                return Overload(number, size, largest, reason)
+    ends: dict[int, int] = {}
+    live = 0
+    for number, layer in enumerate(problem.layers):
+        live += layer.output_bytes
+        ends[problem.last_use[number]] = ends.get(problem.last_use[number], 0) + layer.output_bytes
+        if weights + live > room:
+            reason = f"{weights} bytes of weights and {live} of activations live at layer {layer.name}, all tiers hold {room}"
+            return Overload(number, weights + live, room, reason)
+        live -= ends.pop(number, 0)
+    return None
+
+
+def floor_bound(problem: Problem) -> int:
+    """Latency in ps were everything in the fastest tier: no plan need reach it."""
+    fastest = problem.tiers[-1]
+    total = 0
+    for layer in problem.layers:
+        moved = [layer.weights_read, layer.output_bytes, *(problem.layers[source].output_bytes for source in layer.inputs)]
+        memory = sum(map(fastest.move_ps, moved)) + problem.tiers[0].move_ps(layer.external_bytes)
+        total += layer.overhead_ps + max(layer.compute_ps, memory)
+    return total
+
+
+def linear_bound(
+    problem: Problem, *, time_limit: float = 60.0, seed: int = 0, should_stop: Callable[[], bool] | None = None
+) -> int:
+    """Latency in ps that the MILP's linear relaxation proves, by its duals in exact arithmetic.
+
+    The floors, where HiGHS does not finish within ``time_limit`` seconds.
+    """
+    from stowplan.models.tier_placement.milp import build
+    from stowplan.models.tier_placement.milp_solve import new_highs
+
+    model = build(problem)
+    if not model.matrix.columns:
+        return model.structure.base_ps
+    highs = new_highs(model.matrix.relaxed(), seed)
+    highs.setOptionValue("time_limit", time_limit)
+    if should_stop is not None:
+        stop = should_stop
+
+        def ask(event: Any) -> None:
+            if stop():
+                event.interrupt()
+
+        highs.cbSimplexInterrupt += ask
+        highs.cbIpmInterrupt += ask
+    highs.run()
+    solution = highs.getSolution()
+    if not solution.dual_valid:
+        return model.structure.base_ps
+    return model.dual_bound_ps(np.array(solution.row_dual))

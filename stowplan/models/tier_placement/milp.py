@@ -1,0 +1,212 @@
+"""Tier placement as a mixed-integer linear program: capacity rows of bytes, and the excess rows of each layer.
+
+Columns: for every tensor and every tier but the first that it fits into, whether it stands there; for every layer whose
+latency depends on the plan its excess; for every tier that does not hold everything the bytes of weights in it. Rows and sides
+are whole numbers of bytes and picoseconds; solvers get a copy scaled to numbers near one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from stowplan.models.memory_mapping.latency import INFINITE
+from stowplan.models.memory_mapping.milp_dual import proven_bound
+from stowplan.models.mip.matrix import FloatArray, MatrixModel
+from stowplan.models.tier_placement.assemble import plan_of, tiers_of
+from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.structure import Structure
+
+IntArray = npt.NDArray[np.int64]
+
+
+class _Rows:
+    """Rows as they are written, in whole numbers."""
+
+    def __init__(self) -> None:
+        self.starts = [0]
+        self.columns: list[int] = []
+        self.values: list[int] = []
+        self.lower: list[int] = []
+        self.upper: list[int] = []
+
+    def add(self, lower: int, upper: int, terms: Iterable[tuple[int, int]]) -> None:
+        for column, value in terms:
+            self.columns.append(column)
+            self.values.append(value)
+        self.starts.append(len(self.columns))
+        self.lower.append(lower)
+        self.upper.append(upper)
+
+
+@dataclass
+class Model:
+    """A built model in whole numbers; ``matrix`` is its scaled copy, whose objective counts ``time_unit`` picoseconds."""
+
+    structure: Structure
+    place: dict[tuple[int, int], int]
+    """Column of (tensor, tier)."""
+    excess: list[int]
+    """Column of each excess."""
+    load: dict[int, int]
+    """Column of the bytes of weights in each limited tier."""
+    rows: _Rows
+    lower: IntArray
+    upper: IntArray
+    cost: IntArray
+    time_unit: int
+    matrix: MatrixModel
+    column_scale: FloatArray
+    row_scale: FloatArray
+
+    def add_hint(self, plan: Plan) -> FloatArray:
+        """The point of a plan, shape ``[columns]``, for solvers that start from one."""
+        structure = self.structure
+        tier_of = tiers_of(structure, plan)
+        values = np.zeros(len(self.cost))
+        for (tensor, tier), column in self.place.items():
+            values[column] = tier_of[tensor] == tier
+        for excess, column in zip(structure.excesses, self.excess, strict=True):
+            values[column] = excess.at(tier_of)
+        for tier, column in self.load.items():
+            values[column] = sum(
+                t.size for t, at in zip(structure.tensors, tier_of, strict=True) if at == tier and not t.is_output
+            )
+        return values / self.column_scale
+
+    def tiers(self, values: FloatArray) -> list[int]:
+        """Tier of each tensor at a point of the scaled copy; a fraction goes to the tier that has most of it."""
+        best = [(0.5, 0 if not t.tiers else t.tiers[0]) for t in self.structure.tensors]
+        for (tensor, tier), column in self.place.items():
+            if values[column] > best[tensor][0]:
+                best[tensor] = (float(values[column]), tier)
+        return [tier for _, tier in best]
+
+    def extract(self, values: FloatArray) -> Plan:
+        """Plan of a point of the scaled copy, its latency worked out anew, without offsets."""
+        return plan_of(self.structure, self.tiers(values))
+
+    def bound_ps(self, objective: float, tolerance: float) -> int:
+        """Proven latency from a solver's dual bound, in the scaled copy's units, less what its tolerance may amount to."""
+        spread = float(np.sum(self.upper[self.excess], dtype=np.float64))
+        excess = objective * self.time_unit - tolerance * spread - 1e-12 * self.structure.base_ps
+        return self.structure.base_ps + max(0, int(np.ceil(excess)))
+
+    def dual_bound_ps(self, duals: FloatArray) -> int:
+        """Latency proven by the row duals of the scaled copy's linear relaxation, in exact arithmetic."""
+        whole = sparse.csr_matrix(
+            (np.array(self.rows.values, np.int64), self.rows.columns, self.rows.starts),
+            shape=(len(self.rows.lower), len(self.cost)),
+        )
+        lower, upper = np.array(self.rows.lower, np.int64), np.array(self.rows.upper, np.int64)
+        prices = duals * self.row_scale * self.time_unit
+        return self.structure.base_ps + max(0, proven_bound(whole, lower, upper, self.lower, self.upper, self.cost, prices))
+
+
+def build(problem: Problem) -> Model:
+    """Variables, constraints, objective."""
+    structure = Structure(problem)
+    upper: list[int] = []
+
+    def column(most: int) -> int:
+        upper.append(most)
+        return len(upper) - 1
+
+    place = {(number, tier): column(1) for number, tensor in enumerate(structure.tensors) for tier in tensor.tiers if tier > 0}
+    excess = [column(each.most) for each in structure.excesses]
+    weights = [number for number in structure.weights if number is not None]
+    total = sum(structure.tensors[number].size for number in weights)
+    load = {tier: column(min(total, problem.tiers[tier].capacity)) for tier in structure.limited}
+
+    rows = _Rows()
+    _add_places(rows, structure, place)
+    _add_excesses(rows, structure, place, excess)
+    _add_capacities(rows, structure, place, load)
+
+    cost = np.zeros(len(upper), np.int64)
+    cost[excess] = 1
+    integral = np.zeros(len(upper), bool)
+    integral[list(place.values())] = True
+    time_unit = _unit(max((each.most for each in structure.excesses), default=1), 6)
+    byte_unit = _unit(max((tensor.size for tensor in structure.tensors), default=1), 2)
+    scale = np.ones(len(upper))
+    scale[excess] = time_unit
+    scale[list(load.values())] = byte_unit
+    matrix, row_scale = _scaled(problem.name, rows, np.array(upper, np.int64), cost, integral, scale, time_unit)
+    lower = np.zeros(len(upper), np.int64)
+    return Model(
+        structure, place, excess, load, rows, lower, np.array(upper, np.int64), cost, time_unit, matrix, scale, row_scale
+    )
+
+
+def _add_places(rows: _Rows, structure: Structure, place: dict[tuple[int, int], int]) -> None:
+    """Every tensor stands in one tier."""
+    for number, tensor in enumerate(structure.tensors):
+        terms = [(place[number, tier], 1) for tier in tensor.tiers if tier > 0]
+        if 0 not in tensor.tiers:
+            rows.add(1, 1, terms)
+        elif len(terms) > 1:
+            rows.add(-INFINITE, 1, terms)
+
+
+def _add_excesses(rows: _Rows, structure: Structure, place: dict[tuple[int, int], int], columns: list[int]) -> None:
+    for excess, column in zip(structure.excesses, columns, strict=True):
+        for row in structure.rows(excess):
+            terms = [(column, 1), *((place[tensor, tier], saving) for tensor, tier, saving in row.savings)]
+            rows.add(row.least, INFINITE, terms)
+
+
+def _add_capacities(rows: _Rows, structure: Structure, place: dict[tuple[int, int], int], load: dict[int, int]) -> None:
+    """Weights and live outputs fit into every tier, at every moment."""
+    tensors = structure.tensors
+    weights = [number for number in structure.weights if number is not None]
+
+    def inside(tier: int, numbers: Iterable[int]) -> tuple[list[tuple[int, int]], int]:
+        """Bytes in a tier as terms and a constant: what is in none of the others is in the first."""
+        if tier:
+            return [(place[number, tier], tensors[number].size) for number in numbers if tier in tensors[number].tiers], 0
+        terms = [
+            (place[number, other], -tensors[number].size) for number in numbers for other in tensors[number].tiers if other
+        ]
+        return terms, sum(tensors[number].size for number in numbers)
+
+    for tier, column in load.items():
+        terms, constant = inside(tier, weights)
+        rows.add(-constant, -constant, [*terms, (column, -1)])
+        capacity = structure.problem.tiers[tier].capacity
+        for live in structure.moments:
+            terms, constant = inside(tier, live)
+            rows.add(-INFINITE, capacity - constant, [*terms, (column, 1)])
+
+
+def _unit(most: int, bits: int) -> int:
+    """Power of two that brings numbers up to ``most`` below ``2 ** bits``."""
+    return 1 << max(0, most.bit_length() - bits)
+
+
+def _scaled(
+    name: str, rows: _Rows, upper: IntArray, cost: IntArray, integral: npt.NDArray[np.bool_], scale: FloatArray, time_unit: int
+) -> tuple[MatrixModel, FloatArray]:
+    matrix = sparse.csr_matrix(
+        (np.array(rows.values, np.float64), rows.columns, rows.starts), shape=(len(rows.lower), len(upper))
+    )
+    matrix = matrix @ sparse.diags(scale)
+    largest = abs(matrix).max(axis=1).toarray().ravel() if matrix.shape[0] else np.zeros(0)
+    row_scale = np.exp2(-np.rint(np.log2(np.where(largest > 0, largest, 1.0))))
+    low, high = np.array(rows.lower, np.int64), np.array(rows.upper, np.int64)
+    scaled = MatrixModel(
+        name=name or "tier_placement",
+        cost=cost * scale / time_unit,
+        lower=np.zeros(len(upper)),
+        upper=upper / scale,
+        is_integer=integral,
+        matrix=sparse.csr_matrix(sparse.diags(row_scale) @ matrix),
+        row_lower=np.where(low <= -INFINITE, -np.inf, low * row_scale),
+        row_upper=np.where(high >= INFINITE, np.inf, high * row_scale),
+    )
+    return scaled, row_scale

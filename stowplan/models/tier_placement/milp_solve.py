@@ -1,0 +1,238 @@
+"""Solving the MILP: on the built-in HiGHS, which reports as it goes and takes plans from others, or on any solver by name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import highspy
+import numpy as np
+
+from stowplan.models.mip import outcome as mip_outcome
+from stowplan.models.mip.matrix import TOLERANCE, FloatArray, MatrixModel
+from stowplan.models.mip.solve import LINEAR_ONLY, WHOLE_NUMBERS, solve
+from stowplan.models.tier_placement.assemble import plan_of
+from stowplan.models.tier_placement.milp import Model, build
+from stowplan.models.tier_placement.offsets import Offsets
+from stowplan.models.tier_placement.outcome import Outcome
+from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.problem import Problem
+
+#: By how much HiGHS may miss rows and integers. Far below its default, so that a bound misses little of a picosecond.
+TIGHT = 1e-9
+
+#: Nodes of branch and bound for a unit of the deterministic limit.
+NODES = 150
+
+
+def solve_milp(
+    problem: Problem,
+    *,
+    time_limit: float,
+    solver: str = "highs",
+    seed: int = 0,
+    deterministic_limit: float | None = None,
+    hint: Plan | None = None,
+    on_plan: Callable[[Plan], None] | None = None,
+    on_bound: Callable[[int], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    incumbent: Callable[[], Plan | None] | None = None,
+) -> Outcome:
+    """Solve with one thread; times in seconds.
+
+    Parameters
+    ----------
+    solver
+        ``highs``: the built-in one; else the name of a solver as :func:`stowplan.models.mip.solve.solvers` lists them, in
+        process or a program. Those that know no integers, or only integers, prove a bound where they can.
+    deterministic_limit
+        Limits work instead of time: nodes of branch and bound, :data:`NODES` a unit.
+    hint
+        A valid plan to start from.
+    incumbent
+        Asked now and then for the best plan that others know.
+
+    Raises
+    ------
+    UsageError
+        The solver is not there.
+    """
+    began = time.monotonic()
+    report = _Report(build(problem), on_plan, on_bound)
+    if hint is not None:
+        report.take(hint)
+    left = max(0.01, time_limit - (time.monotonic() - began))
+    if not report.model.matrix.columns:
+        return report.trivial()
+    if solver == "highs":
+        run = _Highs(report, seed, should_stop, incumbent)
+        return run.solve(left, None if deterministic_limit is None else max(1, int(NODES * deterministic_limit)))
+    matrix = report.model.matrix.relaxed() if solver in LINEAR_ONLY else report.model.matrix
+    found = solve(
+        matrix,
+        solver,
+        time_limit=left,
+        seed=seed,
+        start=None if hint is None else report.model.add_hint(hint),
+        node_limit=None if deterministic_limit is None else max(1, int(NODES * deterministic_limit)),
+        on_bound=None if solver in WHOLE_NUMBERS else lambda bound: report.offer_bound(bound, TOLERANCE),
+        should_stop=should_stop,
+    )
+    return report.finish(found, linear=solver in LINEAR_ONLY)
+
+
+class _Report:
+    """The best plan and bound so far."""
+
+    def __init__(self, model: Model, on_plan: Callable[[Plan], None] | None, on_bound: Callable[[int], None] | None):
+        self.model = model
+        self.plan: Plan | None = None
+        self.bound = model.structure.base_ps
+        self.offsets = Offsets(model.structure)
+        self._on_plan, self._on_bound = on_plan, on_bound
+
+    def take(self, plan: Plan) -> bool:
+        """Keep a plan where it is the best."""
+        if self.plan is not None and plan.objective_ps >= self.plan.objective_ps:
+            return False
+        self.plan = plan
+        return True
+
+    def offer_point(self, values: FloatArray) -> Plan | None:
+        """Report the plan of a point where it is better than what is known; the plan as it is, valid or not."""
+        tiers = self.model.tiers(values)
+        plan = plan_of(self.model.structure, tiers)
+        if self.plan is None or plan.objective_ps < self.plan.objective_ps:
+            placed = self.offsets.place(tiers)
+            if placed is not None and self.take(placed) and self._on_plan is not None:
+                self._on_plan(placed)
+        return plan
+
+    def offer_bound(self, objective: float, tolerance: float) -> None:
+        """Report a solver's dual bound, in its units."""
+        if np.isfinite(objective):
+            self.offer_proven(self.model.bound_ps(objective, tolerance))
+
+    def offer_proven(self, bound: int) -> None:
+        """Report a bound in ps."""
+        if self.plan is not None:
+            bound = min(bound, self.plan.objective_ps)
+        if bound > self.bound:
+            self.bound = bound
+            if self._on_bound is not None:
+                self._on_bound(bound)
+
+    def close(self, best: Plan | None) -> None:
+        """Branch and bound is done, and ``best`` is the plan of its best point: nothing is faster than that."""
+        known = [plan.objective_ps for plan in (best, self.plan) if plan is not None]
+        if known:
+            self.offer_proven(min(known))
+
+    def outcome(self, *, infeasible: bool = False) -> Outcome:
+        """What was found."""
+        if infeasible and self.plan is None:
+            return Outcome("infeasible", None, self.bound)
+        if self.plan is None:
+            return Outcome("unknown", None, self.bound)
+        return Outcome("optimal" if self.plan.objective_ps <= self.bound else "feasible", self.plan, self.bound)
+
+    def trivial(self) -> Outcome:
+        """There is one tier, and it holds everything or nothing can be done."""
+        if not self.model.matrix.is_feasible(np.zeros(0)):
+            return self.outcome(infeasible=True)
+        self.close(self.offer_point(np.zeros(0)))
+        return self.outcome()
+
+    def finish(self, found: mip_outcome.Outcome, *, linear: bool) -> Outcome:
+        """What a solver by name found."""
+        if found.values is not None and not linear:
+            self.offer_point(found.values)
+        if linear and found.duals is not None:
+            self.offer_proven(self.model.dual_bound_ps(found.duals))
+        elif found.bound is not None and not linear:
+            self.offer_bound(found.bound, TOLERANCE)
+        return self.outcome(infeasible=found.status == "infeasible" and found.solver not in WHOLE_NUMBERS)
+
+
+class _Highs:
+    """One solve on the built-in HiGHS."""
+
+    def __init__(
+        self,
+        report: _Report,
+        seed: int,
+        should_stop: Callable[[], bool] | None,
+        incumbent: Callable[[], Plan | None] | None,
+    ):
+        self._report = report
+        self._should_stop, self._incumbent = should_stop, incumbent
+        self._best: Plan | None = None
+        self._given: int | None = None
+        """Latency of the last plan handed to HiGHS, ps."""
+        self._highs = highs = new_highs(report.model.matrix, seed)
+        for name in ("mip_feasibility_tolerance", "primal_feasibility_tolerance", "dual_feasibility_tolerance"):
+            highs.setOptionValue(name, TIGHT)
+        highs.setOptionValue("mip_rel_gap", 0.0)
+        highs.setOptionValue("mip_abs_gap", 0.0)
+        highs.cbMipImprovingSolution += self._improved
+        highs.cbMipInterrupt += self._interrupt
+        if incumbent is not None:
+            highs.cbMipUserSolution += self._adopt
+
+    def solve(self, time_limit: float, node_limit: int | None) -> Outcome:
+        report, highs = self._report, self._highs
+        if report.plan is not None:
+            start = highspy.HighsSolution()
+            start.col_value = report.model.add_hint(report.plan).tolist()
+            highs.setSolution(start)
+        highs.setOptionValue("time_limit", time_limit)
+        if node_limit is not None:
+            highs.setOptionValue("mip_max_nodes", node_limit)
+        highs.run()
+        status, info = highs.getModelStatus(), highs.getInfo()
+        if info.primal_solution_status == 2:
+            self._best = report.offer_point(np.array(highs.getSolution().col_value))
+        if status == highspy.HighsModelStatus.kInfeasible:
+            return report.outcome(infeasible=True)
+        report.offer_bound(info.mip_dual_bound, TIGHT)
+        if status == highspy.HighsModelStatus.kOptimal:
+            report.close(self._best)
+        return report.outcome()
+
+    def _improved(self, event: Any) -> None:
+        self._report.offer_point(np.array(event.data_out.mip_solution))
+
+    def _interrupt(self, event: Any) -> None:
+        self._report.offer_bound(event.data_out.mip_dual_bound, TIGHT)
+        if self._should_stop is not None and self._should_stop():
+            event.interrupt()
+
+    def _adopt(self, event: Any) -> None:
+        plan = None if self._incumbent is None else self._incumbent()
+        if plan is None or (self._given is not None and plan.objective_ps >= self._given):
+            return
+        self._given = plan.objective_ps
+        self._report.take(plan)
+        event.data_in.setSolution(self._report.model.add_hint(plan))
+
+
+def new_highs(matrix: MatrixModel, seed: int) -> highspy.Highs:
+    """HiGHS on one thread with a model in it."""
+    highs = highspy.Highs()
+    highs.silent()
+    highs.setOptionValue("threads", 1)
+    highs.setOptionValue("random_seed", seed % (1 << 31))
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = matrix.columns, matrix.rows
+    lp.col_cost_, lp.col_lower_, lp.col_upper_ = matrix.cost, matrix.lower, matrix.upper
+    lp.row_lower_, lp.row_upper_ = matrix.row_lower, matrix.row_upper
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    lp.a_matrix_.start_ = matrix.matrix.indptr
+    lp.a_matrix_.index_ = matrix.matrix.indices
+    lp.a_matrix_.value_ = matrix.matrix.data
+    if matrix.is_integer.any():
+        whole, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
+        lp.integrality_ = [whole if each else real for each in matrix.is_integer]
+    highs.passModel(lp)
+    return highs

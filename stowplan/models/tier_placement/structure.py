@@ -1,0 +1,183 @@
+"""What the exact models are made of: tensors, when they live, and how each layer's latency depends on where they stand.
+
+A layer's latency is its floor, which no plan goes below, plus an *excess* of at least 0. Let ``a[j][k]`` be the time to move
+tensor ``j`` in tier ``k``, and ``x[j][k]`` be 1 where it stands there (``k`` from 1; all 0 means tier 0). For every choice of a
+*base* tier ``b`` for each of the layer's tensors::
+
+    excess >= E - sum of min(E, a[j][b_j] - a[j][k]) * x[j][k]  over k > b_j,      E = fixed + sum of a[j][b_j] - floor
+
+holds in every plan: a tensor in its base tier or a slower one costs ``a[j][b_j]`` at least, and no saving is worth more than
+``E``. With all bases 0 and savings uncut this defines the excess; the others cut off fractions. With bases 0 and the fastest,
+the linear relaxation is as good as with the convex hull of each layer's choices on the networks measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import cached_property
+
+from stowplan.models.tier_placement.problem import Problem
+
+#: Layers that touch more tensors than this get rows for few choices of bases, not for all.
+MAX_TENSORS = 4
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """The weights or the output of a layer. Weights of 0 bytes are left out."""
+
+    layer: int
+    is_output: bool
+    size: int
+    """Bytes."""
+    first: int
+    """Step from which it takes room."""
+    last: int
+    """Last step in which it does."""
+    tiers: tuple[int, ...]
+    """Tiers it fits into, ascending."""
+
+
+@dataclass(frozen=True)
+class ExcessRow:
+    """``excess + sum of saving * x >= least``, all in ps."""
+
+    least: int
+    savings: tuple[tuple[int, int, int], ...]
+    """(tensor, tier, saving)."""
+
+
+@dataclass(frozen=True)
+class Excess:
+    """How far a layer's latency lies above its floor."""
+
+    layer: int
+    most: int
+    """With all its tensors where they are slowest, ps."""
+    uses: tuple[tuple[int, tuple[int, ...]], ...]
+    """(tensor, ps to move it in each tier)."""
+    fixed_ps: int
+    """Time to move what is always moved, less the floor: negative where the layer computes longer."""
+
+    def at(self, tier_of: list[int]) -> int:
+        """Excess in ps with every tensor in its tier."""
+        return max(0, self.fixed_ps + sum(moves[tier_of[tensor]] for tensor, moves in self.uses))
+
+
+class Structure:
+    """A problem taken apart."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self.tensors: list[Tensor] = []
+        self.weights: list[int | None] = []
+        """Number of the tensor of each layer's weights."""
+        self.outputs: list[int] = []
+        """Number of the tensor of each layer's output."""
+        for number, layer in enumerate(problem.layers):
+            self.weights.append(len(self.tensors) if layer.weight_bytes else None)
+            if layer.weight_bytes:
+                self._add(number, False, layer.weight_bytes, 0, len(problem.layers) - 1)
+            self.outputs.append(len(self.tensors))
+            self._add(number, True, layer.output_bytes, number, problem.last_use[number])
+        self.base_ps = 0
+        """Sum of all floors and overheads: no plan is faster."""
+        self.excesses: list[Excess] = []
+        """Of the layers whose latency depends on the plan."""
+        for number in range(len(problem.layers)):
+            self._add_latency(number)
+
+    def _add(self, layer: int, is_output: bool, size: int, first: int, last: int) -> None:
+        tiers = tuple(number for number, tier in enumerate(self.problem.tiers) if size <= tier.capacity)
+        self.tensors.append(Tensor(layer, is_output, size, first, last, tiers))
+
+    def _add_latency(self, number: int) -> None:
+        problem = self.problem
+        layer = problem.layers[number]
+        moved = [(source, problem.layers[source].output_bytes) for source in layer.inputs]
+        pairs = [(self.outputs[source], size) for source, size in moved]
+        weights = self.weights[number]
+        if weights is not None:
+            pairs.append((weights, layer.weights_read))
+        pairs.append((self.outputs[number], layer.output_bytes))
+        uses = tuple((tensor, tuple(tier.move_ps(size) for tier in problem.tiers)) for tensor, size in pairs)
+        fixed = problem.tiers[0].move_ps(layer.external_bytes)
+        # A tensor that fits nowhere makes the problem infeasible, whatever is said of it here.
+        fastest = sum(moves[max(self.tensors[tensor].tiers, default=0)] for tensor, moves in uses)
+        slowest = sum(moves[min(self.tensors[tensor].tiers, default=0)] for tensor, moves in uses)
+        floor = max(layer.compute_ps, fixed + fastest)
+        self.base_ps += layer.overhead_ps + floor
+        if fixed + slowest > floor:
+            self.excesses.append(Excess(number, fixed + slowest - floor, uses, fixed - floor))
+
+    @cached_property
+    def limited(self) -> tuple[int, ...]:
+        """Tiers that do not hold everything at once."""
+        total = sum(tensor.size for tensor in self.tensors)
+        return tuple(number for number, tier in enumerate(self.problem.tiers) if tier.capacity < total)
+
+    @cached_property
+    def moments(self) -> tuple[tuple[int, ...], ...]:
+        """Output tensors live at each of the steps that matter: what lives in any other lives together in one of these."""
+        starts: dict[int, list[int]] = {}
+        ends: dict[int, list[int]] = {}
+        for number in self.outputs:
+            tensor = self.tensors[number]
+            starts.setdefault(tensor.first, []).append(number)
+            ends.setdefault(tensor.last + 1, []).append(number)
+        live: set[int] = set()
+        found: list[tuple[int, ...]] = []
+        grown = False
+        for step in range(len(self.problem.layers) + 1):
+            # Just before something ends, the live set is as large as it gets.
+            if grown and step in ends:
+                found.append(tuple(sorted(live)))
+                grown = False
+            live.difference_update(ends.get(step, ()))
+            live.update(starts.get(step, ()))
+            grown = grown or step in starts
+        return tuple(found)
+
+    def rows(self, excess: Excess) -> list[ExcessRow]:
+        """The rows of a layer: first the one that defines its excess, then those that cut off fractions."""
+        fitting = [self.tensors[tensor].tiers or (0,) for tensor, _ in excess.uses]
+        slow, fast = tuple(tiers[0] for tiers in fitting), tuple(tiers[-1] for tiers in fitting)
+        found: dict[ExcessRow, None] = {}
+        if len(excess.uses) <= MAX_TENSORS:
+            choices = list(itertools.product(*zip(slow, fast, strict=True)))
+        else:
+            choices = [slow]
+            for at, tier in enumerate(fast):
+                choices.append((*slow[:at], tier, *slow[at + 1 :]))
+                choices.append((*fast[:at], slow[at], *fast[at + 1 :]))
+        for bases in choices:
+            least = excess.fixed_ps + sum(moves[base] for (_, moves), base in zip(excess.uses, bases, strict=True))
+            if least > 0:
+                savings = [
+                    (tensor, tier, min(least, moves[base] - moves[tier]))
+                    for (tensor, moves), base in zip(excess.uses, bases, strict=True)
+                    for tier in self.tensors[tensor].tiers
+                    if tier > base and moves[tier] < moves[base]
+                ]
+                found[ExcessRow(least, tuple(savings))] = None
+        return list(found)
+
+    def fits(self, tier_of: list[int]) -> bool:
+        """Whether every tier holds what stands in it, at every moment."""
+        tensors, tiers = self.tensors, self.problem.tiers
+        weights = [0] * len(tiers)
+        for number in self.weights:
+            if number is not None:
+                weights[tier_of[number]] += tensors[number].size
+        for live in self.moments:
+            load = weights.copy()
+            for number in live:
+                load[tier_of[number]] += tensors[number].size
+            if any(used > tier.capacity for used, tier in zip(load, tiers, strict=True)):
+                return False
+        return True
+
+    def latency_ps(self, tier_of: list[int]) -> int:
+        """Latency of the network with every tensor in its tier."""
+        return self.base_ps + sum(excess.at(tier_of) for excess in self.excesses)

@@ -1,0 +1,204 @@
+"""Says whether a memory map is valid, and how long the network takes with it: a walk over the steps, without any solver.
+
+Written from docs/tier-placement.md alone; it shares no code with models, bounds, heuristics or hardware.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.problem import Problem
+
+Code = Literal[
+    "wrong_problem",
+    "wrong_count",
+    "wrong_objective",
+    "unknown_tier",
+    "over_capacity",
+    "missing_offsets",
+    "negative_offset",
+    "misaligned",
+    "beyond_tier",
+    "overlap",
+]
+
+#: Overlaps listed at most: where all tensors lie at 0, their pairs fill any memory.
+MOST_OVERLAPS = 10_000
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One broken rule."""
+
+    code: Code
+    message: str
+    layers: tuple[int, ...] = ()
+    """Numbers of the layers concerned."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found."""
+
+    violations: tuple[Violation, ...]
+    """All of them, but of overlaps the first :data:`MOST_OVERLAPS`."""
+    latency_ps: int | None
+    """Recomputed; None where a tensor has no tier that exists."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the plan is valid."""
+        return not self.violations
+
+
+class _Stay(NamedTuple):
+    """A tensor in its tier."""
+
+    offset: int
+    size: int
+    tier: int
+    first: int
+    last: int
+    layer: int
+    name: str
+
+
+def verify(problem: Problem, plan: Plan) -> Verification:
+    """All rules a plan breaks, and the latency of the network under it in ps.
+
+    The objective that the plan states must be that latency: people read it.
+    """
+    found: list[Violation] = []
+    if plan.problem != problem.digest:
+        found.append(Violation("wrong_problem", f"the plan is for problem {plan.problem[:12]}, not {problem.digest[:12]}"))
+    count = len(problem.layers)
+    for name, tiers in (("weight_tiers", plan.weight_tiers), ("output_tiers", plan.output_tiers)):
+        if len(tiers) != count:
+            found.append(Violation("wrong_count", f"{name} has {len(tiers)} entries for {count} layers"))
+    if any(violation.code == "wrong_count" for violation in found):
+        return Verification(tuple(found), None)
+    for number, layer in enumerate(problem.layers):
+        for what, tier in (("weights", plan.weight_tiers[number]), ("output", plan.output_tiers[number])):
+            if not 0 <= tier < len(problem.tiers):
+                message = f"{what} of layer {layer.name}: found tier {tier}, expected 0 to {len(problem.tiers) - 1}"
+                found.append(Violation("unknown_tier", message, (number,)))
+    if any(violation.code == "unknown_tier" for violation in found):
+        return Verification(tuple(found), None)
+    last = [max(readers, default=number) for number, readers in enumerate(_readers(problem))]
+    latency = sum(_latency(problem, plan, number) for number in range(count))
+    if plan.objective_ps != latency:
+        found.append(Violation("wrong_objective", f"the plan says {plan.objective_ps} ps, the network takes {latency} ps"))
+    found.extend(_overflows(problem, plan, last))
+    found.extend(_offsets(problem, plan, last))
+    return Verification(tuple(found), latency)
+
+
+def _readers(problem: Problem) -> list[list[int]]:
+    readers: list[list[int]] = [[] for _ in problem.layers]
+    for number, layer in enumerate(problem.layers):
+        for source in layer.inputs:
+            readers[source].append(number)
+    return readers
+
+
+def _latency(problem: Problem, plan: Plan, number: int) -> int:
+    """Latency of a layer, ps."""
+    layer = problem.layers[number]
+    weights = layer.weight_bytes if layer.weight_read_bytes is None else layer.weight_read_bytes
+    moved = [(0, layer.external_bytes), (plan.weight_tiers[number], weights), (plan.output_tiers[number], layer.output_bytes)]
+    moved += [(plan.output_tiers[source], problem.layers[source].output_bytes) for source in layer.inputs]
+    memory = 0
+    for tier, size in moved:
+        # Each transfer to the nearest picosecond, halves up.
+        whole, rest = divmod(size * 10**12, problem.tiers[tier].bandwidth)
+        memory += whole + (2 * rest >= problem.tiers[tier].bandwidth)
+    return layer.overhead_ps + max(layer.compute_ps, memory)
+
+
+def _overflows(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]:
+    """Tiers that hold too much, each once for every run of steps at which they do."""
+    used = [0] * len(problem.tiers)
+    for tier, layer in zip(plan.weight_tiers, problem.layers, strict=True):
+        used[tier] += layer.weight_bytes
+    leaving: list[list[int]] = [[] for _ in problem.layers]
+    for number, step in enumerate(last):
+        leaving[step].append(number)
+    found: list[Violation] = []
+    over = [False] * len(problem.tiers)
+    for step, layer in enumerate(problem.layers):
+        used[plan.output_tiers[step]] += layer.output_bytes
+        for number, tier in enumerate(problem.tiers):
+            if used[number] > tier.capacity and not over[number]:
+                message = (
+                    f"{tier.name} holds {used[number]} bytes at layer {layer.name}, beyond its capacity of {tier.capacity}"
+                )
+                found.append(Violation("over_capacity", message, (step,)))
+            over[number] = used[number] > tier.capacity
+        for number in leaving[step]:
+            used[plan.output_tiers[number]] -= problem.layers[number].output_bytes
+    return found
+
+
+def _offsets(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]:
+    """What is wrong with offsets, wherever a plan has any."""
+    count = len(problem.layers)
+    given = (("weight_offsets", plan.weight_offsets), ("output_offsets", plan.output_offsets))
+    found: list[Violation] = []
+    if not problem.address_spaces and not any(offsets for _, offsets in given):
+        return found
+    for name, offsets in given:
+        if not offsets:
+            found.append(Violation("missing_offsets", f"{name} is empty, but the tiers are address spaces"))
+        elif len(offsets) != count:
+            found.append(Violation("wrong_count", f"{name} has {len(offsets)} entries for {count} layers"))
+    if found:
+        return found
+    stays: list[_Stay] = []
+    for number, layer in enumerate(problem.layers):
+        tier, offset = plan.weight_tiers[number], plan.weight_offsets[number]
+        stays.append(_Stay(offset, layer.weight_bytes, tier, 0, count - 1, number, f"the weights of {layer.name}"))
+        tier, offset = plan.output_tiers[number], plan.output_offsets[number]
+        stays.append(_Stay(offset, layer.output_bytes, tier, number, last[number], number, f"the output of {layer.name}"))
+    stays = [stay for stay in stays if stay.size]
+    for stay in stays:
+        memory = problem.tiers[stay.tier]
+        if stay.offset < 0:
+            found.append(Violation("negative_offset", f"{stay.name}: found offset {stay.offset}", (stay.layer,)))
+        if stay.offset % memory.alignment:
+            message = f"{stay.name}: found offset {stay.offset}, not a multiple of {memory.alignment}"
+            found.append(Violation("misaligned", message, (stay.layer,)))
+        if stay.offset + stay.size > memory.capacity:
+            message = f"{stay.name}: ends at {stay.offset + stay.size}, beyond the {memory.capacity} bytes of {memory.name}"
+            found.append(Violation("beyond_tier", message, (stay.layer,)))
+    for number, memory in enumerate(problem.tiers):
+        inside = [stay for stay in stays if stay.tier == number]
+        for one, two in _overlaps(inside, MOST_OVERLAPS - len(found)):
+            message = f"{one.name} and {two.name} share bytes of {memory.name}"
+            found.append(Violation("overlap", message, (one.layer, two.layer)))
+    return found
+
+
+def _overlaps(stays: list[_Stay], most: int) -> list[tuple[_Stay, _Stay]]:
+    """Pairs of one tier that share bytes at a step, each once; ``most`` at most."""
+    found: list[tuple[_Stay, _Stay]] = []
+    # Among those that live now, in the order of their offsets, whatever reaches into a newcomer stands below its end.
+    live: list[_Stay] = []
+    leaving: dict[int, list[_Stay]] = {}
+    widest = 0
+    for stay in sorted(stays, key=lambda each: (each.first, each.offset)):
+        for step in sorted(step for step in leaving if step < stay.first):
+            for gone in leaving.pop(step):
+                del live[bisect_left(live, gone)]
+        # No tensor is wider than the widest, so none that starts further below reaches up here.
+        at = bisect_left(live, (stay.offset - widest,))
+        while at < len(live) and live[at].offset < stay.offset + stay.size and len(found) < most:
+            if live[at].offset + live[at].size > stay.offset:
+                found.append((live[at], stay))
+            at += 1
+        widest = max(widest, stay.size)
+        insort(live, stay)
+        leaving.setdefault(stay.last, []).append(stay)
+    return found
