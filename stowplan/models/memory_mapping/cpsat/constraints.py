@@ -272,10 +272,11 @@ class Constraints:
         for boundary, moment in surroundings.waits.items():
             model.add(v.left[boundary] >= moment)
         intervals = []
-        if surroundings.busy_ps > 0:
-            intervals.append(model.new_fixed_size_interval_var(0, surroundings.busy_ps, "busy"))
+        for begin_ps, end_ps in surroundings.busy:
+            intervals.append(model.new_fixed_size_interval_var(begin_ps, end_ps - begin_ps, "busy"))
         for copy in surroundings.copies:
-            begin = model.new_int_var(0, max(latest, copy.begin_ps, copy.latest_end_ps), f"begin.fixed{copy.place}")
+            highest = max(latest, copy.begin_ps, copy.latest_end_ps)
+            begin = model.new_int_var(min(0, copy.begin_ps), highest, f"begin.fixed{copy.place}")
             v.fixed_begin.append(begin)
             intervals.append(model.new_fixed_size_interval_var(begin, copy.duration_ps, f"copy.fixed{copy.place}"))
             queued, due = copy.queued, copy.due

@@ -227,9 +227,8 @@ class OffsetVariables:
         for number, offset in surroundings.entering.items():
             first, place = self._variables.tensors[number].access[0], self.access[number][0]
             present = first.begun if first.keep is None else first.keep
-            assert place is not None
-            assert present is not None
-            model.add(place == offset).only_enforce_if(present)
+            if place is not None and present is not None:
+                model.add(place == offset).only_enforce_if(present)
         for number, offset in surroundings.leaving.items():
             place = self.access[number][-1]
             assert place is not None

@@ -55,8 +55,8 @@ class Surroundings:
         Least moment of every boundary; where nothing may stall, its moment.
     slack_ps : int
         How much later any boundary may be reached.
-    busy_ps : int
-        When the channel has served all that was queued before.
+    busy : sequence of (int, int)
+        When copies that were queued before begin and end, as far as they are not complete.
     waits : mapping
         Boundaries, and moments before which they are not left.
     tail_ps : int or None
@@ -66,13 +66,15 @@ class Surroundings:
         Objective of the given plan.
     entering, leaving : mapping of int to int
         Offsets (units of alignment) of tensors that are resident at the first or the last boundary.
+    given_in, given_out : mapping of int to sequence of int
+        For each tensor, the boundaries at which the given plan queues its copies in, and at which its copies out are due.
     preloads : int or None
         How many tensors may newly be preloaded; None where the neighbourhood does not begin with the program.
     """
 
     floor_until: Sequence[int]
     slack_ps: int
-    busy_ps: int
+    busy: Sequence[tuple[int, int]]
     waits: Mapping[int, int]
     copies: Sequence[FixedCopy]
     tail_ps: int | None
@@ -80,6 +82,8 @@ class Surroundings:
     entering: Mapping[int, int]
     leaving: Mapping[int, int]
     preloads: int | None
+    given_in: Mapping[int, Sequence[int]]
+    given_out: Mapping[int, Sequence[int]]
     space: FixedSpace
 
 

@@ -17,6 +17,10 @@ from stowplan.models.memory_mapping.problem import Problem
 
 Literal = cp_model.IntVar
 
+#: Copies of a neighbourhood lie within so many times their duration of the use they serve or the write they save, or within so
+#: many boundaries: few plans want more, and every boundary is a literal.
+REACH, LEAST_REACH = 4, 6
+
 
 @dataclass
 class CopyInVariables:
@@ -115,6 +119,8 @@ class Variables:
         """How much later than after least latencies any boundary may be reached: no more than with everything slow."""
         if surroundings is not None:
             self.floor_until, self.slack_ps = list(surroundings.floor_until), surroundings.slack_ps
+        self._first, self._last = (0, problem.horizon) if surroundings is None else (1, problem.horizon - 1)
+        """Boundaries between which copies are made: not in the steps that a neighbourhood adds."""
         self._make_moments()
         self.tensors = [self._make_tensor(sequence) for sequence in self.sequences]
         self.fixed_begin: list[cp_model.IntVar] = []
@@ -192,9 +198,16 @@ class Variables:
         window = sequence.copy_in_window(j, in_flight=True) or sequence.copy_in_window(j)
         if window is None:
             return None
-        first, end = window
+        first, end = max(window[0], self._first), window[1]
+        if first > end:
+            return None
+        first = self._recent(sequence, first, end, duration)
         latest = self._latest_start(first, end, duration) if self.forbidden else end
         if latest is None:
+            return None
+        # What leaves a neighbourhood may be copied out there: not at the boundary at which it would come in.
+        latest = min(latest, int(sequence.copy.prev[self._last - 1])) if self.surroundings is not None else latest
+        if latest < first:
             return None
         name = f"{sequence.tensor}.{j}"
         is_made = self.literal(f"in{name}")
@@ -216,8 +229,8 @@ class Variables:
             return
         first = int(sequence.copy.next[sequence.accesses[write].step + 1])
         following = sequence.next_write(write + 1)
-        limit = int(sequence.copy.prev[sequence.gap(following)[1]])
         duration = self.problem.tensors[sequence.tensor].copy_out_ps
+        limit = self._soon(sequence, first, min(int(sequence.copy.prev[sequence.gap(following)[1]]), self._last), duration)
         # The residency stands during step ``first`` at least, or the copy would have no step to run in nor to be waited for.
         least = self._earliest_end(first, limit, duration) if self.forbidden else first + 1
         if least is None or first >= limit:
@@ -234,6 +247,28 @@ class Variables:
                 needs[step] = self.literal(f"needs{name}@{step}")
         begin, interval = self._make_interval(f"out{name}", is_made, first, limit, duration)
         here.copy_out = CopyOutVariables(is_made, first, limit, begin, interval, duration, needs)
+
+    def _recent(self, sequence: TensorAccesses, first: int, end: int, duration_ps: int) -> int:
+        """First boundary at which a neighbourhood lets a copy-in start, which is due at ``end``."""
+        if self.surroundings is None:
+            return first
+        given = [start for start in self.surroundings.given_in[sequence.tensor] if first <= start <= end]
+        start = max(first, end - LEAST_REACH)
+        while start > first and self.floor_until[end] - self.floor_until[start] < REACH * duration_ps:
+            start -= 1
+        return min([int(sequence.copy.next[start]), *given])
+
+    def _soon(self, sequence: TensorAccesses, first: int, limit: int, duration_ps: int) -> int:
+        """Boundary by which a neighbourhood has a copy-out complete that may start at ``first``."""
+        if self.surroundings is None:
+            return limit
+        given = [end for end in self.surroundings.given_out[sequence.tensor] if first <= end <= limit]
+        # A copy in an empty window stands until the boundary after.
+        given = [min(limit, int(sequence.copy.next[end + 1])) for end in given]
+        end = min(limit, first + LEAST_REACH)
+        while end < limit and self.floor_until[end] - self.floor_until[first] < REACH * duration_ps:
+            end += 1
+        return max([int(sequence.copy.prev[end]), *given])
 
     def _latest_start(self, first: int, end: int, duration_ps: int) -> int | None:
         """Last boundary from ``first`` on from which a copy is complete by ``end`` without stalls; None where there is none."""

@@ -1,0 +1,232 @@
+"""Large-neighbourhood search with CP-SAT inside: free some tensors for some time, solve that exactly, keep what is better.
+
+After Shaw, "Using constraint programming and local search methods to solve vehicle routing problems" (CP 1998). Where ruin and
+recreate puts tensors in one at a time, this one changes many at once: it finds exchanges that are worse half-way.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from stowplan.models.memory_mapping.cpsat.improve import Improvement, improve
+from stowplan.models.memory_mapping.cpsat.model import size_estimate
+from stowplan.models.memory_mapping.cpsat.neighbourhood import Neighbourhood
+from stowplan.models.memory_mapping.cpsat.situation import Ground, Situation
+from stowplan.models.memory_mapping.plan import Plan
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.verify import verify
+from stowplan.portfolio.context import Context
+from stowplan.portfolio.memory_mapping import arrays, heuristics
+from stowplan.portfolio.memory_mapping.convert import export_plan
+from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser
+
+#: Seconds for one neighbourhood: at most, and as part of the limit.
+ROUND_SECONDS, ROUND_SHARE = 2.0, 0.05
+
+#: One of CP-SAT's deterministic seconds takes about so many seconds on these models.
+SECONDS_PER_DETERMINISTIC = 10.0
+
+#: A neighbourhood solved in this part of its time was too small.
+EASY = 0.4
+
+#: Tensors freed together: at first, at least, and how their number grows and shrinks.
+FIRST_COUNT, LEAST_COUNT, GROWTH, SHRINKAGE = 16, 3, 1.15, 0.8
+
+#: Literals of a neighbourhood, at most.
+MOST_LITERALS = 8000
+
+#: Part of what an arm has earned that counts after one more round.
+MEMORY = 0.9
+
+#: Part of the rounds that go to any arm whatever it has earned, each arm for about the same time.
+CURIOSITY = 0.25
+
+#: Seconds between two reports of a better plan, and to wait for the first plan of another candidate.
+REPORT_EVERY, WAIT_FOR_START = 0.5, 4.0
+
+#: Seconds that a deterministic run reckons to work for each second of its limit, and what it reckons for a round and a literal.
+DETERMINISTIC_SHARE, BUILD_SECONDS, LITERAL_SECONDS = 0.3, 0.05, 1e-4
+
+
+@dataclass
+class Arm:
+    """One way to choose neighbourhoods, and how it has done."""
+
+    way: str
+    frozen: bool
+    count: float = FIRST_COUNT
+    gained: float = 0.0
+    """Picoseconds saved lately."""
+    spent: float = 0.5
+    """Seconds that took."""
+    rounds: float = 1.0
+    """How many rounds that was."""
+
+    @property
+    def rate(self) -> float:
+        """What it earns for its time."""
+        return self.gained / self.spent
+
+    @property
+    def pace(self) -> float:
+        """Rounds a second."""
+        return self.rounds / self.spent
+
+    def learn(self, gain: int, seconds: float) -> None:
+        """Take in one round."""
+        self.gained = MEMORY * self.gained + gain
+        self.spent = MEMORY * self.spent + max(0.01, seconds)
+        self.rounds = MEMORY * self.rounds + 1.0
+
+    def resize(self, outcome: Improvement, seconds: float, limit: float, most: int) -> None:
+        """More tensors after an easy round, fewer after one that ran out of time."""
+        if outcome.status == "optimal" and seconds < EASY * limit:
+            self.count = min(float(most), self.count * GROWTH)
+        elif outcome.status in ("feasible", "none"):
+            self.count = max(float(LEAST_COUNT), self.count * SHRINKAGE)
+
+
+class Round(NamedTuple):
+    """What came of one neighbourhood."""
+
+    gain: int
+    seconds: float
+
+
+def lns(problem: Problem, context: Context) -> None:
+    """Improve the best plan known until time is up."""
+    if not problem.use_count:
+        return
+    ground = Ground(problem)
+    start = _start(problem, context)
+    if start is not None and not context.stop():
+        LargeNeighbourhoodSearch(ground, context, start).run()
+
+
+def _start(problem: Problem, context: Context) -> Plan | None:
+    """A plan to begin with: another candidate's, or where none comes, one built here."""
+    waited = time.monotonic() + min(WAIT_FOR_START, 0.2 * context.options.time_limit)
+    while not context.options.deterministic and time.monotonic() < waited and not context.stop():
+        given: Plan | None = context.incumbent()[0]
+        if given is not None and given.residencies:
+            return given
+        time.sleep(0.05)
+    data = arrays.build(problem)
+    best: Plan | None = context.start_plan
+    for _, steps in heuristics.constructive(data):
+        state, _ = heuristics.run(steps, context.stop)
+        plan = export_plan(problem, data, state)
+        if best is None or plan.objective_ps < best.objective_ps:
+            best = plan
+            context.plan(plan, "lns")
+        if context.stop() or not context.options.deterministic:
+            break
+    return best
+
+
+class LargeNeighbourhoodSearch:
+    """The search; :meth:`run` it once."""
+
+    def __init__(self, ground: Ground, context: Context, plan: Plan):
+        self._ground = ground
+        self._problem = ground.problem
+        self._context = context
+        self._chooser = Chooser(ground, context.options.seed)
+        self._random = random.Random(context.options.seed)
+        self._situation = Situation(ground, plan)
+        self._reported = plan.objective_ps
+        self._report_at = 0.0
+        self._work = 0.0
+        """Seconds reckoned for what has been done, the same at every run."""
+        clocks = [False, True] if self._problem.stalls == "allowed" and self._problem.channels == 1 else [True]
+        self.arms = [Arm(way, frozen) for way in self._chooser.ways for frozen in clocks]
+
+    def run(self) -> None:
+        """Rounds until there is no time, or nothing left to gain."""
+        rounds = 0
+        while self._chooser.count and not self._is_over():
+            arm = self._choose()
+            outcome = self._round(arm, rounds)
+            rounds += 1
+            arm.learn(outcome.gain, outcome.seconds)
+            if time.monotonic() >= self._report_at:
+                self._report()
+                self._adopt()
+        self._report()
+        used = ", ".join(f"{arm.way}{'*' if arm.frozen else ''} {arm.count:.0f}" for arm in self.arms)
+        self._context.note(f"{rounds} neighbourhoods ({used})")
+
+    def _is_over(self) -> bool:
+        options = self._context.options
+        if options.deterministic and self._work >= DETERMINISTIC_SHARE * options.time_limit:
+            return True
+        _, bound = self._context.incumbent()
+        return self._context.stop() or (bound is not None and self._situation.objective_ps <= bound)
+
+    def _choose(self) -> Arm:
+        """An arm: now and then any, else by what it earns for its time."""
+        is_curious = self._random.random() < CURIOSITY or not any(arm.gained for arm in self.arms)
+        weights = [arm.pace if is_curious else arm.rate for arm in self.arms]
+        return self._random.choices(self.arms, weights=weights)[0]
+
+    def _round(self, arm: Arm, number: int) -> Round:
+        """Solve one neighbourhood and keep what is better."""
+        began, worked = time.monotonic(), self._work
+        options, left = self._context.options, self._context.remaining()
+        deterministic = options.deterministic
+        limit = min(ROUND_SECONDS, ROUND_SHARE * options.time_limit)
+        gain = 0
+        free = self._chooser.ways[arm.way](self._situation, round(arm.count))
+        if free is not None:
+            tensors = free.tensors[: round(arm.count)]
+            hood = Neighbourhood(self._situation, tensors, free.start, free.end, frozen=arm.frozen)
+            size = size_estimate(hood.sequences)
+            self._work += BUILD_SECONDS + LITERAL_SECONDS * size
+            if size > MOST_LITERALS:
+                arm.count = max(float(LEAST_COUNT), arm.count * SHRINKAGE)
+            else:
+                outcome = improve(
+                    hood,
+                    time_limit=left if deterministic else min(limit, left),
+                    seed=options.seed + number,
+                    deterministic_limit=limit / SECONDS_PER_DETERMINISTIC if deterministic else None,
+                    should_stop=self._context.stop,
+                )
+                solving = SECONDS_PER_DETERMINISTIC * outcome.deterministic if deterministic else outcome.seconds
+                self._work += solving
+                arm.resize(outcome, solving, limit, self._chooser.count)
+                gain = self._take(outcome.plan)
+        return Round(gain, self._work - worked if deterministic else time.monotonic() - began)
+
+    def _take(self, plan: Plan | None) -> int:
+        """Keep a plan that is valid and better; returns by how much (ps)."""
+        if plan is None:
+            return 0
+        found = Situation(self._ground, plan, self._situation)
+        gain = self._situation.objective_ps - found.objective_ps
+        if gain <= 0:
+            return 0
+        better = msgspec.structs.replace(plan, objective_ps=found.objective_ps)
+        if not verify(self._problem, better).ok:
+            return 0
+        found.plan = better
+        self._situation = found
+        return gain
+
+    def _report(self) -> None:
+        self._report_at = time.monotonic() + REPORT_EVERY
+        if self._situation.objective_ps < self._reported:
+            self._reported = self._situation.objective_ps
+            self._context.plan(self._situation.plan, "lns")
+
+    def _adopt(self) -> None:
+        """Go on from another candidate's plan where it is better."""
+        plan, _ = self._context.incumbent()
+        if plan is not None and plan.objective_ps < self._situation.objective_ps:
+            self._situation = Situation(self._ground, plan)
+            self._reported = min(self._reported, plan.objective_ps)

@@ -1,0 +1,169 @@
+"""Which tensors, and which part of the program, a large-neighbourhood search frees together.
+
+A neighbourhood comes as a window and a list of tensors, the most important first; the search takes as many of them as it can
+solve. After Pisinger and Ropke, "Large neighborhood search" (Handbook of Metaheuristics, 2010): several ways to destroy, some
+by what is close to each other, some by what costs most.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stowplan.models.memory_mapping.cpsat.situation import Ground, Situation
+from stowplan.models.memory_mapping.problem import Step
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+#: Tensors that could save less than this part of what lies between all slow and the floor are never worth freeing.
+NEGLIGIBLE = 1e-5
+
+
+class Free(NamedTuple):
+    """What to free: of these tensors, what happens between two boundaries."""
+
+    tensors: list[int]
+    start: int
+    end: int
+
+
+class Chooser:
+    """Draws neighbourhoods around a plan.
+
+    Parameters
+    ----------
+    ground, seed
+        The problem, and what decides all draws.
+    """
+
+    def __init__(self, ground: Ground, seed: int):
+        self._ground = ground
+        self._random = random.Random(seed)
+        problem = ground.problem
+        self._horizon = problem.horizon
+        self._gain = gains(ground)
+        floor = sum(ground.floor_ps)
+        worth = self._gain >= NEGLIGIBLE * max(1, problem.all_slow_ps - floor)
+        self._is_worth = worth & np.array(ground.is_candidate, np.bool_)
+        self._worth: Ints = np.flatnonzero(self._is_worth)
+        self._first = np.array([s.accesses[0].step if len(s) else 0 for s in ground.sequences], np.int64)
+        self._last = np.array([s.accesses[-1].step if len(s) else -1 for s in ground.sequences], np.int64)
+        self.ways: dict[str, Callable[[Situation, int], Free | None]] = {
+            "window": self._window,
+            "lost": self._lost,
+            "tight": self._tight,
+            "random": self._anywhere,
+        }
+        """Ways to draw a neighbourhood, by name, of (plan, number of tensors)."""
+
+    @property
+    def count(self) -> int:
+        """How many tensors are worth freeing at all."""
+        return len(self._worth)
+
+    def _window(self, situation: Situation, count: int) -> Free | None:
+        """All that is used in a stretch of the program."""
+        centre = self._random.randrange(self._horizon)
+        reach = 2
+        while True:
+            start, end = max(0, centre - reach), min(self._horizon, centre + reach)
+            used = [t for t in self._alive(start, end) if self._is_used(t, start, end)]
+            if len(used) >= count or end - start == self._horizon:
+                return Free(self._shuffled(used), start, end)
+            reach += 1 + reach // 4
+
+    def _lost(self, situation: Situation, count: int) -> Free | None:
+        """A tensor with slow uses that fast memory would serve better, and those that stand in its way."""
+        lost = lost_gains(situation)[self._worth]
+        if lost.sum() <= 0:
+            return None
+        tensor = int(self._worth[self._random.choices(range(len(lost)), weights=lost.tolist())[0]])
+        accesses = self._ground.sequences[tensor].accesses
+        slow = [j for j, access in enumerate(accesses) if not situation.fast[access.uses[0]]]
+        j = self._random.choice(slow) if slow else 0
+        start = accesses[max(0, j - 1)].step
+        end = accesses[min(len(accesses) - 1, j + self._random.randint(0, 1))].step + 1
+        return self._around(situation, tensor, start, end, count)
+
+    def _tight(self, situation: Situation, count: int) -> Free | None:
+        """A residency and those that overlap it in time: they contend for the same memory."""
+        stays = [stay for stay in situation.plan.residencies if self._is_worth[stay.tensor]]
+        if not stays:
+            return None
+        stay = self._random.choice(stays)
+        return self._around(situation, stay.tensor, stay.start, stay.end, count)
+
+    def _anywhere(self, situation: Situation, count: int) -> Free | None:
+        """Any tensors with uses near each other, over all of their lives."""
+        if not len(self._worth):
+            return None
+        centre = int(self._random.choice(self._worth.tolist()))
+        alive = self._alive(int(self._first[centre]), int(self._last[centre]) + 1)
+        chosen = [centre, *[t for t in self._shuffled(alive) if t != centre][: count - 1]]
+        return Free(chosen, int(self._first[chosen].min()), int(self._last[chosen].max()) + 1)
+
+    def _around(self, situation: Situation, tensor: int, start: int, end: int, count: int) -> Free:
+        """A tensor and others that are used or resident between two boundaries, by how much of that time they could share."""
+        pad = 1 + self._random.randrange(1 + min(20, self._horizon // 8))
+        start, end = max(0, start - pad), min(self._horizon, end + pad)
+        alive = [t for t in self._alive(start, end) if t != tensor]
+        size = self._ground.units
+        keys = {}
+        for other in alive:
+            shared = min(end, int(self._last[other]) + 1) - max(start, int(self._first[other]))
+            keys[other] = shared * size[other] * self._random.random() ** 2
+        alive.sort(key=lambda other: -keys[other])
+        return Free([tensor, *alive][: max(1, count)], start, end)
+
+    def _alive(self, start: int, end: int) -> list[int]:
+        worth = self._worth
+        return [int(t) for t in worth[(self._first[worth] < end) & (self._last[worth] >= start)]]
+
+    def _is_used(self, tensor: int, start: int, end: int) -> bool:
+        return any(start <= access.step < end for access in self._ground.sequences[tensor].accesses)
+
+    def _shuffled(self, tensors: list[int]) -> list[int]:
+        """The more a tensor may gain, the earlier it tends to come."""
+        keys = {tensor: (0.1 + self._random.random()) * float(self._gain[tensor]) ** 0.5 for tensor in tensors}
+        return sorted(tensors, key=lambda tensor: -keys[tensor])
+
+
+def gains(ground: Ground) -> Floats:
+    """What each tensor may save at most, its uses fast rather than slow and all else as it pleases; shape ``[N]`` (ps)."""
+    found = np.zeros(len(ground.sequences))
+    for step in ground.problem.steps:
+        for place, use in enumerate(step.uses):
+            found[use.tensor] += step.weight * _largest_gain(step, place)
+    return found
+
+
+def _largest_gain(step: Step, place: int) -> int:
+    if step.table is not None:
+        if place not in step.table.uses:
+            return 0
+        bit = 1 << step.table.uses.index(place)
+        table = step.table.latency_ps
+        return max(0, *(value - table[mask | bit] for mask, value in enumerate(table) if not mask & bit))
+    return max(0, *(piece.slow_ps[place] - piece.fast_ps[place] for piece in step.pieces))
+
+
+def lost_gains(situation: Situation) -> Floats:
+    """What each tensor's slow uses would save, one by one, were they fast in this plan; shape ``[N]`` (ps)."""
+    ground = situation.ground
+    found = np.zeros(len(ground.sequences))
+    for index, step in enumerate(ground.problem.steps):
+        first = ground.first_use[index]
+        fast = situation.fast[first : first + len(step.uses)]
+        if situation.durations[index] <= ground.floor_ps[index]:
+            continue
+        for place, use in enumerate(step.uses):
+            if not fast[place]:
+                fast[place] = True
+                found[use.tensor] += max(0, situation.durations[index] - step.weight * step.latency_ps(fast))
+                fast[place] = False
+    return found
