@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from pathlib import Path
 
 import numpy as np
 import pulp
@@ -107,11 +108,13 @@ def test_large_integers_are_not_cut_off() -> None:
     assert solve(model, "cp-sat").objective == 5e9
 
 
-@pytest.mark.parametrize("solver", ["gscip", "cp-sat", "mathopt-highs"])
-def test_solvers_in_process_stop_when_asked(solver: str) -> None:
+@pytest.mark.parametrize("solver", ["gscip", "cp-sat", "mathopt-highs", "highs", "cbc"])
+def test_solvers_stop_when_asked(solver: str) -> None:
+    if solver == "cbc" and not Path("/proc/self/cmdline").exists():
+        pytest.skip("programs are ended on Linux only")
     began = time.monotonic()
-    found = solve(knapsack(120), solver, time_limit=6, should_stop=lambda: time.monotonic() - began > 0.3)
-    assert time.monotonic() - began < 5
+    found = solve(knapsack(120), solver, time_limit=12, should_stop=lambda: time.monotonic() - began > 0.3)
+    assert time.monotonic() - began < 8
     assert found.status in ("feasible", "unknown")
 
 

@@ -61,7 +61,7 @@ def bound_with(
     Parameters
     ----------
     time_limit
-        Seconds, building included; programs keep it as well as they do.
+        Seconds, building included.
     plan
         A valid plan to start from.
     node_limit
@@ -69,7 +69,7 @@ def bound_with(
     on_bound
         Called with every better bound, in ps; now and then from another thread.
     should_stop
-        Asked now and then; a running program of the user's cannot be stopped.
+        Asked now and then.
 
     Raises
     ------

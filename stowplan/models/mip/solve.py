@@ -53,7 +53,7 @@ def solve(
     model
         Without integers it is solved as a linear program.
     time_limit
-        Seconds, building the solver's own copy of the model included. Programs keep it as well as they do.
+        Seconds, building the solver's own copy of the model included.
     threads
         For solvers that take a number; the others run on one.
     start
@@ -64,7 +64,7 @@ def solve(
     on_bound
         Called with better bounds as they come, from CP-SAT and GSCIP; from another thread.
     should_stop
-        Asked every few hundredths of a second by solvers in process; programs cannot be asked.
+        Asked every few hundredths of a second. Programs are ended (on Linux), and have then found nothing.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def solve(
     check_solver(solver)
     from stowplan.models.mip import with_pulp
 
-    return with_pulp.solve(model, solver, **options)
+    return with_pulp.solve(model, solver, **options, should_stop=should_stop)
 
 
 def _empty(model: MatrixModel, solver: str) -> Outcome:

@@ -43,9 +43,11 @@ _THREADED = ("gscip", "cp-sat", "pdlp")
 """MathOpt's HiGHS refuses ``threads``, and GLOP has one anyway."""
 _COUNTS_NODES = ("gscip", "mathopt-highs")
 
-#: Seconds between two looks at ``should_stop``, and how long past its limit a solver may take before it is left behind.
+#: Seconds between two looks at ``should_stop``.
 _LOOK_EVERY = 0.02
-_GRACE = 0.25
+
+#: Seconds, besides 5 %, that a solver may take past its limit before it is left behind.
+_GRACE = 0.4
 
 #: Doubles hold integers up to here.
 _LARGEST_INTEGER = 2.0**53
@@ -128,7 +130,7 @@ def solve(
     takes_start = start is not None and solver not in LINEAR_ONLY
     if start is not None and takes_start:
         guided.solution_hints = [hint(built, start)]
-    end = began + time_limit + _GRACE
+    end = began + 1.05 * time_limit + _GRACE
     result = run.solve(
         lambda: mathopt.solve(built, kind, params=parameters, model_params=guided, **run.options), should_stop, end
     )

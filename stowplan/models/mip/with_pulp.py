@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from stowplan.errors import UsageError
 from stowplan.models.mip.logs import bound_in_log, says_infeasible
 from stowplan.models.mip.matrix import TOLERANCE, FloatArray, MatrixModel
 from stowplan.models.mip.outcome import Outcome, Status
+from stowplan.models.mip.watch import GRACE, Watch
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ def run(
     threads: int = 1,
     warm_start: bool = False,
     integer: bool = True,
+    should_stop: Callable[[], bool] | None = None,
 ) -> PulpRun:
     """Solve any PuLP minimisation with a solver by name; the point, where there is one, stands in the problem's variables.
 
@@ -145,11 +147,13 @@ def run(
     solver
         A name of :data:`SOLVERS`, or PuLP's own name of any other.
     time_limit
-        Seconds. PuLP waits for programs: one that overruns its own limit overruns this one.
+        Seconds. A program that overruns it by some seconds is ended (on Linux), and has then found nothing.
     warm_start
         Start from the variables' initial values (``setInitialValue``), with solvers that do so.
     integer
         False solves the linear relaxation, with solvers that can.
+    should_stop
+        Asked now and then; True ends programs (on Linux) and interrupts highspy.
 
     Raises
     ------
@@ -164,8 +168,11 @@ def run(
     with tempfile.TemporaryDirectory(prefix="stowplan-") as folder, _quiet():
         log = Path(folder, "solver.log")
         engine = _engine(entry, folder, log, time_limit, seed, threads, is_started, integer)
+        if entry.pulp_name == "HiGHS" and should_stop is not None:
+            _let_interrupt(engine, should_stop)
         try:
-            problem.solve(engine)
+            with Watch(folder, time_limit + GRACE, should_stop):
+                problem.solve(engine)
             failed = ""
         except (pulp.PulpError, OSError, ValueError) as error:
             # A solver that is there and fails (no licence, killed) has found nothing and proven nothing.
@@ -211,6 +218,20 @@ def _engine(
     engine = pulp.getSolver(entry.pulp_name, **options)
     engine.tmpDir = folder
     return engine
+
+
+def _let_interrupt(engine: Any, should_stop: Callable[[], bool]) -> None:
+    """Have highspy ask ``should_stop``."""
+    import highspy
+
+    kinds = highspy.cb.HighsCallbackType
+
+    def ask(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
+        if should_stop():
+            into.user_interrupt = True
+
+    engine.callbackTuple = (ask, None)
+    engine.callbacksToActivate = [kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt]
 
 
 def _holds(problem: pulp.LpProblem, integer: bool) -> bool:
@@ -264,6 +285,7 @@ def solve(
     seed: int = 0,
     threads: int = 1,
     start: FloatArray | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> Outcome:
     """Solve with one of PuLP's solvers; see :func:`stowplan.models.mip.solve.solve`."""
     began = time.monotonic()
@@ -274,7 +296,16 @@ def solve(
             variable.setInitialValue(value, check=False)
     integer = bool(model.is_integer.any())
     left = max(0.01, time_limit - (time.monotonic() - began))
-    found = run(problem, solver, time_limit=left, seed=seed, threads=threads, warm_start=start is not None, integer=integer)
+    found = run(
+        problem,
+        solver,
+        time_limit=left,
+        seed=seed,
+        threads=threads,
+        warm_start=start is not None,
+        integer=integer,
+        should_stop=should_stop,
+    )
     values = None
     if found.objective is not None:
         # PuLP leaves out variables that stand in no row and cost nothing: any value will do.
