@@ -32,14 +32,15 @@ class Offsets:
         offsets = [0] * len(structure.tensors)
         for tier in range(len(structure.problem.tiers)):
             inside = [number for number, at in enumerate(tier_of) if at == tier]
-            found = self._pack(tier, inside)
+            found = self.pack(tier, inside)
             if found is None:
                 return None
             for number, offset in zip(inside, found, strict=True):
                 offsets[number] = offset
         return plan_of(structure, tier_of, offsets)
 
-    def _pack(self, tier: int, inside: list[int]) -> list[int] | None:
+    def pack(self, tier: int, inside: list[int]) -> list[int] | None:
+        """Offset of each of these tensors in one tier; None where none were found in time."""
         memory = self._structure.problem.tiers[tier]
         tensors = [self._structure.tensors[number] for number in inside]
         orders = (

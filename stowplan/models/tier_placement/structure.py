@@ -118,6 +118,13 @@ class Structure:
         return tuple(number for number, tier in enumerate(self.problem.tiers) if tier.capacity < total)
 
     @cached_property
+    def crowded(self) -> tuple[int, ...]:
+        """Tiers in which not all tensors can lie end to end, alignment included: where offsets need thought."""
+        tiers = enumerate(self.problem.tiers)
+        sizes = [tensor.size for tensor in self.tensors]
+        return tuple(number for number, tier in tiers if tier.capacity < sum(sizes) + (tier.alignment - 1) * len(sizes))
+
+    @cached_property
     def moments(self) -> tuple[tuple[int, ...], ...]:
         """Output tensors live at each of the steps that matter: what lives in any other lives together in one of these."""
         starts: dict[int, list[int]] = {}

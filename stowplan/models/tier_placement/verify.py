@@ -130,13 +130,11 @@ def _overflows(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]
     over = [False] * len(problem.tiers)
     for step, layer in enumerate(problem.layers):
         used[plan.output_tiers[step]] += layer.output_bytes
-        for number, tier in enumerate(problem.tiers):
-            if used[number] > tier.capacity and not over[number]:
-                message = (
-                    f"{tier.name} holds {used[number]} bytes at layer {layer.name}, beyond its capacity of {tier.capacity}"
-                )
+        for number, memory in enumerate(problem.tiers):
+            if used[number] > memory.capacity and not over[number]:
+                message = f"{memory.name} holds {used[number]} bytes at layer {layer.name}, capacity {memory.capacity}"
                 found.append(Violation("over_capacity", message, (step,)))
-            over[number] = used[number] > tier.capacity
+            over[number] = used[number] > memory.capacity
         for number in leaving[step]:
             used[plan.output_tiers[number]] -= problem.layers[number].output_bytes
     return found

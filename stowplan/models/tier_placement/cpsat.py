@@ -1,0 +1,231 @@
+"""Tier placement as a CP-SAT model: the same rows as the MILP in whole numbers, and offsets where tiers are address spaces."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from math import gcd
+
+from ortools.sat.python import cp_model
+
+from stowplan.models.tier_placement.assemble import offsets_of, plan_of, tiers_of
+from stowplan.models.tier_placement.offsets import Offsets
+from stowplan.models.tier_placement.outcome import Outcome
+from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.structure import Structure
+
+#: Seconds between two looks at ``should_stop``.
+POLL_SECONDS = 0.05
+
+#: Relative error of objective bounds, which come as floating-point numbers.
+FLOAT_ERROR = 1e-15
+
+
+@dataclass
+class Model:
+    """A built model. Loads count units of ``unit`` bytes, offsets units of their tier's alignment."""
+
+    structure: Structure
+    unit: int
+    model: cp_model.CpModel = field(default_factory=cp_model.CpModel)
+    place: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
+    """Whether a tensor stands in a tier, by (tensor, tier)."""
+    excess: list[cp_model.IntVar] = field(default_factory=list)
+    """Of the layers of ``structure.excesses``, ps."""
+    load: dict[int, cp_model.IntVar] = field(default_factory=dict)
+    """Weights in each limited tier."""
+    offset: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
+    """Offset of a tensor in a crowded tier, should it stand there, by (tensor, tier)."""
+
+    def add_hint(self, plan: Plan) -> None:
+        """Start the solver from a plan, which needs offsets where tiers are address spaces."""
+        structure = self.structure
+        tier_of, offsets = tiers_of(structure, plan), offsets_of(structure, plan)
+        self.model.clear_hints()  # type: ignore[no-untyped-call]
+        for (tensor, tier), variable in self.place.items():
+            self.model.add_hint(variable, int(tier_of[tensor] == tier))
+        for excess, variable in zip(structure.excesses, self.excess, strict=True):
+            self.model.add_hint(variable, excess.at(tier_of))
+        for tier, variable in self.load.items():
+            inside = [number for number in structure.weights if number is not None and tier_of[number] == tier]
+            self.model.add_hint(variable, sum(structure.tensors[number].size for number in inside) // self.unit)
+        if offsets is not None:
+            for (tensor, tier), variable in self.offset.items():
+                at = offsets[tensor] // structure.problem.tiers[tier].alignment if tier_of[tensor] == tier else 0
+                self.model.add_hint(variable, at)
+
+    def extract(self, value: Callable[[cp_model.IntVar], int]) -> Plan:
+        """Plan from the values of the variables."""
+        structure = self.structure
+        tier_of = [0] * len(structure.tensors)
+        for (tensor, tier), variable in self.place.items():
+            if value(variable):
+                tier_of[tensor] = tier
+        if not structure.problem.address_spaces:
+            return plan_of(structure, tier_of)
+        offsets = [0] * len(structure.tensors)
+        for (tensor, tier), variable in self.offset.items():
+            if tier_of[tensor] == tier:
+                offsets[tensor] = value(variable) * structure.problem.tiers[tier].alignment
+        for tier in range(len(structure.problem.tiers)):
+            if tier not in structure.crowded:
+                inside = [number for number, at in enumerate(tier_of) if at == tier]
+                for number, offset in zip(inside, Offsets(structure).pack(tier, inside) or (), strict=True):
+                    offsets[number] = offset
+        return plan_of(structure, tier_of, offsets)
+
+
+def build(problem: Problem) -> Model:
+    """Variables, constraints, objective."""
+    structure = Structure(problem)
+    built = Model(structure, gcd(*(tensor.size for tensor in structure.tensors)) or 1)
+    _add_places(built)
+    _add_capacities(built)
+    if problem.address_spaces:
+        for tier in structure.crowded:
+            _add_offsets(built, tier)
+    _add_objective(built)
+    return built
+
+
+def _add_places(built: Model) -> None:
+    """Every tensor stands in one tier that it fits into."""
+    for number, tensor in enumerate(built.structure.tensors):
+        choices = []
+        for tier in tensor.tiers:
+            choices.append(built.model.new_bool_var(f"tensor {number} in {tier}"))
+            built.place[number, tier] = choices[-1]
+        built.model.add_exactly_one(choices)
+
+
+def _add_capacities(built: Model) -> None:
+    structure, model = built.structure, built.model
+
+    def inside(tier: int, numbers: Iterable[int | None]) -> cp_model.LinearExpr | int:
+        chosen = [number for number in numbers if number is not None and (number, tier) in built.place]
+        sizes = [structure.tensors[number].size // built.unit for number in chosen]
+        return cp_model.LinearExpr.weighted_sum([built.place[number, tier] for number in chosen], sizes)
+
+    for tier in structure.limited:
+        capacity = structure.problem.tiers[tier].capacity // built.unit
+        load = built.load[tier] = model.new_int_var(0, capacity, f"weights in {tier}")
+        model.add(load == inside(tier, structure.weights))
+        for live in structure.moments:
+            model.add(load + inside(tier, live) <= capacity)
+
+
+def _add_offsets(built: Model, tier: int) -> None:
+    """Tensors of one tier are rectangles, steps times bytes, that do not overlap."""
+    structure, model = built.structure, built.model
+    memory = structure.problem.tiers[tier]
+    times, spaces = [], []
+    for number, tensor in enumerate(structure.tensors):
+        if (number, tier) not in built.place or not tensor.size:
+            continue
+        here = built.place[number, tier]
+        # The next offset is aligned anyway: nothing is lost by sizes rounded up.
+        units = -(-tensor.size // memory.alignment)
+        offset = model.new_int_var(0, (memory.capacity - tensor.size) // memory.alignment, f"offset {number} in {tier}")
+        built.offset[number, tier] = offset
+        span = tensor.last + 1 - tensor.first
+        times.append(model.new_optional_fixed_size_interval_var(tensor.first, span, here, f"time {number} in {tier}"))
+        spaces.append(model.new_optional_fixed_size_interval_var(offset, units, here, f"space {number} in {tier}"))
+    model.add_no_overlap_2d(times, spaces)
+
+
+def _add_objective(built: Model) -> None:
+    structure, model = built.structure, built.model
+    for excess in structure.excesses:
+        variable = model.new_int_var(0, excess.most, f"excess {excess.layer}")
+        built.excess.append(variable)
+        for row in structure.rows(excess):
+            places = [built.place[tensor, tier] for tensor, tier, _ in row.savings]
+            savings = [saving for _, _, saving in row.savings]
+            model.add(variable + cp_model.LinearExpr.weighted_sum(places, savings) >= row.least)
+    model.minimize(sum(built.excess))
+
+
+def solve(
+    problem: Problem,
+    *,
+    time_limit: float,
+    seed: int = 0,
+    workers: int = 1,
+    deterministic_limit: float | None = None,
+    hint: Plan | None = None,
+    lower_bound_ps: int | None = None,
+    on_plan: Callable[[Plan], None] | None = None,
+    on_bound: Callable[[int], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    log: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Run the model; times in seconds.
+
+    Parameters
+    ----------
+    hint
+        A valid plan to start from.
+    lower_bound_ps
+        A proven latency that no plan goes below.
+    log
+        Called with the lines of the solver's log.
+    """
+    built = build(problem)
+    base = built.structure.base_ps
+    if lower_bound_ps is not None and lower_bound_ps > base:
+        built.model.add(sum(built.excess) >= lower_bound_ps - base)
+    if hint is not None:
+        built.add_hint(hint)
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.num_workers = workers
+    parameters.random_seed = seed % (1 << 31)
+    parameters.max_time_in_seconds = max(0.01, time_limit)
+    parameters.linearization_level = 2
+    if deterministic_limit is not None:
+        parameters.max_deterministic_time = deterministic_limit
+    if log is not None:
+        parameters.log_search_progress = True
+        parameters.log_to_stdout = False
+        solver.log_callback = log
+    if on_bound is not None:
+        report = on_bound
+        solver.best_bound_callback = lambda bound: report(base + _whole(bound))
+
+    class Watch(cp_model.CpSolverSolutionCallback):
+        def on_solution_callback(self) -> None:
+            if on_plan is not None:
+                on_plan(built.extract(self.value))
+
+    done = threading.Event()
+
+    def watch() -> None:
+        while should_stop is not None and not done.wait(POLL_SECONDS):
+            if should_stop():
+                solver.stop_search()
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        status = solver.solve(built.model, Watch())
+    finally:
+        done.set()
+        watcher.join()
+    if status == cp_model.INFEASIBLE:
+        return Outcome("infeasible", None, base)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return Outcome("unknown", None, base)
+    plan = built.extract(solver.value)
+    if status == cp_model.OPTIMAL:
+        return Outcome("optimal", plan, plan.objective_ps)
+    return Outcome("feasible", plan, min(plan.objective_ps, base + max(0, _whole(solver.best_objective_bound))))
+
+
+def _whole(bound: float) -> int:
+    """Whole number from CP-SAT's bound, which stands for one but comes as a float, with the errors of its scaling."""
+    nearest = round(bound)
+    return nearest if abs(bound - nearest) <= FLOAT_ERROR * max(1.0, abs(bound)) else math.floor(bound)
