@@ -94,17 +94,48 @@ def log_of(model: MemoryMappingModel) -> str:
 
 
 @pytest.mark.parametrize("offsets", [False, True])
-@pytest.mark.parametrize("seed", range(40))
-def test_a_hint_is_complete_and_feasible(offsets: bool, seed: int) -> None:
+@pytest.mark.parametrize("stalls", BOTH)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_hint_is_complete_and_feasible(offsets: bool, stalls: Stalls, seed: int) -> None:
     """In the words of the solver's own log, the only place where it tells."""
     rng = random.Random(seed)
-    problem = copies_take_time(random_problem(rng, steps=8))
+    problem = copies_take_time(random_problem(rng, steps=rng.choice([8, 12]), stalls=stalls))
     plan = random_plan(problem, rng, attempts=15)
     model = build(problem, offsets=offsets)
     is_hinted = model.add_hint(plan)
     assert is_hinted or plan.objective_ps > problem.all_slow_ps
     if is_hinted and len(model.model.proto.variables):
         assert "The solution hint is complete and is feasible." in log_of(model)
+
+
+def optimum_of(model: MemoryMappingModel) -> tuple[cp_model.CpSolver, int]:
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    assert solver.solve(model.model) == cp_model.OPTIMAL
+    return solver, int(solver.value(model.objective.expression))
+
+
+@pytest.mark.parametrize("stalls", BOTH)
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_fixed_stays_and_the_rest_gets_better(stalls: Stalls, seed: int) -> None:
+    rng = random.Random(seed)
+    problem = random_problem(rng, steps=8, tensors=5, channels=1, stalls=stalls)
+    plan = random_plan(problem, rng, attempts=15)
+    if plan.objective_ps > problem.all_slow_ps:
+        return
+    bounds = []
+    for fixed in (range(5), range(2), ()):
+        model = build(problem)
+        model.fix(plan, fixed)
+        solver, objective = optimum_of(model)
+        found = model.extract(solver.value)
+        assert found is not None
+        assert verify(problem, found).ok
+        cleared = decisions_of(model.variables, plan)
+        for tensor in fixed:
+            assert model.decisions(solver.value).tensors[tensor].fast == cleared.tensors[tensor].fast
+        bounds.append(objective)
+    assert plan.objective_ps >= bounds[0] >= bounds[1] >= bounds[2] == solve(problem).plan.objective_ps
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
