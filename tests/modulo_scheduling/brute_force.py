@@ -7,9 +7,6 @@ from itertools import product
 
 from stowplan.models.modulo_scheduling.problem import Problem
 
-Place = tuple[int, int]
-"""Tile and time."""
-
 
 def ways(problem: Problem, start: int, end: int) -> list[list[tuple[int, int]]]:
     """All quickest ways between two tiles, each as (tile, link) steps."""
@@ -62,81 +59,93 @@ class Judge:
         ]
         self.ids = ids
 
-    def pair_ok(self, one: int, two: int, first: Place, second: Place, ii: int) -> bool:
-        """Whether two instructions may be where they are, as far as they alone are concerned."""
-        if first[0] == second[0]:
-            if first[1] % ii == second[1] % ii:
+    def tiles_ok(self, tiles: tuple[int, ...]) -> bool:
+        """Whether tiles alone break no rule."""
+        for source, target, _ in self.edges:
+            if self.hops[tiles[source], tiles[target]] is None:
                 return False
-            rule = self.problem.rules.siblings
-            for source, target, _ in self.edges:
-                for other_source, other_target, _ in self.edges:
-                    if rule != "none" and source == other_source and {target, other_target} == {one, two}:
-                        return False
-                    if rule == "consumers_and_producers" and target == other_target and {source, other_source} == {one, two}:
-                        return False
-        elif self.uses[one] & self.uses[two]:
-            return False
-        return True
-
-    def edges_ok(self, places: list[Place], ii: int) -> bool:
-        """Edges between the first instructions, as many as have places."""
-        limit = self.problem.rules.max_delay
-        for source, target, distance in self.edges:
-            if max(source, target) < len(places):
-                hops = self.hops[places[source][0], places[target][0]]
-                if hops is None:
+        rule = self.problem.rules.siblings
+        for one, (source, target, _) in enumerate(self.edges):
+            for other_source, other_target, _ in self.edges[:one]:
+                if (
+                    source == other_source
+                    and target != other_target
+                    and rule != "none"
+                    and tiles[target] == tiles[other_target]
+                ):
                     return False
-                delay = places[target][1] + ii * distance - places[source][1] - self.problem.machine.latency - hops
-                if delay < 0 or (limit is not None and delay > limit):
+                producers = rule == "consumers_and_producers" and target == other_target and source != other_source
+                if producers and tiles[source] == tiles[other_source]:
                     return False
-        return True
-
-    def alone_ok(self, number: int, place: Place, ii: int) -> bool:
+        for one, uses in enumerate(self.uses):
+            for two in range(one):
+                if uses & self.uses[two] and tiles[one] != tiles[two]:
+                    return False
+            bound = [variable.tile for variable in self.problem.variables if variable.id in uses]
+            if any(tile not in (None, tiles[one]) for tile in bound):
+                return False
         for pin in self.problem.pins:
-            if pin.instruction == self.ids[number]:
-                wanted = (pin.tile, pin.time, pin.slot)
-                if any(want is not None and want != has for want, has in zip(wanted, (*place, place[1] % ii), strict=True)):
-                    return False
-        bound = [variable.tile for variable in self.problem.variables if variable.id in self.uses[number]]
-        return all(tile in (None, place[0]) for tile in bound)
+            if pin.tile not in (None, tiles[self.ids.index(pin.instruction)]):
+                return False
+        return self.room(tiles) and self.starts(tiles) is not None
 
-    def whole_ok(self, places: list[Place], ii: int) -> bool:
-        """What concerns more than two instructions: RAM, memory, starts, links."""
+    def room(self, tiles: tuple[int, ...]) -> bool:
+        """Instruction RAM and memory."""
         machine = self.problem.machine
         for tile in self.tiles:
-            here = [number for number, place in enumerate(places) if place[0] == tile]
+            here = [number for number, each in enumerate(tiles) if each == tile]
             if len(here) > machine.instruction_depth:
                 return False
             names = set().union(*(self.uses[number] for number in here)) if here else set()
             words = sum(variable.words for variable in self.problem.variables if variable.id in names)
             if words > machine.memories * machine.memory_depth:
                 return False
-        return self.starts(places) is not None and self.routes(places, ii) is not None
+        return True
 
-    def starts(self, places: list[Place]) -> tuple[int, ...] | None:
-        sources = [n for n in range(len(places)) if not any(t == n and d == 0 for _, t, d in self.edges)]
+    def starts(self, tiles: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Starts on different tiles."""
+        sources = [n for n in range(len(tiles)) if not any(t == n and d == 0 for _, t, d in self.edges)]
         if self.problem.rules.starts == "source":
             choices = [[number] for number in sources]
         else:
-            flow = {n: {n} for n in range(len(places))}
+            flow = {n: {n} for n in range(len(tiles))}
             for source, target, _ in self.edges:
                 joined = flow[source] | flow[target]
                 for number in joined:
                     flow[number] = joined
             choices = [[n for n in sources if n in each] for each in {frozenset(each) for each in flow.values()}]
         for chosen in product(*choices):
-            if len({places[number][0] for number in chosen}) == len(chosen):
+            if len({tiles[number] for number in chosen}) == len(chosen):
                 return tuple(sorted(chosen))
         return None
 
-    def routes(self, places: list[Place], ii: int) -> list[tuple[int, ...]] | None:
+    def times_ok(self, tiles: tuple[int, ...], times: list[int], ii: int) -> bool:
+        """Whether the last of the times goes with those before it."""
+        last = len(times) - 1
+        for other in range(last):
+            if tiles[other] == tiles[last] and times[other] % ii == times[last] % ii:
+                return False
+        for pin in self.problem.pins:
+            holds = pin.time in (None, times[last]) and pin.slot in (None, times[last] % ii)
+            if pin.instruction == self.ids[last] and not holds:
+                return False
+        limit = self.problem.rules.max_delay
+        for source, target, distance in self.edges:
+            if max(source, target) == last:
+                hops = self.hops[tiles[source], tiles[target]] or 0
+                delay = times[target] + ii * distance - times[source] - self.problem.machine.latency - hops
+                if delay < 0 or (limit is not None and delay > limit):
+                    return False
+        return True
+
+    def routes(self, tiles: tuple[int, ...], times: list[int], ii: int) -> list[tuple[int, ...]] | None:
         """Ways on which no link carries two values at once; None where there are none."""
         links, latency = self.problem.machine.links, self.problem.machine.latency
-        for chosen in product(*(self.ways[places[s][0], places[t][0]] for s, t, _ in self.edges)):
+        for chosen in product(*(self.ways[tiles[s], tiles[t]] for s, t, _ in self.edges)):
             carried: dict[tuple[int, int, int], tuple[int, int]] = {}
             free = True
             for (source, _, _), steps in zip(self.edges, chosen, strict=True):
-                clock = places[source][1] + latency
+                clock = times[source] + latency
                 for tile, link in steps:
                     free = free and carried.setdefault((tile, link, clock % ii), (source, clock)) == (source, clock)
                     clock += links[link].clocks
@@ -144,26 +153,24 @@ class Judge:
                 return [tuple(link for _, link in steps) for steps in chosen]
         return None
 
-    def plans(self, ii: int, last: int) -> Iterator[list[Place]]:
-        """All valid places at an interval, with no time after ``last``."""
+    def plans(self, ii: int, last: int) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+        """Tiles and times of all valid plans at an interval, with no time after ``last``."""
         count = len(self.ids)
 
-        def go(places: list[Place]) -> Iterator[list[Place]]:
-            number = len(places)
-            if number == count:
-                if self.whole_ok(places, ii):
-                    yield list(places)
+        def go(tiles: tuple[int, ...], times: list[int]) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+            if len(times) == count:
+                if self.routes(tiles, times, ii) is not None:
+                    yield tiles, list(times)
                 return
-            for place in product(self.tiles, range(last + 1)):
-                if not self.alone_ok(number, place, ii):
-                    continue
-                if all(self.pair_ok(other, number, places[other], place, ii) for other in range(number)):
-                    places.append(place)
-                    if self.edges_ok(places, ii):
-                        yield from go(places)
-                    places.pop()
+            for time in range(last + 1):
+                times.append(time)
+                if self.times_ok(tiles, times, ii):
+                    yield from go(tiles, times)
+                times.pop()
 
-        yield from go([])
+        for tiles in product(self.tiles, repeat=count):
+            if self.tiles_ok(tiles):
+                yield from go(tiles, [])
 
 
 def best(problem: Problem) -> tuple[int, int] | None:
@@ -172,9 +179,10 @@ def best(problem: Problem) -> tuple[int, int] | None:
     latency = problem.machine.latency
     farthest = max(hops for hops in judge.hops.values() if hops is not None)
     for ii in range(1, problem.machine.spoke_depth + 1):
-        # Times need not be further apart than every instruction waiting for the one before, in another round each.
-        step = -(-(latency + farthest + ii - 1) // ii) + 3
-        last = 3 + ii * (step * (len(problem.instructions) - 1) + 2)
+        # Rounds need be no further apart than along a path of all instructions: each a value's way, or the distance of an edge.
+        back = 0 if problem.rules.max_delay is None else 1 + max((distance for _, _, distance in judge.edges), default=0)
+        step = max(-(-(latency + farthest + ii - 1) // ii), back)
+        last = max((pin.time or 0 for pin in problem.pins), default=0) + ii * (step * (len(problem.instructions) - 1) + 2)
         if next(judge.plans(ii, last), None) is not None:
             for makespan in range(latency, last + latency + 1):
                 if next(judge.plans(ii, makespan - latency), None) is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ortools.sat.python import cp_model
 
 from stowplan.models.modulo_scheduling.cpsat.budget import Budget
-from stowplan.models.modulo_scheduling.cpsat.model import IntervalModel, Relax, latest_time
+from stowplan.models.modulo_scheduling.cpsat.model import IntervalModel, latest_time
+from stowplan.models.modulo_scheduling.cpsat.places import Relax
 from stowplan.models.modulo_scheduling.structure import Structure
 
 #: Each family, by what it says to people.

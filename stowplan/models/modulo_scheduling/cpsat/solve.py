@@ -13,6 +13,7 @@ from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacl
 from stowplan.models.modulo_scheduling.cpsat.budget import Budget
 from stowplan.models.modulo_scheduling.cpsat.explain import explain
 from stowplan.models.modulo_scheduling.cpsat.model import IntervalModel, latest_time, size
+from stowplan.models.modulo_scheduling.cpsat.places import LeastIntervalModel
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
@@ -25,6 +26,9 @@ FIRST_SHARE, STEP_SHARE, MAKESPAN_SHARE = 0.2, 0.1, 0.2
 
 #: Models of all times larger than this many literals are not built: they would take longer than they save.
 MOST_LITERALS = 400_000
+
+#: CP-SAT's bounds beyond this stand for none.
+MOST_BOUND = 1 << 40
 
 Answer = Literal["feasible", "infeasible", "unknown"]
 
@@ -179,6 +183,7 @@ class _Search:
         """Refute intervals from below, and find plans at larger ones where that takes long, until both meet."""
         if self.is_settled or self.attempt(self.least, FIRST_SHARE) == "feasible":
             return
+        self.raise_bound()
         share = STEP_SHARE
         while not self.is_settled and not self.budget.is_spent and self._spare > 0:
             settled = self.close_in(share) if self.places_decide else self.sweep(share)
@@ -188,6 +193,17 @@ class _Search:
     def _spare(self) -> float:
         """Share of the budget for intervals."""
         return self.budget.left_share - (MAKESPAN_SHARE if self.plan is not None else 0.0)
+
+    def raise_bound(self) -> None:
+        """Refute many intervals at once, with the interval as a variable; what it finds is often a plan."""
+        if self.budget.is_spent or self.is_settled:
+            return
+        model = LeastIntervalModel(self.structure, self.least, self.most)
+        if self.plan is not None:
+            model.hint_places(self.plan)
+        if self.run(model, FIRST_SHARE, keep=self.places_decide, refutes=True) == "infeasible":
+            self.refute(self.most + 1)
+            self.reason = explain(self.structure, self.most, self.budget, self._seed)
 
     def close_in(self, share: float) -> bool:
         """One step where larger intervals are easier: False where nothing was learnt."""
@@ -266,9 +282,20 @@ class _Search:
 
     # Running
 
-    def run(self, model: IntervalModel, share: float, *, keep: bool, proves: bool = False) -> Answer:
-        """Solve a model; ``keep`` its plans, and its bounds where it ``proves`` any."""
-        if self.plan is not None and model.makespan is None:
+    def run(
+        self,
+        model: IntervalModel | LeastIntervalModel,
+        share: float,
+        *,
+        keep: bool,
+        proves: bool = False,
+        refutes: bool = False,
+    ) -> Answer:
+        """Solve a model; ``keep`` its plans.
+
+        Its bounds count where it ``proves`` makespans at the least interval, or ``refutes`` intervals.
+        """
+        if self.plan is not None and isinstance(model, IntervalModel) and model.makespan is None:
             model.add_hint(self.plan, complete=False)
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = self._workers
@@ -276,8 +303,11 @@ class _Search:
         self.budget.limit(solver.parameters, share)
         if self.budget.is_spent:
             return "unknown"
-        if proves:
-            solver.best_bound_callback = lambda bound: self.offer_bound(encode_objective(model.ii, round(bound)))
+        if proves and isinstance(model, IntervalModel):
+            ii = model.ii
+            solver.best_bound_callback = lambda bound: self.offer_bound(encode_objective(ii, _whole(bound)))
+        elif refutes:
+            solver.best_bound_callback = lambda bound: self.refute(_whole(bound))
         stop = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(solver, stop), daemon=True)
         watcher.start()
@@ -291,8 +321,10 @@ class _Search:
             return "infeasible"
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return "unknown"
-        if proves:
-            self.offer_bound(encode_objective(model.ii, round(solver.best_objective_bound)))
+        if proves and isinstance(model, IntervalModel):
+            self.offer_bound(encode_objective(model.ii, _whole(solver.best_objective_bound)))
+        elif refutes:
+            self.refute(_whole(solver.best_objective_bound))
         return "feasible"
 
     def _watch(self, solver: cp_model.CpSolver, stop: threading.Event) -> None:
@@ -313,7 +345,7 @@ class _Search:
 class _Collector(cp_model.CpSolverSolutionCallback):
     """Makes plans of solutions as they are found."""
 
-    def __init__(self, search: _Search, model: IntervalModel):
+    def __init__(self, search: _Search, model: IntervalModel | LeastIntervalModel):
         super().__init__()
         self._search = search
         self._model = model
@@ -323,3 +355,8 @@ class _Collector(cp_model.CpSolverSolutionCallback):
         plan = self._model.extract(self.value)
         if plan is not None:
             self._search.offer_plan(plan)
+
+
+def _whole(bound: float) -> int:
+    """CP-SAT's bound, an integer that comes as a float; 0 before it has any."""
+    return round(bound) if abs(bound) < MOST_BOUND else 0

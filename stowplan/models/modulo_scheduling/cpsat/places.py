@@ -1,0 +1,228 @@
+"""Space alone: which tile every group of instructions stands on, within reach of each other, and all that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ortools.sat.python import cp_model
+
+from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
+from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.problem import Edge
+from stowplan.models.modulo_scheduling.structure import Structure
+from stowplan.models.modulo_scheduling.symmetry import representatives, symmetries
+
+Value = Callable[[cp_model.IntVar], int]
+
+
+@dataclass(frozen=True)
+class Relax:
+    """Constraints to leave out, to find out which of them is to blame."""
+
+    siblings: bool = False
+    starts: bool = False
+    reach: bool = False
+    recurrences: bool = False
+
+
+#: Nothing left out.
+COMPLETE = Relax()
+
+
+class PlaceModel:
+    """Variables and constraints of places.
+
+    ``interval`` is the initiation interval, a number or a variable.
+    """
+
+    def __init__(self, structure: Structure, interval: Any, model: cp_model.CpModel, relax: Relax):
+        self.structure = structure
+        self.problem = structure.problem
+        self.interval = interval
+        self.model = model
+        self.relax = relax
+        self.hops = self.problem.hops
+        self._steps: dict[tuple[int, int], list[tuple[int, cp_model.IntVar]]] = {}
+        self._starts: dict[int, list[cp_model.IntVar]] = {}
+        self._place_variables()
+        self._capacity_constraints()
+        if not relax.reach:
+            self._reach_constraints()
+        if not relax.siblings:
+            self._sibling_constraints()
+        if not relax.starts:
+            self._start_constraints()
+
+    def _place_variables(self) -> None:
+        """``on[group][tile]``: the group stands there."""
+        structure, model = self.structure, self.model
+        tiles = range(self.problem.machine.tiles)
+        self.renumberings = symmetries(self.problem)
+        self._least = representatives(self.renumberings)
+        # The group with most neighbours stands for all in breaking symmetry: only on tiles that are least of their kind.
+        degree = [0] * len(structure.members)
+        for edge in structure.between:
+            degree[structure.group[edge.source]] += 1
+            degree[structure.group[edge.target]] += 1
+        self.anchor = max(range(len(degree)), key=lambda group: degree[group], default=0)
+        self.on: list[list[cp_model.IntVar]] = []
+        for group, demands in enumerate(structure.demands):
+            self.on.append([model.new_bool_var(f"group {group} on tile {tile}") for tile in tiles])
+            model.add_exactly_one(self.on[group])
+            for tile in tiles:
+                elsewhere = bool(demands) and set(demands) != {tile}
+                twin = group == self.anchor and self._least[tile][tile] != tile
+                if elsewhere or twin:
+                    model.add(self.on[group][tile] == 0)
+
+    def tile(self, number: int) -> list[cp_model.IntVar]:
+        """Literals of an instruction's tiles."""
+        return self.on[self.structure.group[number]]
+
+    def _capacity_constraints(self) -> None:
+        machine, members = self.problem.machine, self.structure.members
+        room = machine.memories * machine.memory_depth
+        words = self.structure.words
+        for tile in range(machine.tiles):
+            load = sum(len(each) * self.on[group][tile] for group, each in enumerate(members))
+            self.model.add(load <= self.interval)
+            self.model.add(load <= machine.instruction_depth)
+            if sum(words) > room:
+                self.model.add(sum(words[group] * self.on[group][tile] for group in range(len(members))) <= room)
+
+    def _reach_constraints(self) -> None:
+        """Producer and consumer within reach: each tile of one implies the tiles around it for the other."""
+        group = self.structure.group
+        tiles = range(self.problem.machine.tiles)
+        into = [[one for one in tiles if self.hops[one][two] is not None] for two in tiles]
+        out = [[two for two in tiles if self.hops[one][two] is not None] for one in tiles]
+        for one, two in sorted({(group[e.source], group[e.target]) for e in self.structure.between}):
+            if one == two:
+                continue
+            for tile in tiles:
+                if len(out[tile]) < len(tiles):
+                    self.model.add_bool_or([self.on[one][tile].negated(), *(self.on[two][end] for end in out[tile])])
+                if len(into[tile]) < len(tiles):
+                    self.model.add_bool_or([self.on[two][tile].negated(), *(self.on[one][end] for end in into[tile])])
+
+    def _sibling_constraints(self) -> None:
+        for family in self.structure.families:
+            for tile in range(self.problem.machine.tiles):
+                self.model.add_at_most_one(self.tile(number)[tile] for number in family)
+
+    def _start_constraints(self) -> None:
+        """One start of each set of choices, on different tiles."""
+        choices = self.structure.start_choices
+        if len(choices) < 2:
+            return
+        for numbers in choices:
+            if len(numbers) == 1:
+                self._starts[numbers[0]] = self.tile(numbers[0])
+                continue
+            for number in numbers:
+                self._starts[number] = [
+                    self.model.new_bool_var(f"{number} starts on {tile}") for tile in range(len(self.on[0]))
+                ]
+                for starts, on in zip(self._starts[number], self.tile(number), strict=True):
+                    self.model.add_implication(starts, on)
+            self.model.add_exactly_one(starts for number in numbers for starts in self._starts[number])
+        for tile in range(self.problem.machine.tiles):
+            self.model.add_at_most_one(starts[tile] for starts in self._starts.values())
+
+    def value_constraint(self, edge: Edge, source: Any, target: Any) -> None:
+        """A value arrives in time, and within the longest delay; ``source`` and ``target`` are times of issue."""
+        latency, limit = self.problem.machine.latency, self.problem.rules.max_delay
+        hops = self._hops_between(self.structure.group[edge.source], self.structure.group[edge.target])
+        delay = target - source + self.interval * edge.distance - latency - hops
+        self.model.add(delay >= 0)
+        if limit is not None:
+            self.model.add(delay <= limit)
+
+    def _hops_between(self, one: int, two: int) -> Any:
+        """Clocks between the tiles of two groups, as a sum of steps: a literal for each number of clocks to reach."""
+        if one == two:
+            return 0
+        key = (one, two)
+        if key not in self._steps:
+            tiles = range(self.problem.machine.tiles)
+            values = sorted({clocks for row in self.hops for clocks in row if clocks is not None})
+            exact = self.problem.rules.max_delay is not None
+            steps = []
+            before = values[0]
+            for value in values[1:]:
+                further = self.model.new_bool_var(f"groups {one} and {two} are {value} clocks apart or more")
+                for tile in tiles:
+                    near = [self.on[two][end] for end in tiles if (c := self.hops[tile][end]) is not None and c < value]
+                    self.model.add_bool_or([self.on[one][tile].negated(), further, *near])
+                    far = [self.on[two][end] for end in tiles if (c := self.hops[tile][end]) is not None and c >= value]
+                    if exact or len(far) < len(tiles):
+                        self.model.add_bool_or([self.on[one][tile].negated(), further.negated(), *far])
+                steps.append((value - before, further))
+                before = value
+            self._steps[key] = steps
+        return sum(height * further for height, further in self._steps[key])
+
+    def extract_tiles(self, value: Value) -> list[int]:
+        """Tile of each instruction."""
+        place = [next(tile for tile, literal in enumerate(row) if value(literal)) for row in self.on]
+        return [place[group] for group in self.structure.group]
+
+    def hint_places(self, plan: Plan) -> list[int]:
+        """Hint the tiles of a plan, turned so that they break symmetry as the model does; returns them."""
+        model, structure = self.model, self.structure
+        model.clear_hints()  # type: ignore[no-untyped-call]
+        if not structure.count:
+            return []
+        twin = self._least[plan.tiles[structure.members[self.anchor][0]]]
+        tiles = [twin[tile] for tile in plan.tiles]
+        for group, members in enumerate(structure.members):
+            for tile, literal in enumerate(self.on[group]):
+                model.add_hint(literal, tiles[members[0]] == tile)
+        chosen = set(plan.starts)
+        for number, row in self._starts.items():
+            if row is not self.tile(number):
+                for tile, literal in enumerate(row):
+                    model.add_hint(literal, number in chosen and tile == tiles[number])
+        for (one, two), steps in self._steps.items():
+            hops = self.hops[tiles[structure.members[one][0]]][tiles[structure.members[two][0]]]
+            total = 0
+            for height, further in steps:
+                total += height
+                model.add_hint(further, hops is not None and hops >= total)
+        return tiles
+
+
+class LeastIntervalModel(PlaceModel):
+    """The least interval that space and recurrences allow, as a variable to minimise; slots are left out.
+
+    A bound for every problem, and the answer wherever no cycle needs two slots at once.
+    """
+
+    def __init__(self, structure: Structure, least: int, most: int):
+        model = cp_model.CpModel()
+        self.ii = model.new_int_var(least, most, "interval")
+        super().__init__(structure, self.ii, model, COMPLETE)
+        problem = structure.problem
+        hops = max((clocks for row in problem.hops for clocks in row if clocks is not None), default=0)
+        # Longest paths, with no instruction twice.
+        last = (problem.machine.latency + hops) * max(len(structure.recurrent) - 1, 0)
+        self.time = {number: model.new_int_var(0, last, f"time {number}") for number in structure.recurrent}
+        component = structure.component
+        for edge in structure.between:
+            if edge.source in self.time and component[edge.source] == component[edge.target]:
+                delay = self.time[edge.target] - self.time[edge.source] + self.ii * edge.distance
+                hops_between = self._hops_between(structure.group[edge.source], structure.group[edge.target])
+                model.add(delay >= problem.machine.latency + hops_between)
+        model.minimize(self.ii)
+
+    def extract(self, value: Value) -> Plan | None:
+        """Plan of a solution; None where two instructions of cycles want one slot."""
+        ii = value(self.ii)
+        tiles = self.extract_tiles(value)
+        times = {number: value(variable) for number, variable in self.time.items()}
+        wanted = {(tiles[number], time % ii) for number, time in times.items()}
+        if len(wanted) < len(times):
+            return None
+        return make_plan(self.structure, ii, tiles, list_schedule(self.structure, ii, tiles, times))
