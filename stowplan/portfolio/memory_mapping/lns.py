@@ -13,10 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from stowplan.models.memory_mapping.cpsat.improve import Improvement, improve
-from stowplan.models.memory_mapping.cpsat.model import size_estimate
-from stowplan.models.memory_mapping.cpsat.neighbourhood import Neighbourhood
-from stowplan.models.memory_mapping.cpsat.situation import Ground, Situation
+from stowplan.models.memory_mapping.cpsat import Ground, Improvement, Neighbourhood, Situation, improve, size_estimate
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify

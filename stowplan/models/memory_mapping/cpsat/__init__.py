@@ -2,9 +2,28 @@
 
 :func:`solve` finds and proves optimal plans of problems of up to some hundred uses, and gives plans and bounds beyond. Its
 parts: ``variables``, ``constraints`` (with the argument why the model is complete), ``objective``, ``offsets``, ``hint``.
+
+:func:`improve` solves the same model of a :class:`Neighbourhood` of a plan: some tensors within a window, all else as it is.
+Its parts: ``situation`` (the plan, indexed), ``neighbourhood`` (what is free, as a small problem), ``surroundings`` (the rest,
+as constants), ``local_run`` and ``merge``.
 """
 
+from stowplan.models.memory_mapping.cpsat.improve import Improvement, improve
 from stowplan.models.memory_mapping.cpsat.model import MAX_SIZE, MemoryMappingModel, build, size_estimate
+from stowplan.models.memory_mapping.cpsat.neighbourhood import Neighbourhood
+from stowplan.models.memory_mapping.cpsat.situation import Ground, Situation
 from stowplan.models.memory_mapping.cpsat.solve import ExactOutcome, solve
 
-__all__ = ["MAX_SIZE", "ExactOutcome", "MemoryMappingModel", "build", "size_estimate", "solve"]
+__all__ = [
+    "MAX_SIZE",
+    "ExactOutcome",
+    "Ground",
+    "Improvement",
+    "MemoryMappingModel",
+    "Neighbourhood",
+    "Situation",
+    "build",
+    "improve",
+    "size_estimate",
+    "solve",
+]

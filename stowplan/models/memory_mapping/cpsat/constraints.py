@@ -63,6 +63,7 @@ class Constraints:
         self._add_channels()
 
     def _add_tensor(self, tensor: TensorVariables) -> None:
+        self.v.look_at_clock()
         sequence, model = tensor.sequence, self.model
         occupied: defaultdict[int, list[Literal]] = defaultdict(list)
         for j, here in enumerate(tensor.access):

@@ -38,9 +38,17 @@ class MemoryMappingModel:
         solution's residencies may turn out to have no offsets.
     lower_bound_ps
         A proven lower bound on the objective.
+    sequences
+        Of the problem, where they are known.
+    surroundings
+        What stands around a neighbourhood.
+    should_stop
+        Asked for every tensor.
 
     Raises
     ------
+    BuildStopped
+        Where ``should_stop`` says so.
     NotImplementedError
         With several channels, if a copy takes no time: intervals of no length do not queue. For any problem of more than
         :data:`MAX_SIZE` literals.
@@ -54,6 +62,7 @@ class MemoryMappingModel:
         lower_bound_ps: int | None = None,
         sequences: Sequence[TensorAccesses] | None = None,
         surroundings: Surroundings | None = None,
+        should_stop: Callable[[], bool] | None = None,
     ):
         if problem.channels > 1 and any(not (t.copy_in_ps and t.copy_out_ps) for t in problem.tensors):
             raise NotImplementedError("copies that take no time, with several channels")
@@ -62,7 +71,7 @@ class MemoryMappingModel:
         if size > MAX_SIZE:
             raise NotImplementedError(f"about {size} literals, more than {MAX_SIZE}")
         self.problem = problem
-        self.variables = Variables(problem, sequences, surroundings)
+        self.variables = Variables(problem, sequences, surroundings, should_stop)
         Constraints(self.variables)
         self.objective = Objective(self.variables, lower_bound_ps)
         self.offsets = OffsetVariables(self.variables) if offsets else None

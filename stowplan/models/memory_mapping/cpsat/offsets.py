@@ -136,6 +136,7 @@ class OffsetVariables:
         self._model.add_no_overlap_2d(self._times, self._memory)
 
     def _add_tensor(self, tensor: TensorVariables) -> None:
+        self._variables.look_at_clock()
         sequence, model = tensor.sequence, self._model
         columns: list[cp_model.IntVar | None] = []
         self.access.append(columns)

@@ -12,6 +12,7 @@ import msgspec
 from ortools.sat.python import cp_model
 
 from stowplan.models.memory_mapping.cpsat.model import MemoryMappingModel
+from stowplan.models.memory_mapping.cpsat.variables import BuildStopped
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
@@ -163,7 +164,12 @@ class _Search:
 
     def run(self, *, offsets: bool) -> None:
         """Solve the model with or without offsets, within what is left of the time."""
-        model = MemoryMappingModel(self.problem, offsets=offsets, lower_bound_ps=self.bound)
+        try:
+            model = MemoryMappingModel(
+                self.problem, offsets=offsets, lower_bound_ps=self.bound, should_stop=lambda: self.is_done
+            )
+        except BuildStopped:
+            return
         if self.plan is not None:
             model.add_hint(self.plan)
         if self.is_done:

@@ -5,7 +5,7 @@ A literal that can only be false is None, so that nothing is built for choices t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
@@ -20,6 +20,10 @@ Literal = cp_model.IntVar
 #: Copies of a neighbourhood lie within so many times their duration of the use they serve or the write they save, or within so
 #: many boundaries: few plans want more, and every boundary is a literal.
 REACH, LEAST_REACH = 4, 6
+
+
+class BuildStopped(Exception):  # noqa: N818 - nothing is wrong
+    """Building a model was ended by whoever asked for it."""
 
 
 @dataclass
@@ -105,9 +109,11 @@ class Variables:
         problem: Problem,
         sequences: Sequence[TensorAccesses] | None = None,
         surroundings: Surroundings | None = None,
+        should_stop: Callable[[], bool] | None = None,
     ):
         self.problem = problem
         self.surroundings = surroundings
+        self._should_stop = should_stop
         self.model = cp_model.CpModel()
         self.sequences = access_sequences(problem) if sequences is None else sequences
         self.savings = Savings(problem)
@@ -131,6 +137,11 @@ class Variables:
                 for use in access.uses:
                     self.fast[use] = chosen.fast
 
+    def look_at_clock(self) -> None:
+        """Raise :class:`BuildStopped` where building is to stop; called for every tensor."""
+        if self._should_stop is not None and self._should_stop():
+            raise BuildStopped
+
     def literal(self, name: str) -> Literal:
         """A new Boolean variable."""
         return self.model.new_bool_var(name)
@@ -150,6 +161,7 @@ class Variables:
         self.open = moments("open") if self.problem.channels > 1 else self.reached
 
     def _make_tensor(self, sequence: TensorAccesses) -> TensorVariables:
+        self.look_at_clock()
         count = len(sequence)
         variables = TensorVariables(sequence, [AccessVariables() for _ in range(count + 1)])
         if not count or not self.savings.is_candidate(sequence):
