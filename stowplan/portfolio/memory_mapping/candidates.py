@@ -146,23 +146,25 @@ def milp(problem: Problem, context: Context) -> None:
 
 
 def complete(problem: Problem, context: Context) -> None:
-    """The complete CP-SAT model, hinted with the best plan known."""
+    """The complete CP-SAT model, hinted with the best plan known; where the problem is beyond it, a note."""
     from stowplan.models.memory_mapping.cpsat import solve as solve_complete
 
     plan, bound = context.incumbent()
-    outcome = solve_complete(
-        problem,
-        time_limit=context.remaining(),
-        workers=1,
-        seed=context.options.seed,
-        deterministic_limit=context.options.time_limit / 12 if context.options.deterministic else None,
-        hint=plan,
-        lower_bound_ps=bound,
-        on_plan=lambda found: context.plan(found, "cpsat"),
-        on_bound=lambda bound: context.bound(bound, "cpsat"),
-        should_stop=context.stop,
-    )
-    if outcome.plan is not None:
-        context.plan(outcome.plan, "cpsat")
-    if outcome.bound_ps is not None:
-        context.bound(outcome.bound_ps, "cpsat")
+    try:
+        outcome = solve_complete(
+            problem,
+            time_limit=context.remaining(),
+            workers=1,
+            seed=context.options.seed,
+            deterministic_limit=context.options.time_limit / 12 if context.options.deterministic else None,
+            hint=plan,
+            lower_bound_ps=bound,
+            on_plan=lambda found: context.plan(found, "cpsat"),
+            on_bound=lambda bound: context.bound(bound, "cpsat"),
+            should_stop=context.stop,
+        )
+    except NotImplementedError as error:
+        context.note(f"the complete model does not take this problem: {error}")
+        return
+    context.plan(outcome.plan, "cpsat")
+    context.bound(outcome.bound_ps, "cpsat")
