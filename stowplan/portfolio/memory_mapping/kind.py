@@ -20,6 +20,10 @@ _HERE = "stowplan.portfolio.memory_mapping"
 #: The complete model is tried up to this many uses; beyond it proves nothing in minutes.
 COMPLETE_MODEL_USES = 400
 
+#: What the relaxation gets of the time where others wait for its place: so many seconds a use, which its linear program takes, and
+#: at least and at most so much of all.
+RELAXATION_SECONDS, RELAXATION_SHARE = 1.2e-3, (0.4, 0.85)
+
 
 def _verify(problem: Problem, plan: Plan) -> Check:
     found = verify(problem, plan)
@@ -54,10 +58,15 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     found = [Candidate("search", "heuristic", f"{_HERE}.candidates:search", share=1.0)]
     if not is_warm():
         found.append(Candidate("greedy", "heuristic", f"{_HERE}.candidates:greedy", share=0.2, interpret=True))
-    found.append(Candidate("relaxation", "exact", f"{_HERE}.candidates:relaxation", share=0.4, proves_only=True))
-    found.append(Candidate("lns", "exact", f"{_HERE}.lns:lns", share=0.4))
-    if problem.use_count <= COMPLETE_MODEL_USES:
-        found.append(Candidate("cpsat", "exact", f"{_HERE}.candidates:complete", share=0.6))
+    # Search has a place of its own, the exact ones share another: together they ask for two.
+    least, most = RELAXATION_SHARE
+    proving = min(most, max(least, RELAXATION_SECONDS * problem.use_count / options.time_limit))
+    is_small = problem.use_count <= COMPLETE_MODEL_USES
+    improving = (1.0 - proving) / (2 if is_small else 1)
+    found.append(Candidate("relaxation", "exact", f"{_HERE}.candidates:relaxation", share=proving, proves_only=True))
+    found.append(Candidate("lns", "exact", f"{_HERE}.lns:lns", share=improving))
+    if is_small:
+        found.append(Candidate("cpsat", "exact", f"{_HERE}.candidates:complete", share=improving))
     found.append(Candidate("milp", "exact", f"{_HERE}.candidates:milp", share=0.4, proves_only=True, by_name_only=True))
     return found
 
