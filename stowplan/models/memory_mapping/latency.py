@@ -182,13 +182,22 @@ def _undominated(pieces: Sequence[Affine]) -> tuple[Affine, ...]:
 def _largest(
     sink: RowSink, pieces: Sequence[Affine], fast: Sequence[Sequence[int]], weight: int
 ) -> tuple[int, list[tuple[int, int]]]:
-    """A column no less than any of the pieces."""
-    column = sink.column(
-        max(piece.most() for piece in pieces), lower=max(0, *(piece.least() for piece in pieces)), integer=False
-    )
+    """A column no less than any of the pieces.
+
+    No single gain counts for more than lifts its piece to the floor of the step: for 0/1 values that is the same, and for
+    fractions it is tighter.
+    """
+    floor = max(0, *(piece.least() for piece in pieces))
+    column = sink.column(max(piece.most() for piece in pieces), lower=floor, integer=False)
     for piece in pieces:
-        terms = [(column, 1), *((c, -value) for c, value in _scaled(piece.gain, fast, 1))]
-        sink.add_row(terms, piece.constant, INFINITE)
+        together: dict[tuple[int, ...], int] = {}
+        for gain, parts in zip(piece.gain, fast, strict=True):
+            if gain and parts:
+                together[tuple(parts)] = together.get(tuple(parts), 0) + gain
+        highest = piece.constant + sum(max(0, gain) for gain in together.values())
+        terms = [(part, -max(gain, min(0, floor - highest))) for parts, gain in together.items() for part in parts]
+        if highest > floor:
+            sink.add_row([(column, 1), *terms], piece.constant, INFINITE)
     return 0, [(column, weight)]
 
 

@@ -130,9 +130,10 @@ class RelaxationModel:
         floors = [step.weight * step.floor_ps for step in problem.steps]
         self.floor_until: list[int] = [0, *np.cumsum(np.array(floors, dtype=object)).tolist()]
         """Least time from the start of the program to each boundary, in ps; shape ``[T + 1]``."""
-        self._units = -(-problem.capacity // problem.alignment)
-        self._occupancy = Rows()
-        self._events: list[tuple[int, int, int]] = []
+        self.units = -(-problem.capacity // problem.alignment)
+        """Capacity, in units of the alignment."""
+        self.events: list[tuple[int, int, int]] = []
+        """(step, column, units): from this step on the column, where 1, occupies so many more (or fewer) units."""
         self._preloads: list[int] = []
         self.levels: dict[int, int] = {}
         """Column of the occupied units from a step on, by that step."""
@@ -140,11 +141,15 @@ class RelaxationModel:
         """For each step: the columns that its latency alone brought."""
         self.savings = Savings(problem)
         for sequence in self.sequences:
-            _TensorColumns(self, sequence).build()
+            self._columns_of(sequence).build()
         if len(self._preloads) > problem.max_preloads:
             self.rows.add([(column, 1) for column in self._preloads], upper=problem.max_preloads)
         self._add_capacity()
         self._add_time()
+
+    def _columns_of(self, sequence: TensorAccesses) -> TensorColumns:
+        """What makes the columns and rows of one tensor."""
+        return TensorColumns(self, sequence)
 
     def column(self, upper: int, *, lower: int = 0, cost: int = 0, integer: bool = True) -> int:
         """Add a column; its number."""
@@ -164,8 +169,8 @@ class RelaxationModel:
             return
         units = -(-size // self.problem.alignment)
         for column in columns:
-            self._events.append((start, column, units))
-            self._events.append((end, column, -units))
+            self.events.append((start, column, units))
+            self.events.append((end, column, -units))
 
     def offer_preload(self, column: int) -> None:
         """Count the column among the preloads."""
@@ -173,7 +178,7 @@ class RelaxationModel:
 
     def _add_capacity(self) -> None:
         by_step: dict[int, dict[int, int]] = {}
-        for step, column, units in self._events:
+        for step, column, units in self.events:
             change = by_step.setdefault(step, {})
             change[column] = change.get(column, 0) + units
         level = None
@@ -181,7 +186,7 @@ class RelaxationModel:
             terms = [(column, units) for column, units in by_step[step].items() if units]
             if not terms or step >= self.problem.horizon:
                 continue
-            previous, level = level, self.column(self._units, integer=False)
+            previous, level = level, self.column(self.units, integer=False)
             self.levels[step] = level
             terms.append((level, -1))
             if previous is not None:
@@ -244,7 +249,7 @@ class RelaxationModel:
         return constant, [*terms, (self.stall[end], 1)]
 
 
-class _TensorColumns:
+class TensorColumns:
     """Columns and rows of one tensor."""
 
     def __init__(self, model: RelaxationModel, sequence: TensorAccesses):
@@ -259,6 +264,7 @@ class _TensorColumns:
         self.uniform = -1
 
     def build(self) -> None:
+        """Add them all to the model."""
         model, sequence = self.model, self.sequence
         model.access.append(self.columns)
         model.out.append(self.out)
@@ -297,9 +303,8 @@ class _TensorColumns:
             parts.append(here.preload)
         window = self._feasible(sequence.copy_in_window(j), self.copy_in_ps)
         if window:
-            here.copy_in = model.column(1)
+            here.copy_in = self._copied_in(j, window)
             parts.append(here.copy_in)
-            model.jobs.append(CopyJob(here.copy_in, None, *window, self.copy_in_ps))
         window = self._feasible(sequence.copy_in_window(j, in_flight=True), self.copy_in_ps)
         if window:
             here.in_flight = model.column(1)
@@ -333,12 +338,22 @@ class _TensorColumns:
         model.occupy(through, sequence.size, first, last)
         if here.in_flight is not None:
             model.occupy((here.in_flight,), sequence.size, sequence.accesses[j - 1].step, first)
-        copied = _terms(here.copy_in, here.in_flight)
-        if copied:
-            # The place is taken from the start of the copy on, and that is no later than its duration allows.
-            end = int(sequence.copy.prev[last])
-            start = self._latest_start(end, self.copy_in_ps) if self.forbidden else end
-            model.occupy(copied, sequence.size, max(first, start), last)
+        if here.copy_in is not None or here.in_flight is not None:
+            self._occupy_copied(j, first, last)
+
+    def _copied_in(self, j: int, window: tuple[int, int]) -> int:
+        """Column: copied in within gap ``j``."""
+        column = self.model.column(1)
+        self.model.jobs.append(CopyJob(column, None, *window, self.copy_in_ps))
+        return column
+
+    def _occupy_copied(self, j: int, first: int, last: int) -> None:
+        """What is copied in for access ``j`` takes up memory in the gap from the start of the copy on, if not before."""
+        here, sequence = self.columns[j], self.sequence
+        # The start is no later than the copy's duration allows.
+        end = int(sequence.copy.prev[last])
+        start = self._latest_start(end, self.copy_in_ps) if self.forbidden else end
+        self.model.occupy(_terms(here.copy_in, here.in_flight), sequence.size, max(first, start), last)
 
     def _slow_memory(self) -> None:
         """Slow reads, copies in and the end of the program find valid content in slow memory."""

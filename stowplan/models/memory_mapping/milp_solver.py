@@ -11,7 +11,8 @@ import numpy.typing as npt
 from scipy import sparse
 
 from stowplan.models.memory_mapping.latency import INFINITE
-from stowplan.models.memory_mapping.milp_dual import proven_bound
+from stowplan.models.memory_mapping.milp_cuts import RoundingCuts
+from stowplan.models.memory_mapping.milp_dual import RoundedBound, proven_bound
 from stowplan.models.memory_mapping.milp_model import RelaxationModel, Rows
 
 FloatArray = npt.NDArray[np.float64]
@@ -75,7 +76,7 @@ class ScaledHighs:
     def _scales(self, matrix: sparse.csr_matrix) -> FloatArray:
         """For each row the reciprocal of its largest scaled coefficient, as a power of two."""
         scaled = abs(matrix).astype(np.float64).multiply(self._scale).tocsr()
-        largest = scaled.max(axis=1).toarray().ravel() if matrix.shape[0] else np.zeros(0)
+        largest = scaled.max(axis=1).toarray().ravel() if all(matrix.shape) else np.zeros(matrix.shape[0])
         return np.exp2(-np.rint(np.log2(np.where(largest > 0, largest, 1.0))))
 
     def _scaled_rows(
@@ -116,7 +117,8 @@ class ScaledHighs:
         self._row_scale = np.concatenate([self._row_scale, scale])
 
     def require_integers(self) -> None:
-        """From now on solve the MILP."""
+        """From now on solve the MILP, without presolve: that of HiGHS 1.12 loses optimal solutions now and then."""
+        self.set_option("presolve", "off")
         columns = np.flatnonzero(np.array(self._model.is_integer)).astype(np.int32)
         kinds = np.full(len(columns), int(highspy.HighsVarType.kInteger), dtype=np.uint8)
         self._highs.changeColsIntegrality(len(columns), columns, kinds)
@@ -142,12 +144,51 @@ class ScaledHighs:
         values: FloatArray = np.array(solution.col_value, dtype=np.float64) * self._scale
         return values
 
-    def lp_bound(self) -> int | None:
-        """Bound proven by the duals of the last LP; None where there are none."""
+    def set_box(self, columns: IntArray, lower: FloatArray, upper: FloatArray) -> None:
+        """Change the bounds of some columns, in their own units."""
+        scale = self._scale[columns]
+        self._highs.changeColsBounds(len(columns), columns.astype(np.int32), lower / scale, upper / scale)
+
+    def basis(self) -> highspy.HighsBasis:
+        """Basis of the last LP."""
+        return self._highs.getBasis()
+
+    def set_basis(self, basis: highspy.HighsBasis) -> None:
+        """Start the next LP from a basis; rows added since it was taken are basic."""
+        missing = len(self._row_lower) - len(basis.row_status)
+        if missing:
+            basis.row_status = [*basis.row_status, *[highspy.HighsBasisStatus.kBasic] * missing]
+        self._highs.setBasis(basis)
+
+    def duals(self) -> FloatArray | None:
+        """Row duals of the last LP, in the model's own units; None where there are none."""
         solution = self._highs.getSolution()
         if not solution.dual_valid:
             return None
-        duals = np.array(solution.row_dual) * self._row_scale / self._objective_scale
+        duals: FloatArray = np.array(solution.row_dual) * self._row_scale / self._objective_scale
+        return duals
+
+    def ray(self) -> FloatArray | None:
+        """Row multipliers that prove the last LP infeasible; None where there are none."""
+        status, has_ray, values = self._highs.getDualRay()
+        if status != highspy.HighsStatus.kOk or not has_ray:
+            return None
+        ray: FloatArray = np.array(values) * self._row_scale
+        return ray
+
+    def cuts(self, finder: RoundingCuts, values: FloatArray, limit: int) -> Rows:
+        """Cuts of the present rows that values violate."""
+        return finder.find(self._matrix, self._row_lower, self._row_upper, values, limit)
+
+    def rounded_bound(self) -> RoundedBound:
+        """What bounds boxes of the model, its rows as they are now."""
+        return RoundedBound(self._matrix, self._row_lower, self._row_upper, self._cost)
+
+    def lp_bound(self) -> int | None:
+        """Bound proven by the duals of the last LP; None where there are none."""
+        duals = self.duals()
+        if duals is None:
+            return None
         bound = proven_bound(self._matrix, self._row_lower, self._row_upper, self._lower, self._upper, self._cost, duals)
         return bound + self._model.offset_ps
 

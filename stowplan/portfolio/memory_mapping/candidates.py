@@ -25,6 +25,9 @@ DETERMINISTIC_ROUNDS = 300_000
 DETERMINISTIC_PIECE = 20
 LOOK_EVERY = 0.01
 
+#: Part of the time that the linear relaxation of the whole program may take; the rest is for its stretches.
+WHOLE_SHARE = 0.3
+
 #: Largest loss that a round may make at the beginning, of what lies between the first plan and the floor.
 LOSS = 2e-3
 
@@ -112,37 +115,32 @@ def _adopt(context: Context, data: arrays.Data, objective: int) -> State | None:
 
 
 def relaxation(problem: Problem, context: Context) -> None:
-    """The bound of the linear relaxation, then of its MILP."""
+    """The bound of the linear relaxation of the whole, then those of stretches of the program, with detail and integers."""
     from stowplan.models.memory_mapping.milp import relaxation_bound
+    from stowplan.models.memory_mapping.milp_search import Effort
+    from stowplan.models.memory_mapping.milp_stretches import StretchBounds
 
-    relaxation_bound(
+    deterministic = context.options.deterministic
+    whole = relaxation_bound(
         problem,
-        time_limit=context.remaining(),
+        time_limit=WHOLE_SHARE * context.remaining(),
         seed=context.options.seed,
-        integer=True,
-        iteration_limit=int(2000 * context.options.time_limit) if context.options.deterministic else None,
+        iteration_limit=int(2000 * context.options.time_limit) if deterministic else None,
         on_bound=lambda bound: context.bound(bound, "relaxation"),
         should_stop=context.stop,
     )
-
-
-def milp(problem: Problem, context: Context) -> None:
-    """The bound of the MILP by the fastest of the solvers that come with OR-Tools, started from the best plan known."""
-    from stowplan.models.memory_mapping.milp_any import bound_with
-
-    plan, _ = context.incumbent()
-    deterministic = context.options.deterministic
-    found = bound_with(
+    stretches = StretchBounds(
         problem,
-        "gscip",
-        time_limit=context.remaining(),
-        seed=context.options.seed,
-        plan=plan,
-        node_limit=int(100 * context.options.time_limit) if deterministic else None,
-        on_bound=lambda bound: context.bound(bound, "milp"),
-        should_stop=context.stop,
+        Effort(
+            end=time.monotonic() + context.remaining(),
+            seed=context.options.seed,
+            iteration_limit=int(2000 * context.options.time_limit) if deterministic else None,
+            node_limit=int(5 * context.options.time_limit) if deterministic else None,
+            should_stop=context.stop,
+        ),
+        on_bound=lambda bound: context.bound(bound, "relaxation") if bound > whole.bound_ps else None,
     )
-    context.bound(found.bound_ps, "milp")
+    stretches.run()
 
 
 def complete(problem: Problem, context: Context) -> None:

@@ -1,0 +1,83 @@
+"""A stretch of a program as a problem of its own, whose optimum is no more than what the stretch takes in any plan.
+
+A program is cut at boundaries outside loops. The moment at which a boundary divides time is after the wait for the copies that
+were queued before it. What stands in fast memory at the first boundary may be there for nothing (it is *preloaded*, in any
+number), and slow memory holds all that came from before. At the last boundary, content that is still needed must be in slow
+memory or stay where it is: a step without latency reads it all. Copies across a boundary take no time on the channel. So the
+part of any plan that lies in the stretch is a plan of the problem, in at most the same time, and bounds of disjoint stretches
+add up.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Use
+
+
+class Cutter:
+    """Cuts stretches out of one problem."""
+
+    def __init__(self, problem: Problem):
+        self._problem = problem
+        self._first = [problem.horizon] * len(problem.tensors)
+        self._last = [-1] * len(problem.tensors)
+        self._reads: list[list[int]] = [[] for _ in problem.tensors]
+        self._writes: list[list[int]] = [[] for _ in problem.tensors]
+        for index, step in enumerate(problem.steps):
+            for use in step.uses:
+                self._first[use.tensor] = min(self._first[use.tensor], index)
+                self._last[use.tensor] = index
+                (self._writes if use.is_output else self._reads)[use.tensor].append(index)
+
+    def cut(self, start: int, end: int) -> Problem:
+        """The problem of the steps ``[start, end)``; both boundaries lie outside all loops."""
+        problem = self._problem
+        number: dict[int, int] = {}
+        for step in problem.steps[start:end]:
+            for use in step.uses:
+                number.setdefault(use.tensor, len(number))
+        needed = [tensor for tensor in number if end < problem.horizon and self._is_needed(tensor, end)]
+        tensors = []
+        for tensor in number:
+            info = problem.tensors[tensor]
+            is_whole = self._first[tensor] >= start and self._last[tensor] < end
+            tensors.append(
+                msgspec.structs.replace(
+                    info,
+                    is_input=info.is_input or not is_whole,
+                    is_output=info.is_output and end == problem.horizon,
+                    # Without members an alias group may be fast here and slow elsewhere.
+                    members=info.members if is_whole and tensor not in needed else (),
+                )
+            )
+        steps = [
+            msgspec.structs.replace(
+                step, uses=tuple(msgspec.structs.replace(use, tensor=number[use.tensor]) for use in step.uses)
+            )
+            for step in problem.steps[start:end]
+        ]
+        if needed:
+            nothing = (0,) * len(needed)
+            uses = tuple(Use(number[tensor], False, 0) for tensor in needed)
+            steps.append(Step("(rest)", "rest", 1, uses, (Piece(0, nothing, nothing),)))
+        return msgspec.structs.replace(
+            problem,
+            name=f"{problem.name}[{start}:{end}]",
+            steps=tuple(steps),
+            tensors=tuple(tensors),
+            loops=tuple(
+                Loop(loop.start - start, loop.end - start, loop.trip_count)
+                for loop in problem.loops
+                if start <= loop.start and loop.end <= end
+            ),
+            max_preloads=problem.max_preloads if start == 0 else len(tensors),
+        )
+
+    def _is_needed(self, tensor: int, boundary: int) -> bool:
+        """Whether the content at the boundary is read later, or is the program's output."""
+        read = next((step for step in self._reads[tensor] if step >= boundary), None)
+        write = next((step for step in self._writes[tensor] if step >= boundary), None)
+        if read is None and write is None:
+            return self._problem.tensors[tensor].is_output
+        return read is not None and (write is None or read <= write)
