@@ -8,7 +8,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 Status = Literal["optimal", "feasible", "infeasible", "no_plan"]
-StopReason = Literal["optimal", "gap_reached", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"]
+StopReason = Literal["optimal", "fits", "gap_reached", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"]
+"""``fits``: the problem asked for any plan within a capacity, and this is one."""
 
 
 class SavesItself(Protocol):

@@ -56,7 +56,8 @@ def verify_command(
     if as_json:
         say_json({"ok": check.ok, "objective": check.objective, "violations": check.violations})
     elif check.ok and check.objective is not None:
-        say(f"valid: {format_quantity(check.objective, kind.unit)} ({check.objective} {kind.unit})")
+        exact = f" ({check.objective} {kind.unit})" if kind.unit == "ps" else ""
+        say(f"valid: {format_quantity(check.objective, kind.unit)}{exact}")
     elif check.violations:
         say("\n".join(check.violations))
     if not check.ok:
@@ -166,12 +167,14 @@ def _open_both(
     network: NetworkOptions,
 ) -> tuple[Any, Any]:
     """Problem and plan; a compiled program or network is read for the plan's own target where none is named."""
+    from stowplan.models.packing.csv_files import is_packing_csv
     from stowplan.portfolio.networks import is_network
     from stowplan.portfolio.read import check_regular, read, read_plan
 
     check_regular(problem)
-    given = read_plan(plan)
-    if target is None and (not files.is_json(problem) or is_network(problem, files.read_bytes(problem))):
+    # A table of buffers with offsets is a plan only for a problem that is known.
+    given = None if is_packing_csv(plan) else read_plan(plan)
+    if given is not None and target is None and (not files.is_json(problem) or is_network(problem, files.read_bytes(problem))):
         target = given.target or None
     opened = read(problem, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles, network=network)
-    return opened, given
+    return opened, read_plan(plan, opened) if given is None else given

@@ -38,8 +38,8 @@ class Context(Protocol):
     def bound(self, bound: int, source: str) -> None:
         """Report a proven lower bound."""
 
-    def proven_infeasible(self, source: str) -> None:
-        """Report a proof that there is no plan."""
+    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
+        """Report a proof that there is no plan. ``why`` joins the result's details; its ``explanation`` is for people."""
 
     def incumbent(self) -> tuple[Any, int | None]:
         """The best verified plan and bound of all candidates so far; in deterministic runs always those at the start."""

@@ -14,6 +14,7 @@ from stowplan.errors import InputError, UsageError
 from stowplan.hardware.program import Program
 from stowplan.models.memory_mapping.problem import Stalls
 from stowplan.models.packing import csv_files
+from stowplan.models.packing import problem as packing_problem
 from stowplan.models.tier_placement.problem import Problem as TierProblem
 from stowplan.portfolio import registry
 from stowplan.portfolio.networks import AS_THE_FILE_SAYS, NetworkOptions, is_network, open_network, with_capacity
@@ -66,8 +67,13 @@ def read(
     ).problem
 
 
-def read_plan(path: str | Path) -> Any:
-    """Plan of whatever kind from a plan file; raises :class:`~stowplan.errors.InputError` naming file and field."""
+def read_plan(path: str | Path, problem: Any = None) -> Any:
+    """Plan of whatever kind from a plan file; raises :class:`~stowplan.errors.InputError` naming file and field.
+
+    A table of buffers with offsets (CSV) is a plan for a packing ``problem``, and only together with it.
+    """
+    if csv_files.is_packing_csv(path) and isinstance(problem, packing_problem.Problem):
+        return csv_files.read_plan(path, problem)
     data = files.read_bytes(path)
     found = files.peek_format(data)
     for kind in registry.kinds():

@@ -16,6 +16,7 @@ from stowplan.errors import InputError, UsageError
 _MODULES = {
     "memory_mapping": "stowplan.portfolio.memory_mapping.kind",
     "packing": "stowplan.portfolio.packing.kind",
+    "tier_placement": "stowplan.portfolio.tier_placement.kind",
 }
 
 
@@ -84,6 +85,8 @@ class Kind:
     """Of objectives and bounds."""
     baseline_sources: tuple[str, ...] = field(default=())
     """Sources whose objectives the result lists as baselines."""
+    asks_for_any: Callable[[Any], bool] = lambda problem: False
+    """Whether any valid plan will do, however good others may be."""
 
 
 @cache

@@ -285,7 +285,7 @@ class Race:
             if self.standing.bound != before:
                 self._tell_others(worker, Incumbent(bound=self.standing.bound))
         elif report.what == "infeasible":
-            if not self.standing.offer_infeasibility(report.source):
+            if not self.standing.offer_infeasibility(report.source, report.why):
                 worker.outcome = "rejected"
         elif report.what == "note":
             worker.note(report.text)

@@ -179,7 +179,9 @@ def _result(race: Race, stop_reason: StopReason, baseline: str, baselines: tuple
         seconds=round(known.deadline.elapsed, 3),
         unit=known.kind.unit,
         # What every heuristic and model reached, not only the best.
-        details=known.kind.facts(known.problem, known.plan) | {"sources": dict(known.sources)},
+        details=(known.why if known.infeasible else {})
+        | known.kind.facts(known.problem, known.plan)
+        | {"sources": dict(known.sources)},
         warnings=tuple(known.warnings),
     )
 

@@ -51,6 +51,8 @@ class Standing:
     bound: int | None = None
     """Best of ``bounds``."""
     infeasible: bool = False
+    why: dict[str, Any] = field(default_factory=dict)
+    """Details of a proof that there is no plan."""
     sources: dict[str, int] = field(default_factory=dict)
     """Best verified objective of each source."""
     bounds: dict[str, int] = field(default_factory=dict)
@@ -82,10 +84,11 @@ class Standing:
             self.bound = bound
             self._record(source)
 
-    def offer_infeasibility(self, source: str) -> bool:
+    def offer_infeasibility(self, source: str, why: dict[str, Any] | None = None) -> bool:
         """Take in that there is no plan, unless there is one; returns whether it was taken in."""
         if self.best is None:
             self.infeasible = True
+            self.why = self.why or why or {}
         else:
             self.warnings.append(f"{source} called the problem infeasible, but a plan of {self.best.source} is valid")
         return self.infeasible
@@ -140,10 +143,14 @@ class Standing:
         """Why nothing more can be gained, if so."""
         if self.infeasible:
             return "infeasible"
-        if self.best is None or self.bound is None:
+        if self.best is None:
             return None
-        if self.best.objective <= self.bound:
+        if self.bound is not None and self.best.objective <= self.bound:
             return "optimal"
+        if self.kind.asks_for_any(self.problem):
+            return "fits"
+        if self.bound is None:
+            return None
         if self.best.objective - self.bound <= self.options.gap * self.best.objective:
             return "gap_reached"
         return None

@@ -64,6 +64,8 @@ class Report(msgspec.Struct):
     plan: bytes | None = None
     bound: int | None = None
     text: str = ""
+    why: dict[str, Any] | None = None
+    """With ``infeasible``: details for the result."""
 
 
 def write_message(stream: BinaryIO, message: object) -> None:
@@ -110,9 +112,9 @@ class WorkerContext:
         """Report a bound."""
         self._send(Report("bound", source, bound=bound))
 
-    def proven_infeasible(self, source: str) -> None:
+    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
         """Report a proof that there is no plan."""
-        self._send(Report("infeasible", source))
+        self._send(Report("infeasible", source, why=why))
 
     def note(self, text: str) -> None:
         """Report a remark."""

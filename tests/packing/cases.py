@@ -84,6 +84,7 @@ class Recorder:
         self.bounds: list[int] = []
         self.notes: list[str] = []
         self.infeasible = False
+        self.why: dict[str, Any] = {}
         self._end = time.monotonic() + 20.0
 
     def plan(self, plan: Plan, source: str) -> None:
@@ -95,8 +96,9 @@ class Recorder:
     def bound(self, bound: int, source: str) -> None:
         self.bounds.append(bound)
 
-    def proven_infeasible(self, source: str) -> None:
+    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
         self.infeasible = True
+        self.why = why or {}
 
     def note(self, text: str) -> None:
         self.notes.append(text)

@@ -40,7 +40,7 @@ def test_least_height_from_file_to_files(five: Path, tmp_path: Path) -> None:
 def test_a_capacity_that_is_too_small_is_explained(five: Path) -> None:
     result = stowplan.solve(stowplan.read(five, capacity=11), time_limit=20)
     assert (result.status, result.objective, result.plan) == ("infeasible", None, None)
-    assert result.details["overload"]["load"] == 12
+    assert result.details["conflict"]["load"] == 12
     assert "more than the capacity of 11" in result.summary()
 
 

@@ -28,7 +28,12 @@ class Overload:
 def load_bound(problem: Problem) -> int:
     """Least height in bytes that any plan can have: the largest load at a moment, or the end of a fixed buffer."""
     fixed = (buffer.offset + buffer.size for buffer in problem.buffers if buffer.offset is not None)
-    return max(max(fixed, default=0), max((load for _, _, load in _profile(problem)), default=0))
+    return max(max(fixed, default=0), peak_load(problem))
+
+
+def peak_load(problem: Problem) -> int:
+    """Bytes that live at once, at most."""
+    return max((load for _, _, load in _profile(problem)), default=0)
 
 
 def _profile(problem: Problem) -> list[tuple[int, int, int]]:

@@ -1,8 +1,9 @@
 """Packing problems as CSV files, in the manner of the minimalloc project; plans with an ``offset`` column added.
 
-Columns, in any order: ``id``, ``lower``, ``upper`` (half-open) or ``end`` (inclusive), ``size``, and where wanted
-``alignment``, ``gaps`` (parts of the life without data, ``7-8 9-10``, half-open; with ``end`` the last moment is inclusive),
-``offset`` (a fixed offset) and ``hint`` (an offset to try).
+Columns, in any order: ``id`` (or ``buffer``, ``buffer_id``), ``lower`` (or ``begin``, ``start``), ``upper`` (half-open) or
+``end`` (inclusive), ``size``, and where wanted ``alignment``, ``gaps`` (parts of the life without data, ``7-8 9-10``,
+half-open; with ``end`` the last moment is inclusive), ``offset`` (a fixed offset) and ``hint`` (an offset to try; negative for
+none).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from stowplan.models.packing.problem import Buffer, Problem, check_buffer
 
 _NEEDED = ("id", "lower", "size")
 _KNOWN = {*_NEEDED, "upper", "end", "alignment", "gaps", "offset", "hint"}
+_OTHER_NAMES = {"buffer": "id", "buffer_id": "id", "begin": "lower", "start": "lower"}
 
 
 def is_packing_csv(path: str | Path) -> bool:
@@ -44,8 +46,13 @@ def read_problem(path: str | Path, capacity: int | None = None) -> Problem:
     return parse(files.read_text(path), capacity, source=path)
 
 
-def parse(text: str, capacity: int | None = None, source: str | Path | None = None) -> Problem:
-    """Problem from the text of a CSV file; see :func:`read_problem`."""
+def parse(
+    text: str, capacity: int | None = None, source: str | Path | None = None, placed: dict[str, int] | None = None
+) -> Problem:
+    """Problem from the text of a CSV file; see :func:`read_problem`.
+
+    Offsets fix buffers; where ``placed`` is given, they go there instead, by id, and are not checked.
+    """
     reader = csv.reader(io.StringIO(text.removeprefix("\ufeff")), skipinitialspace=True)
     columns: list[str] | None = None
     buffers: list[Buffer] = []
@@ -61,6 +68,9 @@ def parse(text: str, capacity: int | None = None, source: str | Path | None = No
             if len(row) != len(columns):
                 raise InputError(f"found {len(row)} values, expected {len(columns)}: {','.join(columns)}", place=place)
             values = dict(zip(columns, (cell.strip() for cell in row), strict=True))
+            if placed is not None and values.get("offset"):
+                placed[values["id"]] = _integer(values, "offset", place)
+                values["offset"] = ""
             buffer = _buffer(values, place)
             if buffer.id in lines:
                 raise InputError(f"found the id {buffer.id!r} of line {lines[buffer.id]} again", place=place)
@@ -76,12 +86,14 @@ def parse(text: str, capacity: int | None = None, source: str | Path | None = No
         raise (error.within(source) if source is not None else error) from None
 
 
-def _columns(names: list[str], place: str) -> list[str]:
-    for name in names:
+def _columns(given: list[str], place: str) -> list[str]:
+    names = [_OTHER_NAMES.get(name, name) for name in given]
+    for name, written in zip(names, given, strict=True):
         if name not in _KNOWN:
             raise InputError(f"found column {name!r}, expected some of {', '.join(sorted(_KNOWN))}", place=place)
         if names.count(name) > 1:
-            raise InputError(f"found column {name!r} twice, expected it once", place=place)
+            other = "" if name == written else f" (as {written!r})"
+            raise InputError(f"found column {name!r} twice{other}, expected it once", place=place)
     missing = [name for name in _NEEDED if name not in names]
     if missing:
         raise InputError(f"found no column {missing[0]!r}, expected id,lower,upper,size", place=place)
@@ -99,7 +111,7 @@ def _buffer(values: dict[str, str], place: str) -> Buffer:
     def optional(column: str) -> int | None:
         return _integer(values, column, place) if values.get(column) else None
 
-    alignment = optional("alignment")
+    alignment, hint = optional("alignment"), optional("hint")
     buffer = Buffer(
         id=values["id"],
         lower=_integer(values, "lower", place),
@@ -108,7 +120,7 @@ def _buffer(values: dict[str, str], place: str) -> Buffer:
         alignment=1 if alignment is None else alignment,
         gaps=tuple(_gap(text, inclusive, place) for text in values.get("gaps", "").split()),
         offset=optional("offset"),
-        hint=optional("hint"),
+        hint=hint if hint is not None and hint >= 0 else None,
     )
     check_buffer(buffer, place)
     return buffer
@@ -154,23 +166,31 @@ def plan_rows(plan: Plan) -> str:
 
 
 def read_plan(path: str | Path, problem: Problem) -> Plan:
-    """Plan from a CSV file with an ``offset`` for every buffer of ``problem``, in any order.
+    """Plan from a CSV file with an ``offset`` for every buffer of ``problem``, in any order, as other tools write it.
+
+    Where lives or sizes are not those of ``problem``, the plan carries the digest of what the file describes, so that its
+    verification says that it is for another problem.
 
     Raises
     ------
     InputError
         What is wrong with the file, a buffer that is missing or unknown, or one without an offset.
     """
-    given = {buffer.id: buffer.offset for buffer in read_problem(path).buffers}
+    placed: dict[str, int] = {}
+    described = parse(files.read_text(path), source=path, placed=placed)
+    given = {buffer.id: buffer for buffer in described.buffers}
     known = {buffer.id for buffer in problem.buffers}
     for name in given:
         if name not in known:
             raise InputError(f"found buffer {name!r}, which the problem does not have", source=path)
     offsets: list[int] = []
+    same = True
     for buffer in problem.buffers:
-        offset = given.get(buffer.id)
-        if offset is None:
+        if buffer.id not in placed:
             raise InputError(f"found no offset for buffer {buffer.id!r}", source=path)
-        offsets.append(offset)
+        offsets.append(placed[buffer.id])
+        found = given[buffer.id]
+        same &= (found.lower, found.upper, found.size) == (buffer.lower, buffer.upper, buffer.size)
     height = max((offset + buffer.size for offset, buffer in zip(offsets, problem.buffers, strict=True)), default=0)
-    return Plan(problem=problem.digest, objective=height, offsets=tuple(offsets), buffers=problem.buffers, name=problem.name)
+    digest = problem.digest if same else described.digest
+    return Plan(problem=digest, objective=height, offsets=tuple(offsets), buffers=problem.buffers, name=problem.name)

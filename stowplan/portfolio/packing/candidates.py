@@ -6,6 +6,7 @@ With a capacity, a candidate is done as soon as it, or another, has a plan that 
 from __future__ import annotations
 
 import itertools
+import time
 
 import numpy as np
 
@@ -13,11 +14,14 @@ from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.portfolio.context import Context
-from stowplan.portfolio.packing import arrays, canonical, greedy, orders
+from stowplan.portfolio.packing import arrays, canonical, explain, greedy, orders
 from stowplan.portfolio.packing.arrays import Data, Ints
 
 #: Work of deterministic runs for each second of the limit: buffer pairs of the greedy, and nodes times buffers of the search.
-PAIRS, NODES = 60_000_000, 20_000_000
+PAIRS, NODES = 60_000_000, 80_000_000
+
+#: Seconds that explaining an infeasibility may take at least, and nodes for each of its proofs in deterministic runs.
+EXPLAIN_SECONDS, EXPLAIN_NODES = 3.0, 100_000
 
 #: Higher than any plan.
 _NEVER = 1 << 62
@@ -131,31 +135,41 @@ class Climb:
 
 def exact(problem: Problem, context: Context) -> None:
     """Search over canonical plans."""
+    _exact(problem, context, "canonical", context.options.seed)
+
+
+def second(problem: Problem, context: Context) -> None:
+    """The same with other orders: how long it takes is a matter of luck, and the luckier of two is soon done."""
+    _exact(problem, context, "canonical2", context.options.seed + 1, simple_orders=False)
+
+
+def _exact(problem: Problem, context: Context, source: str, seed: int, simple_orders: bool = True) -> None:
+    began = time.monotonic()
     if _overloaded(problem, context):
         return
     data = arrays.build(problem)
     known = _known(context)
     offsets = None if known is None else np.array([known.offsets[number] for number in data.numbers], np.int64) // data.unit
     capacity = None if problem.capacity is None else problem.capacity // data.unit
-    found = canonical.start(data, capacity, context.options.seed, offsets)
+    found = canonical.start(data, capacity, seed, offsets, simple_orders=simple_orders)
     limit = int(NODES * context.options.time_limit / (len(data.size) + 50)) if context.options.deterministic else None
 
     def improved() -> None:
         if found.infeasible:
             return
-        context.bound(found.bound * data.unit, "canonical")
+        context.bound(found.bound * data.unit, source)
         if found.height is not None:
             every = np.zeros(len(data.size), np.int64)
             index = {int(number): at for at, number in enumerate(data.numbers)}
             for part in found.parts:
                 every[[index[int(number)] for number in part.data.numbers]] = part.offsets
-            context.plan(arrays.export_plan(problem, data, every), "canonical")
+            context.plan(arrays.export_plan(problem, data, every), source)
 
     if found.finished:
         improved()
     found.run(improved, lambda: context.stop() or _closed(problem, context), limit)
     if found.infeasible:
-        context.proven_infeasible("canonical")
+        _explain(problem, context, source, began)
 
 
 def cpsat(problem: Problem, context: Context) -> None:
@@ -164,6 +178,7 @@ def cpsat(problem: Problem, context: Context) -> None:
         return
     from stowplan.models.packing import cpsat as model
 
+    began = time.monotonic()
     outcome = model.solve(
         problem,
         time_limit=context.remaining(),
@@ -175,7 +190,18 @@ def cpsat(problem: Problem, context: Context) -> None:
         should_stop=lambda: context.stop() or _closed(problem, context),
     )
     if outcome.status == "infeasible":
-        context.proven_infeasible("cpsat")
+        _explain(problem, context, "cpsat", began)
+
+
+def _explain(problem: Problem, context: Context, source: str, began: float) -> None:
+    """Report that nothing fits, and why; finding out why takes no longer than the proof, and some seconds."""
+    if context.options.deterministic:
+        conflict = explain.find_conflict(problem, context.options.seed, EXPLAIN_NODES, context.stop)
+    else:
+        now = time.monotonic()
+        until = now + min(context.remaining() / 2, max(EXPLAIN_SECONDS, now - began))
+        conflict = explain.find_conflict(problem, context.options.seed, NODES, lambda: time.monotonic() >= until)
+    context.proven_infeasible(source, conflict.details(problem))
 
 
 def _known(context: Context) -> Plan | None:

@@ -33,13 +33,14 @@ class Part:
     bound: int
     """Proven: no plan is lower."""
     seed: int
+    simple_orders: bool = True
     best: int | None = None
     runs: int = 0
     _keys: Iterator[orders.Floats] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._keys = orders.random_keys(self.data, self.seed)
-        self._start, self._others = arrays.neighbours(self.data)
+        self._keys = orders.random_keys(self.data, self.seed, self.simple_orders)
+        self._shape = depth_first.Shape(self.data)
 
     def aim(self, capacity: int | None, floor: int) -> int:
         """Height to try next: the capacity, or somewhere between what is proven and what is known."""
@@ -53,27 +54,10 @@ class Part:
     def run(self, height: int) -> int:
         """One run for a plan within ``height``; returns its nodes. Improves ``best`` or ``bound`` where it ends in time."""
         self.runs += 1
-        data = self.data
-        rank = np.empty(len(data.size), np.int64)
-        rank[orders.by_key(data, next(self._keys))] = np.arange(len(rank))
-        offsets = np.zeros(len(rank), np.int64)
-        outcome, nodes = depth_first.canonical_search(
-            height,
-            rank,
-            data.size,
-            data.align,
-            data.fixed,
-            data.piece,
-            data.first,
-            data.last,
-            data.sections,
-            self._start,
-            self._others,
-            SHORTEST_RUN * luby(self.runs),
-            offsets,
-        )
+        order = orders.by_key(self.data, next(self._keys))
+        outcome, nodes, offsets = self._shape.search(height, order, SHORTEST_RUN * luby(self.runs))
         if outcome == depth_first.FOUND:
-            top = int((offsets + data.size).max())
+            top = int((offsets + self.data.size).max())
             if self.best is None or top < self.best:
                 self.best, self.offsets = top, offsets
         elif outcome == depth_first.EXHAUSTED:
@@ -128,13 +112,16 @@ class Search:
                 improved()
 
 
-def start(data: Data, capacity: int | None, seed: int, offsets: Ints | None = None) -> Search:
-    """A search that knows the load bound, and the plan ``offsets`` [n] where one is given."""
+def start(data: Data, capacity: int | None, seed: int, offsets: Ints | None = None, *, simple_orders: bool = True) -> Search:
+    """A search that knows the load bound, and the plan ``offsets`` [n] where one is given.
+
+    It begins with orders by single features of the buffers, unless ``simple_orders`` are left out.
+    """
     found = []
     index = {int(number): at for at, number in enumerate(data.numbers)}
     for each in arrays.parts(data):
         bound = max(int(each.load().max()), int((each.fixed + each.size)[each.fixed >= 0].max(initial=0)))
-        part = Part(each, np.empty(0, np.int64), bound, seed)
+        part = Part(each, np.empty(0, np.int64), bound, seed, simple_orders)
         if offsets is not None:
             part.offsets = offsets[[index[int(number)] for number in each.numbers]]
             part.best = int((part.offsets + each.size).max())

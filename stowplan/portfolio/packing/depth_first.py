@@ -5,10 +5,12 @@ Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from stowplan.portfolio.compiled import njit
-from stowplan.portfolio.packing.arrays import Ints
+from stowplan.portfolio.compiled import filled, njit, records
+from stowplan.portfolio.packing.arrays import Data, Ints, neighbours
 
 _FAR = 1 << 62
 
@@ -18,27 +20,150 @@ FOUND, EXHAUSTED, LIMIT = 1, 0, -1
 _ENTER, _SUCCEED, _NEXT_CANDIDATE, _NEXT_PART = 0, 1, 2, 3
 
 
+class Buffer:
+    """What the search knows of a buffer: a row of a table of :func:`stowplan.portfolio.compiled.records`."""
+
+    units: int
+    """Size."""
+    alignment: int
+    fixed: int
+    """Offset, -1 where free."""
+    begin: int
+    end: int
+    first_piece: int
+    end_piece: int
+    first_other: int
+    end_other: int
+    rank: int
+    """Of two buffers at equal offsets the one of lower rank is placed first."""
+    place: int
+    """Lowest offset above the placed neighbours."""
+    done: int
+    """1 where placed, at ``offset``."""
+    offset: int
+
+
+class Section:
+    """What the search knows of a section."""
+
+    first_member: int
+    end_member: int
+    room: int
+    """How high the lowest of the open buffers may start."""
+    open: int
+    """Open buffers."""
+    spanning: int
+    """Open buffers that cross over from the section before."""
+    watched: int
+    """Member that could start low enough when last looked at."""
+
+
+class Frame:
+    """A part of time under search, below a placement."""
+
+    since: int
+    until: int
+    """Its sections."""
+    level: int
+    previous: int
+    """Offset and rank of the placement above."""
+    open_base: int
+    open_end: int
+    """Its open buffers, by rank."""
+    candidate_base: int
+    beyond: int
+    upcoming: int
+    """Its candidates, and which of them is the next."""
+    raises: int
+    placed: int
+    """What to undo down to: places that were raised, and buffers that were placed."""
+    scan: int
+    """Section at which to look for the next part below the placement in hand."""
+    lonely: int
+    """1 where that placement is in nobody's way."""
+
+
+class Shape:
+    """A part of a problem, ready to be searched again and again."""
+
+    def __init__(self, data: Data):
+        self.data = data
+        start, others = neighbours(data)
+        owner = np.repeat(np.arange(len(data.size)), np.diff(data.piece))
+        lengths = data.last - data.first
+        # For every piece, all its sections.
+        sections = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths) + np.repeat(data.first, lengths)
+        by_section = np.argsort(sections, kind="stable")
+        member = np.searchsorted(sections[by_section], np.arange(data.sections + 1))
+        crossing = np.zeros(data.sections + 2, np.int64)
+        np.add.at(crossing, data.begin + 1, 1)
+        np.add.at(crossing, data.end, -1)
+        self._others, self._members = others, np.repeat(owner, lengths)[by_section]
+        self._buffers = {
+            "units": data.size,
+            "alignment": data.align,
+            "fixed": data.fixed,
+            "begin": data.begin,
+            "end": data.end,
+            "first_piece": data.piece[:-1],
+            "end_piece": data.piece[1:],
+            "first_other": start[:-1],
+            "end_other": start[1:],
+            "place": np.maximum(data.fixed, 0),
+        }
+        self._load = data.load()
+        self._sections = {
+            "first_member": member[:-1],
+            "end_member": member[1:],
+            "open": np.diff(member),
+            "spanning": np.cumsum(crossing)[: data.sections],
+            "watched": self._members[member[:-1]],
+        }
+
+    def search(self, capacity: int, order: Ints, limit: int) -> tuple[int, int, Ints]:
+        """:func:`canonical_search` with buffers of equal offset placed in ``order`` [n]: (outcome, nodes, offsets [n])."""
+        n = len(order)
+        rank = np.empty(n, np.int64)
+        rank[order] = np.arange(n)
+        buffers = filled(Buffer, n, {**_lists(self._buffers), "rank": rank.tolist()})
+        sections = filled(Section, self.data.sections, _lists({**self._sections, "room": capacity - self._load}))
+        outcome, nodes = canonical_search(
+            capacity,
+            order,
+            buffers,
+            sections,
+            records(Frame, n + 2),
+            self.data.first,
+            self.data.last,
+            self._others,
+            self._members,
+            limit,
+        )
+        return outcome, nodes, np.array([each.offset for each in buffers], np.int64)
+
+
+def _lists(columns: dict[str, Ints]) -> dict[str, list[int]]:
+    return {name: column.tolist() for name, column in columns.items()}
+
+
 @njit
 def canonical_search(
     capacity: int,
-    rank: Ints,
-    size: Ints,
-    align: Ints,
-    fixed: Ints,
-    piece: Ints,
+    order: Ints,
+    buffers: Sequence[Buffer],
+    sections: Sequence[Section],
+    frames: Sequence[Frame],
     first: Ints,
     last: Ints,
-    sections: int,
-    start: Ints,
     others: Ints,
+    members: Ints,
     limit: int,
-    offsets: Ints,
 ) -> tuple[int, int]:
     """Depth-first search for a plan within ``capacity``; returns (FOUND, EXHAUSTED or LIMIT, nodes).
 
     A plan is canonical when no single buffer can be moved to a lower place; wherever there is a plan there is a canonical
-    one. Such plans are built by placing buffers in the order of their offsets, equal ones in the order of ``rank``, each at the
-    lowest offset above its placed neighbours (Moffitt, "MiniMalloc", ASPLOS 2023). What that order allows to cut:
+    one. Such plans are built by placing buffers in the order of their offsets, equal ones in the order of their ranks, each at
+    the lowest offset above its placed neighbours (Moffitt, "MiniMalloc", ASPLOS 2023). What that order allows to cut:
 
     - a buffer that was passed over can only go on top of a neighbour that is still to come;
     - where some open buffer would fit below a candidate, the candidate is not canonical;
@@ -49,197 +174,174 @@ def canonical_search(
     The third is most of the work. Each section therefore watches one open buffer that can still go low enough, and its members
     are looked through only when that one no longer can.
 
-    ``start`` and ``others`` are those of :func:`stowplan.portfolio.packing.arrays.neighbours`. ``offsets`` [n] is written; valid
-    where FOUND. ``limit`` is in nodes.
+    The tables are those of :meth:`Shape.search` and are changed; where FOUND, buffers have their offsets. ``limit`` is in
+    nodes.
     """
-    n = len(size)
-    by_rank = np.argsort(rank)
-    place = np.zeros(n, np.int64)
-    done = np.zeros(n, np.bool_)
-    begin, end = np.empty(n, np.int64), np.empty(n, np.int64)
-    # By section: how high the lowest of its open buffers may start, how many are open, how many cross over from the section before.
-    room, open_count, spanning = np.full(sections, capacity), np.zeros(sections, np.int64), np.zeros(sections + 1, np.int64)
-    for i in range(n):
-        begin[i], end[i] = first[piece[i]], last[piece[i + 1] - 1]
-        place[i] = max(0, fixed[i])
-        for p in range(piece[i], piece[i + 1]):
-            for s in range(first[p], last[p]):
-                room[s] -= size[i]
-                open_count[s] += 1
-        for s in range(begin[i] + 1, end[i]):
-            spanning[s] += 1
-    # The members of section s are members[member[s] : member[s + 1]], by rank.
-    member = np.zeros(sections + 1, np.int64)
-    for s in range(sections):
-        member[s + 1] = member[s] + open_count[s]
-    members, filled = np.empty(member[sections], np.int64), member.copy()
-    for i in by_rank:
-        for p in range(piece[i], piece[i + 1]):
-            for s in range(first[p], last[p]):
-                members[filled[s]] = i
-                filled[s] += 1
-    watched, failed_last = members[member[:-1]], 0
+    n = len(order)
+    failed_last = 0
     # What to undo: places that were raised, and buffers that were placed.
     raised, before, raises = np.empty(len(others) + 1, np.int64), np.empty(len(others) + 1, np.int64), 0
     stack, placed = np.empty(n, np.int64), 0
-    # A frame for each part of time under search: its sections, the last placement above it, its open buffers by rank, and its
-    # candidates.
-    since, until = np.empty(n + 2, np.int64), np.empty(n + 2, np.int64)
-    level, last_rank = np.empty(n + 2, np.int64), np.empty(n + 2, np.int64)
-    opens, open_base, open_end = np.empty((n + 1) * n + 1, np.int64), np.empty(n + 2, np.int64), np.empty(n + 2, np.int64)
-    candidates, base = np.empty((n + 1) * n + 1, np.int64), np.empty(n + 2, np.int64)
-    beyond, upcoming = np.empty(n + 2, np.int64), np.empty(n + 2, np.int64)
-    raises_at, placed_at, scan = np.empty(n + 2, np.int64), np.empty(n + 2, np.int64), np.empty(n + 2, np.int64)
-    lonely = np.zeros(n + 2, np.bool_)
+    # The lists of all frames, one after the other.
+    opens, candidates = np.empty((n + 1) * n + 1, np.int64), np.empty((n + 1) * n + 1, np.int64)
+    for m in range(n):
+        opens[m] = order[m]
     depth, nodes = 0, 0
-    since[0], until[0], level[0], last_rank[0], base[0] = 0, sections, 0, -1, 0
-    open_base[0], open_end[0] = 0, n
-    opens[:n] = by_rank
+    frame = frames[0]
+    frame.until, frame.previous, frame.open_end = len(sections), -1, n
     step = _ENTER
     while True:
         if step == _ENTER:
             nodes += 1
             if nodes > limit:
                 return LIMIT, nodes
-            lower, upper, floor, previous = since[depth], until[depth], level[depth], last_rank[depth]
+            frame = frames[depth]
+            floor, previous = frame.level, frame.previous
             fits_below, raised_floor, dead = _FAR, _FAR, False
-            count = base[depth]
-            for m in range(open_base[depth], open_end[depth]):
-                i = opens[m]
-                at = place[i]
-                top = at + size[i]
-                if top < fits_below and fixed[i] < 0:
+            count = frame.candidate_base
+            for m in range(frame.open_base, frame.open_end):
+                buffer = buffers[opens[m]]
+                at = buffer.place
+                top = at + buffer.units
+                if top < fits_below and buffer.fixed < 0:
                     fits_below = top
-                if at > floor or (at == floor and rank[i] >= previous):
-                    raised_floor = min(raised_floor, top)
+                if at > floor or (at == floor and buffer.rank >= previous):
                     if at < fits_below:
-                        candidates[count] = i
+                        candidates[count] = opens[m]
                         count += 1
                 else:
                     # Passed over.
-                    raised_floor = min(raised_floor, floor + size[i])
-                    dead |= fixed[i] >= 0
-            raises_at[depth], placed_at[depth], lonely[depth] = raises, placed, False
-            beyond[depth] = upcoming[depth] = base[depth]
-            if open_base[depth] == open_end[depth]:
+                    top = floor + buffer.units
+                    if buffer.fixed >= 0:
+                        dead = True
+                if top < raised_floor:
+                    raised_floor = top
+            frame.raises, frame.placed, frame.lonely = raises, placed, 0
+            frame.beyond = frame.upcoming = frame.candidate_base
+            if frame.open_base == frame.open_end:
                 step = _SUCCEED
                 continue
             # The section that failed last is the likeliest to fail again.
-            at_first = failed_last if lower <= failed_last < upper else lower
-            for turn in range(lower - 1, upper if not dead else lower - 1):
-                s = turn if turn >= lower else at_first
-                if open_count[s] == 0:
+            at_first = failed_last if frame.since <= failed_last < frame.until else frame.since
+            for turn in range(frame.since - 1, frame.since - 1 if dead else frame.until):
+                s = turn if turn >= frame.since else at_first
+                section = sections[s]
+                if section.open == 0:
                     continue
-                i = watched[s]
-                if not done[i]:
-                    at = place[i]
-                    if at < floor or (at == floor and rank[i] < previous):
+                buffer = buffers[section.watched]
+                if buffer.done == 0:
+                    at = buffer.place
+                    if at < floor or (at == floor and buffer.rank < previous):
                         at = raised_floor
-                    if at <= room[s]:
+                    if at <= section.room:
                         continue
                 dead = True
-                for m in range(member[s], member[s + 1]):
-                    i = members[m]
-                    at = place[i]
-                    if done[i] or at > room[s]:
+                for m in range(section.first_member, section.end_member):
+                    buffer = buffers[members[m]]
+                    at = buffer.place
+                    if buffer.done == 1 or at > section.room:
                         continue
-                    if at < floor or (at == floor and rank[i] < previous):
+                    if at < floor or (at == floor and buffer.rank < previous):
                         at = raised_floor
-                        if at <= room[s]:
+                        if at <= section.room:
                             # More exactly: on top of the lowest of its own neighbours.
                             at = _FAR
-                            for k in range(start[i], start[i + 1]):
-                                j = others[k]
-                                if not done[j]:
-                                    at = min(at, max(floor, place[j]) + size[j])
-                    if at <= room[s]:
-                        watched[s], dead = i, False
+                            for k in range(buffer.first_other, buffer.end_other):
+                                other = buffers[others[k]]
+                                if other.done == 0:
+                                    at = min(at, max(floor, other.place) + other.units)
+                    if at <= section.room:
+                        section.watched, dead = members[m], False
                         break
                 if dead:
                     failed_last = s
                     break
             if not dead:
                 # Candidates by place, then rank: an insertion sort, since they are few.
-                for m in range(base[depth], count):
+                for m in range(frame.candidate_base, count):
                     i = candidates[m]
-                    at = place[i]
+                    at = buffers[i].place
                     if at < fits_below:
-                        k = beyond[depth]
-                        while k > base[depth] and place[candidates[k - 1]] > at:
+                        k = frame.beyond
+                        while k > frame.candidate_base and buffers[candidates[k - 1]].place > at:
                             candidates[k] = candidates[k - 1]
                             k -= 1
                         candidates[k] = i
-                        beyond[depth] += 1
+                        frame.beyond += 1
             step = _NEXT_CANDIDATE
         elif step == _NEXT_CANDIDATE:
-            while raises > raises_at[depth]:
+            frame = frames[depth]
+            while raises > frame.raises:
                 raises -= 1
-                place[raised[raises]] = before[raises]
-            while placed > placed_at[depth]:
+                buffers[raised[raises]].place = before[raises]
+            while placed > frame.placed:
                 placed -= 1
-                i = stack[placed]
-                done[i] = False
-                for p in range(piece[i], piece[i + 1]):
+                buffer = buffers[stack[placed]]
+                buffer.done = 0
+                for p in range(buffer.first_piece, buffer.end_piece):
                     for s in range(first[p], last[p]):
-                        room[s] -= size[i]
-                        open_count[s] += 1
-                for s in range(begin[i] + 1, end[i]):
-                    spanning[s] += 1
-            if upcoming[depth] >= beyond[depth] or lonely[depth]:
+                        sections[s].room -= buffer.units
+                        sections[s].open += 1
+                for s in range(buffer.begin + 1, buffer.end):
+                    sections[s].spanning += 1
+            if frame.upcoming >= frame.beyond or frame.lonely == 1:
                 if depth == 0:
                     return EXHAUSTED, nodes
                 depth -= 1
                 continue
-            i = candidates[upcoming[depth]]
-            upcoming[depth] += 1
-            top = place[i] + size[i]
-            offsets[i], done[i], stack[placed] = place[i], True, i
+            i = candidates[frame.upcoming]
+            frame.upcoming += 1
+            buffer = buffers[i]
+            top = buffer.place + buffer.units
+            buffer.offset, buffer.done, stack[placed] = buffer.place, 1, i
             placed += 1
-            for p in range(piece[i], piece[i + 1]):
+            for p in range(buffer.first_piece, buffer.end_piece):
                 for s in range(first[p], last[p]):
-                    room[s] += size[i]
-                    open_count[s] -= 1
-            for s in range(begin[i] + 1, end[i]):
-                spanning[s] -= 1
+                    sections[s].room += buffer.units
+                    sections[s].open -= 1
+            for s in range(buffer.begin + 1, buffer.end):
+                sections[s].spanning -= 1
             fails = top > capacity
-            lonely[depth] = True
-            for k in range(start[i], start[i + 1]):
-                j = others[k]
-                if done[j]:
+            frame.lonely = 1
+            for k in range(buffer.first_other, buffer.end_other):
+                other = buffers[others[k]]
+                if other.done == 1:
                     continue
-                lonely[depth] = False
-                if place[j] >= top:
+                frame.lonely = 0
+                if other.place >= top:
                     continue
-                raised[raises], before[raises] = j, place[j]
+                raised[raises], before[raises] = others[k], other.place
                 raises += 1
-                place[j] = top + -top % align[j]
-                if fixed[j] >= 0 or place[j] + size[j] > capacity:
+                other.place = top + -top % other.alignment
+                if other.fixed >= 0 or other.place + other.units > capacity:
                     fails = True
                     break
             if not fails:
-                scan[depth], step = since[depth], _NEXT_PART
+                frame.scan, step = frame.since, _NEXT_PART
         elif step == _NEXT_PART:
-            s, upper = scan[depth], until[depth]
-            while s < upper and open_count[s] == 0:
+            frame = frames[depth]
+            s = frame.scan
+            while s < frame.until and sections[s].open == 0:
                 s += 1
-            if s >= upper:
+            if s >= frame.until:
                 step = _SUCCEED
                 continue
             stop = s + 1
-            while stop < upper and spanning[stop] > 0:
+            while stop < frame.until and sections[stop].spanning > 0:
                 stop += 1
-            scan[depth] = stop
-            i = candidates[upcoming[depth] - 1]
-            m = open_end[depth]
-            for k in range(open_base[depth], open_end[depth]):
-                j = opens[k]
-                if not done[j] and begin[j] >= s and end[j] <= stop:
-                    opens[m] = j
+            frame.scan = stop
+            placement = buffers[candidates[frame.upcoming - 1]]
+            m = frame.open_end
+            for k in range(frame.open_base, frame.open_end):
+                buffer = buffers[opens[k]]
+                if buffer.done == 0 and buffer.begin >= s and buffer.end <= stop:
+                    opens[m] = opens[k]
                     m += 1
+            below = frames[depth + 1]
+            below.open_base, below.open_end = frame.open_end, m
+            below.since, below.until, below.candidate_base = s, stop, frame.beyond
+            below.level, below.previous = placement.offset, placement.rank
             depth += 1
-            open_base[depth], open_end[depth] = open_end[depth - 1], m
-            since[depth], until[depth], base[depth] = s, stop, beyond[depth - 1]
-            level[depth], last_rank[depth] = offsets[i], rank[i]
             step = _ENTER
         else:
             if depth == 0:

@@ -31,7 +31,20 @@ def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
 
 
 def _initial(problem: Problem) -> dict[str, Plan]:
-    """Every buffer at bytes of its own, where that fits."""
+    """Every buffer at bytes of its own, where that fits; and the hints, where they are a plan."""
+    return _stack(problem) | _hinted(problem)
+
+
+def _hinted(problem: Problem) -> dict[str, Plan]:
+    offsets = tuple(buffer.hint for buffer in problem.buffers if buffer.hint is not None)
+    if not offsets or len(offsets) < len(problem.buffers):
+        return {}
+    height = max(offset + buffer.size for offset, buffer in zip(offsets, problem.buffers, strict=True))
+    plan = Plan(problem=problem.digest, objective=height, offsets=offsets)
+    return {"hint": plan} if verify(problem, plan).ok else {}
+
+
+def _stack(problem: Problem) -> dict[str, Plan]:
     if any(buffer.offset is not None for buffer in problem.buffers):
         return {}
     offsets: list[int] = []
@@ -46,9 +59,14 @@ def _initial(problem: Problem) -> dict[str, Plan]:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    found = [Candidate("search", "heuristic", f"{_HERE}:search", share=0.6)]
-    if len(problem.buffers) <= EXACT_BUFFERS:
+    small = len(problem.buffers) <= EXACT_BUFFERS
+    fit = small and problem.capacity is not None
+    # Where plans are hard to find at all, the orders find one soon or never.
+    found = [Candidate("search", "heuristic", f"{_HERE}:search", share=0.05 if fit else 0.6)]
+    if small:
         found.append(Candidate("canonical", "exact", f"{_HERE}:exact", share=0.6))
+        if fit:
+            found.append(Candidate("canonical2", "exact", f"{_HERE}:second", share=0.5))
         found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.4))
     return found
 
@@ -63,10 +81,12 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     overload = find_overload(problem) if plan is None else None
     if overload is not None:
         facts["explanation"] = overload.reason
-        facts["overload"] = {
+        facts["conflict"] = {
+            "proof": "load",
             "span": [overload.start, overload.end],
             "load": overload.load,
             "buffers": [problem.buffers[number].id for number in overload.buffers],
+            "irreducible": True,
         }
     return facts
 
@@ -93,4 +113,5 @@ KIND = Kind(
     identity=_identity,
     unit="bytes",
     baseline_sources=("greedy",),
+    asks_for_any=lambda problem: problem.capacity is not None,
 )

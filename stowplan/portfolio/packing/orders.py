@@ -50,12 +50,12 @@ def greedy_keys(data: Data) -> Iterator[Floats]:
     yield rows[0] + 100.0 * (pressed >= 1.0)
 
 
-def random_keys(data: Data, seed: int) -> Iterator[Floats]:
-    """Keys without end. The first ones are the best known single rules: most pressed, then longest or largest in area."""
+def random_keys(data: Data, seed: int, simple: bool = True) -> Iterator[Floats]:
+    """Keys without end. The first ones, where wanted, are ``simple`` rules: most pressed, then longest or largest in area."""
     rows, pressed = features(data), pressure(data)
-    for row in (1, 4, 2, 3, 5):
+    for row in (1, 4, 2, 3, 5) if simple else ():
         yield 1000.0 * pressed + rows[row]
-    for row in (4, 2, 1, 5):
+    for row in (4, 2, 1, 5) if simple else ():
         yield rows[row]
     chance = np.random.default_rng(seed)
     while True:
