@@ -116,6 +116,11 @@ def show_command(
     check_outputs((png,), inputs=(plan, problem, compare, *(cycles or ())))
     network = network_options(precision, granularity, address_spaces)
     found, given = _open_both(problem, plan, target, capacity, cost_model, stalls, cycles, network)
+    from stowplan.models.tier_placement.problem import Problem as TierProblem
+
+    if isinstance(found, TierProblem):
+        _show_map(found, given, plan, compare, png, everything)
+        return
     from stowplan.hardware.simulator import simulate
     from stowplan.models.memory_mapping.problem import Problem
     from stowplan.portfolio.read import read_plan
@@ -139,6 +144,34 @@ def show_command(
     from stowplan.report.text import summarize_plan
 
     say(summarize_plan(found, given, simulate(found, given), top=None if everything else 40))
+
+
+def _show_map(problem: Any, given: Any, plan: Path, compare: Path | None, png: Path | None, everything: bool) -> None:
+    """A tier placement beside another, or beside the compiler's own."""
+    from stowplan.hardware.nnp_i.compiler import compiler_plan
+    from stowplan.portfolio.read import read_plan
+    from stowplan.report.tiers import check_fits, summarize_map
+
+    def checked(path: Path, value: Any) -> Any:
+        try:
+            return check_fits(problem, value)
+        except InputError as error:
+            raise error.within(path) from None
+
+    checked(plan, given)
+    before: tuple[str, Any] | None
+    if compare is not None:
+        before = (compare.stem, checked(compare, read_plan(compare)))
+    else:
+        compiled = compiler_plan(problem)
+        before = None if compiled is None else ("compiler", compiled)
+    if png is None:
+        say(summarize_map(problem, given, before, top=None if everything else 40))
+        return
+    from stowplan.report.tier_chart import save_map_picture
+
+    save_map_picture(problem, [(plan.stem, given), *([before] if before else [])], png)
+    note(str(png))
 
 
 def targets_command() -> None:

@@ -134,7 +134,14 @@ def _write_pictures(problem: Any, result: Result, plans: dict[str, Any], report:
         from stowplan.report.html import write_report
 
         write_report(problem, result, report, compare=other)
-    if png is not None and result.plan is not None:
+    if png is not None and result.kind == "tier_placement" and result.plan is not None:
+        from stowplan.hardware.nnp_i.compiler import compiler_plan
+        from stowplan.report.tier_chart import save_map_picture
+
+        compiled = compiler_plan(problem)
+        maps = [(result.provenance.candidate, result.plan), *([("compiler", compiled)] if compiled is not None else [])]
+        save_map_picture(problem, maps, png)
+    elif png is not None and result.plan is not None:
         from stowplan.report.layout import save_picture
 
         drawn = [(result.provenance.candidate, result.plan)]

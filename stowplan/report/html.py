@@ -12,12 +12,17 @@ from importlib import resources
 from pathlib import Path
 
 from stowplan import files
+from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.tier_placement.plan import Plan as TierPlan
+from stowplan.models.tier_placement.problem import Problem as TierProblem
 from stowplan.report.analysis import analyse_steps, analyse_tensors
 from stowplan.report.colours import PALETTE, assign_colours
 from stowplan.report.plots import Details, convergence_plot, plan_plot
 from stowplan.report.scene import Scene, TimeAxis, build_scene
+from stowplan.report.tier_html import bands
+from stowplan.report.tier_html import tables as tier_tables
 from stowplan.report.units import format_bytes, format_value
 from stowplan.result import CandidateReport, Result, format_ps
 
@@ -71,6 +76,8 @@ def render_report(problem: object, result: Result, *, compare: tuple[str, Plan] 
         sections += [_convergence(result), _candidates(result)]
         if isinstance(result.plan, Plan):
             sections += [_tensors(problem, result.plan, colours), _steps(problem, result.plan)]
+    elif isinstance(problem, TierProblem) and isinstance(result.plan, TierPlan):
+        sections += _memory_map(problem, result, result.plan)
     else:
         sections += [_convergence(result), _candidates(result)]
     sections.append(_provenance(result))
@@ -89,6 +96,17 @@ def render_report(problem: object, result: Result, *, compare: tuple[str, Plan] 
 
 def _asset(name: str) -> str:
     return resources.files("stowplan.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _memory_map(problem: TierProblem, result: Result, plan: TierPlan) -> list[str]:
+    """The sections on a tier placement, beside the compiler's own map."""
+    compiled = compiler_plan(problem)
+    before = None if compiled is None else ("compiler", compiled)
+    drawn = [(result.provenance.candidate, plan), *([before] if before else [])]
+    found = [bands(problem, drawn)]
+    for heading, (caption, head, rows) in tier_tables(problem, plan, before):
+        found.append(f"<section><h2>{escape(heading)}</h2>\n{_table(caption, head, rows)}</section>")
+    return [*found, _convergence(result), _candidates(result)]
 
 
 def _summary(problem: object, result: Result) -> str:

@@ -32,6 +32,9 @@ class Data(NamedTuple):
     touched: Ints
     cost: Ints
     """[len(touched), T] Picoseconds to read or write it there, by tier."""
+    use: Ints
+    """[n + 1] Layer s moves the tensors ``used[use[s] : use[s + 1]]``."""
+    used: Ints
     live: Ints
     """[n + 1] The outputs ``alive[live[s] : live[s + 1]]`` stand in memory at step s."""
     alive: Ints
@@ -70,6 +73,10 @@ def build(problem: Problem) -> Data:
         for step in range(number, end + 1):
             alive[step].append(len(weighted) + number)
     live = np.cumsum([0, *map(len, alive)])
+    used: list[list[int]] = [[] for _ in layers]
+    for tensor in range(len(touch) - 1):
+        for number in touched[touch[tensor] : touch[tensor + 1]]:
+            used[number].append(tensor)
     return Data(
         size=_ints([layers[number].weight_bytes for number in weighted] + [layer.output_bytes for layer in layers]),
         layer=_ints([*weighted, *range(len(layers))]),
@@ -78,6 +85,8 @@ def build(problem: Problem) -> Data:
         touch=_ints(touch),
         touched=_ints(touched),
         cost=_ints(cost).reshape(-1, len(tiers)),
+        use=_ints(np.cumsum([0, *map(len, used)])),
+        used=_ints([tensor for layer in used for tensor in layer]),
         live=_ints(live),
         alive=_ints([tensor for step in alive for tensor in step]),
         compute=_ints([layer.compute_ps for layer in layers]),

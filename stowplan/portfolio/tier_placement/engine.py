@@ -14,8 +14,8 @@ import numpy as np
 from stowplan.portfolio.compiled import njit
 from stowplan.portfolio.tier_placement.arrays import Data, Ints
 
-#: Tensors that one move may throw out of a tier, at most.
-_EJECTIONS = 6
+#: Tensors that one move may put elsewhere, and others that it may throw out for them, at most.
+TOGETHER, EJECTIONS = 4, 8
 
 
 class State(NamedTuple):
@@ -38,7 +38,9 @@ class State(NamedTuple):
     place: Ints
     """[m] Where each is listed."""
     undo: Ints
-    """[2, _EJECTIONS + 1] Tensors that the move in hand has shifted, and where they were."""
+    """[2, TOGETHER + EJECTIONS] Tensors that the move in hand has shifted, and where they were."""
+    stamp: Ints
+    """[m + 1] Number of the last move that shifted each; at the end that of the move in hand."""
     chance: Ints
     """[1] State of the random numbers."""
 
@@ -56,7 +58,8 @@ def start(data: Data, tier: Ints, seed: int) -> State:
         listed=np.zeros((tiers, tensors), np.int64),
         many=np.zeros(tiers, np.int64),
         place=np.zeros(tensors, np.int64),
-        undo=np.zeros((2, _EJECTIONS + 1), np.int64),
+        undo=np.zeros((2, TOGETHER + EJECTIONS), np.int64),
+        stamp=np.zeros(tensors + 1, np.int64),
         # Any number but 0; mixed, so that near seeds give far sequences.
         chance=np.array([(seed * 0x9E3779B97F4A7C15 + 0x1F123BB5) % (1 << 61) + 1], np.int64),
     )
@@ -142,6 +145,15 @@ def _overfull(data: Data, state: State, t: int) -> bool:
 
 
 @njit
+def holds(data: Data, state: State) -> bool:
+    """Whether no tier ever holds more than it can."""
+    valid = True
+    for t in range(len(data.capacity)):
+        valid &= not _overfull(data, state, t)
+    return valid
+
+
+@njit
 def _fullest(state: State, t: int) -> int:
     """Step with the most bytes of outputs in tier t."""
     top = state.top[t]
@@ -169,10 +181,10 @@ def _shift(data: Data, state: State, i: int, t: int) -> int:
 
 
 @njit
-def _victim(data: Data, state: State, t: int, spared: int) -> int:
+def _victim(data: Data, state: State, t: int) -> int:
     """A tensor to throw out of overfull tier t: of a few drawn at random, the one that costs least a byte; -1 for none.
 
-    Only weights, and outputs that stand there in the fullest step, are of any help.
+    Only weights, and outputs that stand there in the fullest step, are of any help; not what this move has shifted.
     """
     step = _fullest(state, t)
     found, least = -1, math.inf
@@ -182,7 +194,7 @@ def _victim(data: Data, state: State, t: int, spared: int) -> int:
             i = state.listed[t, _random(state, state.many[t])]
         else:
             i = data.alive[data.live[step] + _random(state, outputs)]
-        if i == spared or state.tier[i] != t or data.size[i] == 0:
+        if state.tier[i] != t or data.size[i] == 0 or state.stamp[i] == state.stamp[-1]:
             continue
         loss = 0
         for k in range(data.touch[i], data.touch[i + 1]):
@@ -197,14 +209,49 @@ def _victim(data: Data, state: State, t: int, spared: int) -> int:
 
 
 @njit
-def anneal(data: Data, state: State, moves: int, temperature: float, now: int, best: int, best_tier: Ints) -> tuple[int, int]:
+def _record(state: State, changed: int, i: int) -> int:
+    """Note that tensor i is about to leave its tier; returns the number of notes."""
+    state.undo[0, changed] = i
+    state.undo[1, changed] = state.tier[i]
+    state.stamp[i] = state.stamp[-1]
+    return changed + 1
+
+
+@njit
+def _make_room(data: Data, state: State, changed: int, most: int) -> tuple[int, int, bool]:
+    """Throw tensors out of overfull tiers into slower ones, ``most`` notes in all at most.
+
+    Returns the notes, the change of the latency, and whether everything fits now.
+    """
+    change = 0
+    for back in range(len(data.capacity)):
+        t = len(data.capacity) - 1 - back
+        while _overfull(data, state, t):
+            i = _victim(data, state, t) if t > 0 and changed < most else -1
+            if i < 0:
+                return changed, change, False
+            changed = _record(state, changed, i)
+            # Into the fastest of the slower tiers with room; the slowest is looked at last of all.
+            down = t - 1
+            change += _shift(data, state, i, down)
+            while down > 0 and _overfull(data, state, down):
+                down -= 1
+                change += _shift(data, state, i, down)
+    return changed, change, True
+
+
+@njit
+def anneal(
+    data: Data, state: State, moves: int, ejections: int, temperature: float, now: int, best: int, best_tier: Ints
+) -> tuple[int, int]:
     """Metropolis walk over valid maps from a valid one; returns the latencies it ends at and the best it saw.
 
-    A move puts one tensor elsewhere and, where that overfills the tier, throws others out into slower ones. ``now`` is the
-    latency of the state. ``best_tier`` [m] is written when a map beats ``best``.
+    A move puts one tensor elsewhere; every other one takes some of the tensors that a layer moves with it along, since a
+    layer is only as fast as all of them together. Where that overfills a tier, up to ``ejections`` (at most
+    :data:`EJECTIONS`) others are thrown out into slower ones. Without ejections only one tensor moves. ``now`` is the latency
+    of the state. ``best_tier`` [m] is written when a map beats ``best``.
     """
     tensors, tiers = len(data.size), len(data.capacity)
-    who, whence = state.undo[0], state.undo[1]
     if tiers < 2 or tensors == 0:
         return now, best
     for _ in range(moves):
@@ -214,24 +261,19 @@ def anneal(data: Data, state: State, moves: int, temperature: float, now: int, b
             t += 1
         if data.size[i] > data.capacity[t]:
             continue
-        changed, holds = 1, True
-        who[0], whence[0] = i, state.tier[i]
+        state.stamp[-1] += 1
+        changed = _record(state, 0, i)
         change = _shift(data, state, i, t)
-        while holds and _overfull(data, state, t):
-            j = _victim(data, state, t, i)
-            if j < 0 or changed > _EJECTIONS or t == 0:
-                holds = False
-                break
-            who[changed], whence[changed] = j, t
-            changed += 1
-            # Into the fastest of the slower tiers with room.
-            down = t - 1
-            change += _shift(data, state, j, down)
-            while down > 0 and _overfull(data, state, down):
-                down -= 1
-                change += _shift(data, state, j, down)
-            holds = not _overfull(data, state, down)
-        if holds and (change <= 0 or (_random(state, 1 << 30) + 1) / (1 << 30) < math.exp(-change / temperature)):
+        if ejections and _random(state, 2):
+            step = data.touched[data.touch[i] + _random(state, data.touch[i + 1] - data.touch[i])]
+            for k in range(data.use[step], data.use[step + 1]):
+                j = data.used[k]
+                if changed < TOGETHER and state.stamp[j] != state.stamp[-1] and state.tier[j] != t and _random(state, 2):
+                    changed = _record(state, changed, j)
+                    change += _shift(data, state, j, t)
+        changed, more, fits = _make_room(data, state, changed, changed + ejections)
+        change += more
+        if fits and (change <= 0 or (_random(state, 1 << 30) + 1) / (1 << 30) < math.exp(-change / temperature)):
             now += change
             if now < best:
                 best = now
@@ -239,7 +281,7 @@ def anneal(data: Data, state: State, moves: int, temperature: float, now: int, b
                     best_tier[k] = state.tier[k]
         else:
             for k in range(changed - 1, -1, -1):
-                _shift(data, state, who[k], whence[k])
+                _shift(data, state, state.undo[0, k], state.undo[1, k])
     return now, best
 
 
@@ -261,12 +303,8 @@ def greedy_pass(data: Data, state: State, weights: Ints, outputs: Ints, begin: i
                     now += _shift(data, state, i, a)
                 now += _shift(data, state, j, b)
                 evaluations += 1
-                if now < least:
-                    valid = True
-                    for t in range(tiers):
-                        valid &= not _overfull(data, state, t)
-                    if valid:
-                        keep_i, keep_j, least = a, b, now
+                if now < least and holds(data, state):
+                    keep_i, keep_j, least = a, b, now
         if i >= 0:
             _shift(data, state, i, keep_i)
         _shift(data, state, j, keep_j)
@@ -285,6 +323,21 @@ def random_map(data: Data, state: State, order: Ints) -> None:
 
 
 @njit
+def place_anywhere(data: Data, state: State, order: Ints) -> None:
+    """Put every tensor, in this order, into the first tier that holds it, the slowest first; else leave it where it is.
+
+    What is still to come stands in tier 0, which may be overfull until the end.
+    """
+    for i in order:
+        if _overfull(data, state, 0):
+            for t in range(1, len(data.capacity)):
+                _shift(data, state, i, t)
+                if not _overfull(data, state, t):
+                    break
+                _shift(data, state, i, 0)
+
+
+@njit
 def mean_loss(data: Data, state: State) -> float:
     """Mean over tensors of how much the latency grows when one goes a tier down: the scale of a temperature."""
     total, number = 0.0, 0
@@ -297,3 +350,16 @@ def mean_loss(data: Data, state: State) -> float:
                 total += change
                 number += 1
     return total / number if number else 1.0
+
+
+@njit
+def repair(data: Data, state: State) -> bool:
+    """Throw tensors out of overfull tiers until everything fits; returns whether it does."""
+    for _ in range(len(data.size)):
+        state.stamp[-1] += 1
+        changed, _, fits = _make_room(data, state, 0, TOGETHER + EJECTIONS)
+        if fits:
+            return True
+        if changed == 0:
+            return False
+    return False

@@ -1,0 +1,200 @@
+"""The candidates for tier placement, as functions of (problem, context); each runs in a process of its own.
+
+What depends on the load of the machine (incumbents of others, the clock) is left alone in deterministic runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from stowplan.models.tier_placement.bounds import find_overload
+from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.problem import Problem
+from stowplan.portfolio.context import Context
+from stowplan.portfolio.tier_placement import heuristics, rounding
+from stowplan.portfolio.tier_placement.arrays import Data, Ints, build, import_plan
+from stowplan.portfolio.tier_placement.convert import Exporter
+from stowplan.portfolio.tier_placement.heuristics import Search, Walk
+
+#: Moves of deterministic runs for each second of the limit.
+MOVES = 100_000
+
+#: Evaluations that the baselines of the paper get: as many as it gives its agents (table 2).
+BUDGET = 4_000
+
+#: Coolings in a row that bring nothing, after which the search leaves its place to others.
+_PATIENCE = 5
+
+#: Moves of the first cooling: so many, and so many a tensor. Each further one takes this many times as long.
+_FIRST, _EACH, _GROWTH = 20_000, 60, 1.5
+
+#: Temperatures to begin with near the best map, as parts of that from scratch.
+_WARMTH = (1 / 30, 1 / 300, 1 / 5, 1 / 1000)
+
+
+def _begin(problem: Problem, context: Context) -> tuple[Data, Exporter, Ints] | None:
+    """What every heuristic needs; None where there is no map to begin with, or none at all."""
+    overload = find_overload(problem)
+    if overload is not None:
+        context.note(overload.reason)
+        context.proven_infeasible("load")
+        return None
+    data = build(problem)
+    begin = heuristics.any_map(data, context.options.seed)
+    if begin is None and context.start_plan is not None:
+        begin = import_plan(data, context.start_plan)
+    if begin is None:
+        context.note("found no map in which all tiers hold what stands in them")
+        return None
+    return data, Exporter(problem, data), begin
+
+
+def _report(context: Context, exporter: Exporter, walk: Walk, source: str) -> None:
+    plan = exporter.plan(walk.tier)
+    if plan is not None:
+        context.plan(plan, source)
+    context.note(f"{source}: {walk.latency} ps after {walk.evaluations} evaluations")
+
+
+def search(problem: Problem, context: Context) -> None:
+    """Greedy-DP, which costs next to nothing; then coolings, in turn from everything slow and from the best map known.
+
+    The linear relaxation, rounded, comes in after the first of them: what takes many small steps at once, such as keeping
+    many weights in place of few large ones of much the same worth, no walk finds.
+    """
+    began = _begin(problem, context)
+    if began is None:
+        return
+    data, exporter, begin = began
+    greedy = heuristics.greedy_dp(data, begin, context.stop)
+    _report(context, exporter, greedy, "greedy_dp")
+    run = Search(data, begin, context.options.seed)
+    run.restart(greedy.tier)
+    temperature = run.scale()
+    moves = _FIRST + _EACH * len(data.size)
+    left = int(MOVES * context.options.time_limit) if context.options.deterministic else None
+    stale = 0
+    rounded = False
+    for cycle in itertools.count():
+        if context.stop() or _closed(context) or left == 0 or (left is None and stale >= _PATIENCE):
+            break
+        if left is not None:
+            moves = min(moves, left)
+            left -= moves
+        before = run.walk.latency
+        # Every other time from the best map, warmed up more or less: what is near it; else from where everything is slow.
+        near = cycle % 2 == 1
+        if near and not rounded:
+            rounded = True
+            found = rounding.rounded_map(problem, data, context.remaining(), context.stop)
+            if found is not None:
+                run.restart(found)
+        else:
+            run.restart(_best(context, data, run.walk) if near else begin)
+        warmth = _WARMTH[cycle // 2 % len(_WARMTH)] if near else 1.0
+        run.cool(moves, temperature * warmth, lambda: context.stop() or _closed(context))
+        if run.walk.latency < before:
+            stale = 0
+            plan = exporter.plan(run.walk.tier)
+            if plan is not None:
+                context.plan(plan, "search")
+            else:
+                # No offsets for it: a little less room makes them easier to find.
+                data = exporter.shrink(run.walk.tier)
+                begin_again = heuristics.any_map(data, context.options.seed)
+                if begin_again is None:
+                    break
+                begin = begin_again
+                evaluations = run.walk.evaluations
+                run = Search(data, begin, context.options.seed + cycle + 1)
+                run.walk.evaluations = evaluations
+        else:
+            stale += 1
+        moves = int(moves * _GROWTH)
+    context.note(f"search: {run.walk.latency} ps after {run.walk.evaluations} evaluations")
+
+
+def _best(context: Context, data: Data, walk: Walk) -> Ints:
+    """The best map known: of this search, or of another candidate."""
+    plan: Plan | None = None if context.options.deterministic else context.incumbent()[0]
+    if plan is not None and plan.objective_ps < walk.latency:
+        tier = import_plan(data, plan)
+        if heuristics.is_valid(data, tier):
+            return tier
+    return walk.tier.copy()
+
+
+def _closed(context: Context) -> bool:
+    """Whether someone has a plan that is proven to be the best."""
+    plan, bound = context.incumbent()
+    return not context.options.deterministic and plan is not None and bound is not None and plan.objective_ps <= bound
+
+
+def random(problem: Problem, context: Context) -> None:
+    """The best of :data:`BUDGET` random maps."""
+    began = _begin(problem, context)
+    if began is not None:
+        walk = heuristics.random_maps(began[0], context.options.seed, BUDGET, context.stop)
+        if walk is not None:
+            _report(context, began[1], walk, "random")
+
+
+def annealing(problem: Problem, context: Context) -> None:
+    """Simulated annealing without ejections, of :data:`BUDGET` evaluations."""
+    began = _begin(problem, context)
+    if began is not None:
+        data, exporter, begin = began
+        walk = heuristics.annealing(data, begin, context.options.seed, BUDGET, context.stop)
+        _report(context, exporter, walk, "annealing")
+
+
+def milp(problem: Problem, context: Context) -> None:
+    """The MILP on HiGHS; it takes in the best plan of all as it goes."""
+    from stowplan.models.tier_placement.milp_solve import solve_milp
+
+    outcome = solve_milp(
+        problem,
+        time_limit=context.remaining(),
+        seed=context.options.seed,
+        deterministic_limit=context.options.time_limit if context.options.deterministic else None,
+        hint=context.start_plan,
+        on_plan=lambda plan: context.plan(plan, "milp"),
+        on_bound=lambda bound: context.bound(bound, "milp"),
+        should_stop=lambda: context.stop() or _closed(context),
+        incumbent=None if context.options.deterministic else lambda: context.incumbent()[0],
+    )
+    if outcome.status == "infeasible":
+        context.proven_infeasible("milp")
+    context.bound(outcome.bound_ps, "milp")
+
+
+def cpsat(problem: Problem, context: Context) -> None:
+    """The CP-SAT model, hinted with the best plan there is when it starts."""
+    from stowplan.models.tier_placement import cpsat as model
+
+    outcome = model.solve(
+        problem,
+        time_limit=context.remaining(),
+        seed=context.options.seed,
+        deterministic_limit=context.options.time_limit / 4 if context.options.deterministic else None,
+        hint=_known(context),
+        on_plan=lambda plan: context.plan(plan, "cpsat"),
+        on_bound=lambda bound: context.bound(bound, "cpsat"),
+        should_stop=lambda: context.stop() or _closed(context),
+    )
+    if outcome.status == "infeasible":
+        context.proven_infeasible("cpsat")
+
+
+def linear(problem: Problem, context: Context) -> None:
+    """The bound of the MILP's linear relaxation, for networks whose MILP is too large to branch on."""
+    from stowplan.models.tier_placement.bounds import linear_bound
+
+    bound = linear_bound(problem, time_limit=context.remaining(), seed=context.options.seed, should_stop=context.stop)
+    context.bound(bound, "linear")
+
+
+def _known(context: Context) -> Plan | None:
+    """The best plan so far; in deterministic runs the one at the start."""
+    plan: Plan | None = context.start_plan if context.options.deterministic else context.incumbent()[0]
+    return plan

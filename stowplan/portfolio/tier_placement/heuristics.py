@@ -1,0 +1,165 @@
+"""The baselines of the EGRL paper and a local search of our own, all counted in evaluations of the hardware.
+
+An evaluation is one run of the network on the chip with a new map, valid or not, as the paper counts them (section 4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stowplan.portfolio.tier_placement import engine
+from stowplan.portfolio.tier_placement.arrays import Data, Ints
+
+#: Moves between two looks at the clock.
+CHUNK = 5_000
+
+#: A cooling ends at this part of the temperature it began with.
+_COLD = 1e-4
+
+
+@dataclass
+class Walk:
+    """What a heuristic has found so far."""
+
+    tier: Ints
+    """[m] The best map."""
+    latency: int
+    """Of it, ps."""
+    evaluations: int = 0
+    progress: list[tuple[int, int]] = field(default_factory=list)
+    """(evaluations, best latency) at each improvement that was looked at."""
+
+    def note(self) -> None:
+        """Remember how far it is."""
+        if not self.progress or self.latency < self.progress[-1][1]:
+            self.progress.append((self.evaluations, self.latency))
+
+
+def is_valid(data: Data, tier: Ints) -> bool:
+    """Whether no tier ever holds more than it can."""
+    return bool(engine.holds(data, engine.start(data, tier, 0)))
+
+
+def any_map(data: Data, seed: int = 0, tries: int = 50) -> Ints | None:
+    """A valid map: all in the slowest tier where it holds them, else the first that chance finds; None where it finds none."""
+    tier = np.zeros(len(data.size), np.int64)
+    if is_valid(data, tier):
+        return tier
+    random = np.random.default_rng(seed)
+    for attempt in range(tries):
+        state = engine.start(data, tier, seed * tries + attempt)
+        # The largest first: they have the fewest places to go.
+        order = np.argsort(-data.size * random.uniform(0.5, 1.0, len(data.size)), kind="stable")
+        engine.place_anywhere(data, state, order.astype(np.int64))
+        if is_valid(data, state.tier):
+            return state.tier.copy()
+    return None
+
+
+def greedy_dp(data: Data, tier: Ints, stop: Callable[[], bool], passes: int = 50) -> Walk:
+    """Greedy-DP of the paper: layer by layer, the best of all choices with the rest as it is; passes until none helps."""
+    weights = np.full(len(data.compute), -1, np.int64)
+    outputs = np.full(len(data.compute), -1, np.int64)
+    for i, (layer, is_weight) in enumerate(zip(data.layer.tolist(), data.is_weight.tolist(), strict=True)):
+        (weights if is_weight else outputs)[layer] = i
+    state = engine.start(data, tier, 0)
+    walk = Walk(tier.copy(), engine.latency(data, state))
+    block = max(1, min(256, len(weights)))
+    for _ in range(passes):
+        before = walk.latency
+        for begin in range(0, len(weights), block):
+            walk.evaluations += engine.greedy_pass(data, state, weights, outputs, begin, min(begin + block, len(weights)))
+            walk.latency = engine.latency(data, state)
+            walk.tier[:] = state.tier
+            walk.note()
+            if stop():
+                return walk
+        if walk.latency == before:
+            break
+    return walk
+
+
+def random_maps(data: Data, seed: int, evaluations: int, stop: Callable[[], bool]) -> Walk | None:
+    """The best of many random maps, made executable: what does not fit stands in the next slower tier."""
+    begin = any_map(data, seed)
+    if begin is None:
+        return None
+    walk = Walk(begin, engine.latency(data, engine.start(data, begin, seed)))
+    random = np.random.default_rng(seed)
+    slowest = np.zeros(len(data.size), np.int64)
+    state = engine.start(data, slowest, seed)
+    while walk.evaluations < evaluations and not stop():
+        engine.random_map(data, state, random.permutation(len(data.size)).astype(np.int64))
+        found = engine.latency(data, state)
+        walk.evaluations += 1
+        if found < walk.latency and engine.holds(data, state):
+            walk.latency = found
+            walk.tier[:] = state.tier
+            walk.note()
+    return walk
+
+
+def annealing(data: Data, tier: Ints, seed: int, evaluations: int, stop: Callable[[], bool]) -> Walk:
+    """Simulated annealing as in the textbooks: one tensor moves at a time, maps that do not fit are refused."""
+    search = Search(data, tier, seed)
+    search.cool(evaluations, search.scale(), stop, ejections=0)
+    return search.walk
+
+
+class Search:
+    """Our local search: annealing whose moves throw tensors out of a tier that gets too full, cooled again and again.
+
+    The tensors thrown out are those that lose least a byte among a few drawn at random, so that a large tensor can take the
+    place of several small ones in one move: plain annealing would have to pass through worse maps for that.
+    """
+
+    def __init__(self, data: Data, tier: Ints, seed: int):
+        self.data = data
+        self._state = engine.start(data, tier, seed)
+        self._now = engine.latency(data, self._state)
+        self._seed, self._cycles = seed, 0
+        self.walk = Walk(tier.copy(), self._now)
+
+    def scale(self) -> float:
+        """Temperature at which the walk begins to hold on to what matters, ps."""
+        greedy = greedy_dp(self.data, self.walk.tier, lambda: False, passes=1)
+        return max(1.0, float(engine.mean_loss(self.data, engine.start(self.data, greedy.tier, 0))))
+
+    def restart(self, tier: Ints) -> None:
+        """Go on from another valid map."""
+        self._cycles += 1
+        self._state = engine.start(self.data, tier, self._seed + 7919 * self._cycles)
+        self._now = engine.latency(self.data, self._state)
+        if self._now < self.walk.latency:
+            self.walk.latency = self._now
+            self.walk.tier[:] = tier
+
+    def cool(
+        self,
+        moves: int,
+        temperature: float,
+        stop: Callable[[], bool],
+        ejections: int = engine.EJECTIONS,
+        on_better: Callable[[Walk], None] | None = None,
+    ) -> None:
+        """One cooling of so many moves, each an evaluation."""
+        walk = self.walk
+        # Short coolings look at their progress often enough to draw it.
+        chunk = max(1, min(CHUNK, moves // 40))
+        for done in range(0, moves, chunk):
+            if stop():
+                return
+            count = min(chunk, moves - done)
+            degrees = temperature * math.exp(math.log(_COLD) * done / moves)
+            before = walk.latency
+            self._now, walk.latency = engine.anneal(
+                self.data, self._state, count, ejections, degrees, self._now, before, walk.tier
+            )
+            walk.evaluations += count
+            walk.note()
+            if on_better is not None and walk.latency < before:
+                on_better(walk)

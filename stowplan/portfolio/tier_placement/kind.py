@@ -1,0 +1,112 @@
+"""Tier placement as a kind of problem: how its plans are verified, its baselines, and its candidates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stowplan.models.tier_placement import plan as plans
+from stowplan.models.tier_placement import problem as problems
+from stowplan.models.tier_placement.bounds import find_overload, floor_bound
+from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.verify import verify
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.registry import Candidate, Check, Kind
+
+_HERE = "stowplan.portfolio.tier_placement.candidates"
+
+#: Beyond this many layers CP-SAT finds nothing that the others lack; the linear relaxation proves sooner than the MILP.
+EXACT_LAYERS = 1_500
+
+
+def _verify(problem: Problem, plan: Plan) -> Check:
+    found = verify(problem, plan)
+    return Check(found.ok, found.latency_ps, tuple(f"{each.code}: {each.message}" for each in found.violations))
+
+
+def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
+    return msgspec.structs.replace(
+        plan,
+        objective_ps=objective,
+        name=problem.name,
+        target=problem.target,
+        tiers=tuple(tier.name for tier in problem.tiers),
+        layers=tuple(layer.name for layer in problem.layers),
+    )
+
+
+def _initial(problem: Problem) -> dict[str, Plan]:
+    """What the chip's own compiler does, where it finds a place for everything."""
+    from stowplan.hardware.nnp_i.compiler import compiler_plan
+
+    plan = compiler_plan(problem)
+    return {} if plan is None else {"compiler": plan}
+
+
+def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    found = [Candidate("search", "heuristic", f"{_HERE}:search", share=0.15)]
+    if len(problem.layers) <= EXACT_LAYERS:
+        found.append(Candidate("milp", "exact", f"{_HERE}:milp", share=1.0))
+        found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.85))
+    else:
+        found.append(Candidate("linear", "exact", f"{_HERE}:linear", share=1.0, proves_only=True))
+    # By name only: what the paper compares with. They are no match for the search.
+    named = {*options.candidates} & {"random", "annealing"}
+    found += [Candidate(name, "baseline", f"{_HERE}:{name}", share=0.1) for name in sorted(named)]
+    return found
+
+
+def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "layers": len(problem.layers),
+        "tensors": sum(1 + bool(layer.weight_bytes) for layer in problem.layers),
+        "weight_bytes": sum(layer.weight_bytes for layer in problem.layers),
+        "tiers": {tier.name: tier.capacity for tier in problem.tiers},
+        "floor": floor_bound(problem),
+    }
+    if plan is None:
+        overload = find_overload(problem)
+        if overload is not None:
+            facts["explanation"] = overload.reason
+        return facts
+    tiers = range(len(problem.tiers))
+    facts["weights_in"] = _bytes_in(problem, tiers, plan.weight_tiers, [layer.weight_bytes for layer in problem.layers])
+    facts["outputs_in"] = _bytes_in(problem, tiers, plan.output_tiers, [layer.output_bytes for layer in problem.layers])
+    return facts
+
+
+def _bytes_in(problem: Problem, tiers: range, tier_of: tuple[int, ...], sizes: list[int]) -> dict[str, int]:
+    """Bytes of tensors by the name of their tier."""
+    return {
+        problem.tiers[tier].name: sum(size for at, size in zip(tier_of, sizes, strict=True) if at == tier) for tier in tiers
+    }
+
+
+def _identity(problem: Problem) -> dict[str, str]:
+    return {
+        "program": problem.name,
+        "target": problem.target,
+        "cost_model": problem.cost_model,
+        "digest": problem.digest,
+    }
+
+
+KIND = Kind(
+    name="tier_placement",
+    problem_type=Problem,
+    problem_format=problems.FORMAT,
+    plan_format=plans.FORMAT,
+    decode_problem=problems.decode,
+    decode_plan=plans.decode,
+    verify=_verify,
+    finish=_finish,
+    initial=_initial,
+    bound=floor_bound,
+    candidates=_candidates,
+    baseline="compiler",
+    facts=_facts,
+    identity=_identity,
+    baseline_sources=("compiler", "greedy_dp"),
+)
