@@ -23,7 +23,7 @@ from tests.memory_mapping.cases import random_plan, random_problem
 
 @pytest.mark.parametrize("solver", solvers())
 def test_all_solvers_prove_what_the_built_in_one_does(solver: str) -> None:
-    for seed in range(12):
+    for seed in range(8):
         rng = random.Random(seed)
         problem = random_problem(rng, steps=7, tensors=4)
         expected = relaxation_bound(problem, integer=solver not in LINEAR_ONLY)
@@ -37,7 +37,7 @@ def test_all_solvers_prove_what_the_built_in_one_does(solver: str) -> None:
 @pytest.mark.parametrize("stalls", ["forbidden", "allowed"])
 @pytest.mark.parametrize("solver", ["gscip", "cp-sat"])
 def test_no_bound_exceeds_the_optimum(solver: str, stalls: Stalls) -> None:
-    for seed in range(25):
+    for seed in range(15):
         problem = random_problem(random.Random(seed), steps=5, tensors=3, stalls=stalls)
         assert bound_with(problem, solver).bound_ps <= optimum(problem)
 
@@ -62,7 +62,7 @@ def test_a_solver_that_is_not_there() -> None:
 
 
 def test_names_are_unique_and_say_tensor_and_step() -> None:
-    for seed in range(40):
+    for seed in range(25):
         problem = random_problem(random.Random(seed), loops=2 * (seed % 2))
         model = RelaxationModel(problem)
         matrix = formulate(model, all_windows(model)).matrix
@@ -78,7 +78,7 @@ def test_names_are_unique_and_say_tensor_and_step() -> None:
 
 def test_scaling_changes_units_and_nothing_else() -> None:
     """Every entry, side and cost is the model's own integer in other units."""
-    for seed in range(40):
+    for seed in range(25):
         model = RelaxationModel(random_problem(random.Random(seed)))
         found = formulate(model, all_windows(model))
         matrix, rows = found.matrix, found.rows
@@ -106,7 +106,7 @@ def test_linear_windows_are_those_the_linear_relaxation_needs() -> None:
 
 @pytest.mark.parametrize("ending", ["mps", "lp"])
 def test_files_have_the_same_optimum(ending: str, tmp_path: Path) -> None:
-    for seed in range(25):
+    for seed in range(15):
         problem = random_problem(random.Random(seed), steps=7, tensors=4)
         model = RelaxationModel(problem)
         if not model.cost:

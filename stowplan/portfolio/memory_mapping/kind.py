@@ -20,8 +20,8 @@ _HERE = "stowplan.portfolio.memory_mapping"
 #: The complete model is tried up to this many uses; beyond it proves nothing in minutes.
 COMPLETE_MODEL_USES = 400
 
-#: What the relaxation gets of the time where others wait for its place: so many seconds a use, which its linear program takes, and
-#: at least and at most so much of all.
+#: What the relaxation gets of the time where others wait for its place: so many seconds a use, as its linear program takes,
+#: and at least and at most so much of all.
 RELAXATION_SECONDS, RELAXATION_SHARE = 1.2e-3, (0.4, 0.85)
 
 
@@ -67,7 +67,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     found.append(Candidate("lns", "exact", f"{_HERE}.lns:lns", share=improving))
     if is_small:
         found.append(Candidate("cpsat", "exact", f"{_HERE}.candidates:complete", share=improving))
-    found.append(Candidate("milp", "exact", f"{_HERE}.candidates:milp", share=0.4, proves_only=True, by_name_only=True))
+    found.append(Candidate("milp", "exact", f"{_HERE}.milp_candidate:milp", share=0.4, proves_only=True, by_name_only=True))
     return found
 
 
