@@ -159,9 +159,11 @@ class IntervalModel(PlaceModel):
         return make_plan(structure, self.ii, tiles, times, routes)
 
 
-def size(structure: Structure, ii: int, timed: int) -> int:
-    """Number of literals of a model, roughly."""
-    return structure.problem.machine.tiles * (len(structure.members) + timed * ii)
+def size(structure: Structure, ii: int, *, links: bool) -> int:
+    """Number of literals of a model in which all instructions are timed, roughly."""
+    machine = structure.problem.machine
+    slots = ii if links or ii <= MOST_LITERAL_SLOTS else 1
+    return structure.count * slots * machine.tiles * (1 + (1 + len(machine.links)) * links)
 
 
 def latest_time(structure: Structure, ii: int, timed: Sequence[int]) -> int:

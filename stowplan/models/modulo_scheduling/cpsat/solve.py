@@ -244,7 +244,7 @@ class _Search:
                 self.reason = explain(self.structure, self.most, self.budget, self._seed)
         if self.places_decide or answer == "infeasible" or self.budget.is_spent:
             return answer
-        if size(self.structure, ii, self.structure.count) > MOST_LITERALS:
+        if size(self.structure, ii, links=self.problem.rules.pass_through) > MOST_LITERALS:
             return "unknown"
         whole = IntervalModel(
             self.structure,
@@ -267,7 +267,7 @@ class _Search:
         if self.plan is None or self.budget.is_spent or self.plan.objective <= self.bound:
             return
         plan = self.plan
-        if size(self.structure, plan.ii, self.structure.count) > MOST_LITERALS:
+        if size(self.structure, plan.ii, links=self.problem.rules.pass_through) > MOST_LITERALS:
             return
         model = IntervalModel(
             self.structure,
