@@ -102,7 +102,10 @@ def lns(problem: Problem, context: Context) -> None:
     ground = Ground(problem)
     start = _start(problem, context)
     if start is not None and not context.stop():
-        LargeNeighbourhoodSearch(ground, context, start).run()
+        try:
+            LargeNeighbourhoodSearch(ground, context, start).run()
+        except NotImplementedError as error:
+            context.note(f"the exact model does not take this problem: {error}")
 
 
 def _start(problem: Problem, context: Context) -> Plan | None:
