@@ -94,7 +94,7 @@ def test_equal_runs_give_equal_plans() -> None:
     problem = wide_problem(3)
     runs = []
     for _ in range(2):
-        context = Recorder(all_slow(problem), deterministic=True, seconds=60.0, time_limit=1.5)
+        context = Recorder(all_slow(problem), deterministic=True, seconds=60.0, time_limit=0.8)
         lns(problem, context)
         runs.append(context.plans[-1])
     assert runs[0] == runs[1]
@@ -175,7 +175,8 @@ def test_what_is_chosen_lies_in_its_window(seed: int) -> None:
                 continue
             assert 0 <= free.start < free.end <= problem.horizon
             assert len(set(free.tensors)) == len(free.tensors) <= chooser.count
-            for tensor in free.tensors:
+            # The first may have a residency there and no use.
+            for tensor in free.tensors[1:]:
                 steps = [access.step for access in situation.ground.sequences[tensor].accesses]
                 assert min(steps) < free.end
                 assert max(steps) >= free.start
