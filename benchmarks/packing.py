@@ -1,14 +1,35 @@
-"""Packing over CSV files of buffers: ``python benchmarks/packing.py FILE... [--capacity N] [--time-limit S]``.
+"""Packing over CSV files of buffers: ``python benchmarks/packing.py FILE... [--capacity N] [--time-limit S] [--peer PROGRAM]``.
 
-Prints a markdown table: what was reached, how far above the proven bound, when the final plan was found and by whom.
+Prints a markdown table: what was reached, how far above the proven bound, when the final plan was found and by whom. With a
+capacity and ``--peer`` (the program of the minimalloc project) each file is solved by both, one after the other, and the times
+stand side by side: wall clock, and processor time of all processes, which tells more on a machine that others use too.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import stowplan
+from stowplan.models.packing.csv_files import read_plan
+from stowplan.models.packing.problem import Problem
+from stowplan.models.packing.verify import verify
+from stowplan.result import Result
+
+T = TypeVar("T")
+
+
+class Times(NamedTuple):
+    """Seconds."""
+
+    wall: float
+    processor: float
 
 
 def main() -> None:
@@ -17,28 +38,82 @@ def main() -> None:
     parser.add_argument("--capacity", type=int, help="bytes to fit into; without it, the least height is sought")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each file")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--peer", type=Path, metavar="PROGRAM", help="minimalloc's program, to be timed as well")
     arguments = parser.parse_args()
-    print("| file | buffers | load | height | above bound | status | found after | by |\n|---|--:|--:|--:|--:|---|--:|---|")
-    total = 0.0
+    if arguments.peer is not None and arguments.capacity is None:
+        parser.error("--peer needs a --capacity: minimalloc fits buffers into one")
+    head = ["file", "buffers", "load", "height", "above bound", "status", "found after", "by", "wall", "CPU"]
+    if arguments.peer is not None:
+        head += ["peer wall", "peer CPU"]
+    print(f"| {' | '.join(head)} |\n|---|--:|--:|--:|--:|---|--:|---|{'--:|' * (len(head) - 8)}")
+    ours, theirs = [], []
     for path in arguments.files:
         problem = stowplan.read(path, capacity=arguments.capacity)
-        result = stowplan.solve(problem, time_limit=arguments.time_limit, seed=arguments.seed)
-        found = [
-            entry.seconds for entry in result.history if result.objective is not None and entry.objective == result.objective
+        result, times = timed(
+            lambda problem=problem: stowplan.solve(problem, time_limit=arguments.time_limit, seed=arguments.seed)
+        )
+        ours.append(times)
+        cells = [path.stem, *describe(result), *map(seconds, times)]
+        if arguments.peer is not None:
+            text, times = timed(lambda path=path, problem=problem: run_peer(arguments, path, problem))
+            theirs.append(times)
+            cells += [f"{seconds(times.wall)}{text}", seconds(times.processor)]
+        print(f"| {' | '.join(cells)} |", flush=True)
+    print(f"\nin all: {total(ours)}")
+    if theirs:
+        print(f"peer:   {total(theirs)}")
+        ratios = [
+            sum(each) / sum(other) for each, other in zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True)
         ]
-        total += result.seconds
-        cells = [
-            path.stem,
-            result.details["buffers"],
-            f"{result.details['load']:,}",
-            "" if result.objective is None else f"{result.objective:,}",
-            "" if result.gap is None else f"{result.gap:.3%}",
-            result.status,
-            f"{found[0]:.1f} s" if found else "",
-            result.provenance.candidate,
-        ]
-        print(f"| {' | '.join(map(str, cells))} |", flush=True)
-    print(f"\n{total:.1f} s in all")
+        print(f"ours / peer: wall {ratios[0]:.2f}, CPU {ratios[1]:.2f}")
+
+
+def timed(work: Callable[[], T]) -> tuple[T, Times]:
+    """What ``work`` returns, and how long it took this process and its children."""
+    began, before = time.monotonic(), processor_seconds()
+    found = work()
+    return found, Times(time.monotonic() - began, processor_seconds() - before)
+
+
+def processor_seconds() -> float:
+    """Of this process and all children that have ended."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def run_peer(arguments: argparse.Namespace, path: Path, problem: Problem) -> str:
+    """Solve by the other program and verify its plan; a remark where it has none, or a wrong one."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "plan.csv"
+        command = [arguments.peer, f"--capacity={arguments.capacity}", f"--input={path}", f"--output={output}"]
+        command.append(f"--timeout={arguments.time_limit:g}s")
+        subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
+        if not output.exists():
+            return " (no plan)"
+        return "" if verify(problem, read_plan(output, problem)).ok else " (not a valid plan)"
+
+
+def describe(result: Result) -> list[str]:
+    """Cells of the table."""
+    found = [entry.seconds for entry in result.history if result.objective is not None and entry.objective == result.objective]
+    return [
+        str(result.details["buffers"]),
+        f"{result.details['load']:,}",
+        "" if result.objective is None else f"{result.objective:,}",
+        "" if result.gap is None else f"{result.gap:.3%}",
+        result.status,
+        f"{found[0]:.1f} s" if found else "",
+        result.provenance.candidate,
+    ]
+
+
+def seconds(value: float) -> str:
+    return f"{value:.2f} s"
+
+
+def total(times: list[Times]) -> str:
+    wall, processor = (sum(each) for each in zip(*times, strict=True))
+    return f"{wall:.1f} s, {processor:.1f} s CPU"
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     small = len(problem.buffers) <= EXACT_BUFFERS
     fit = small and problem.capacity is not None
     # Where plans are hard to find at all, the orders find one soon or never.
-    found = [Candidate("search", "heuristic", f"{_HERE}:search", share=0.05 if fit else 0.6)]
+    found = [Candidate("search", "heuristic", f"{_HERE}:search", share=0.1 if fit else 0.6)]
     if small:
         found.append(Candidate("canonical", "exact", f"{_HERE}:exact", share=0.6))
         if fit:
