@@ -39,7 +39,7 @@ LEAST_SECONDS = 1.0
 
 #: Part of the time left that the stretches of one length may take, and what one of them may take of an equal share.
 LEVEL_SHARE = 0.5
-SHARES = 3.0
+SHARES = 2.0
 
 
 @dataclass
@@ -95,9 +95,7 @@ class StretchBounds:
 
     def run(self) -> None:
         """Work until nothing is left to do, or time is up."""
-        long = self._divide(LONG_USES)
-        for stretch in sorted(long, key=self._potential_ps, reverse=True):
-            self._bound(stretch, seconds=self.effort.left)
+        long = self._linear()
         level = self._divide(SHORT_USES)
         hopeful = self._hopeful(level, long)
         while hopeful and not self.effort.is_over():
@@ -106,6 +104,21 @@ class StretchBounds:
                 return
             level = [self._join(level[place : place + 2]) for place in range(0, len(level), 2)]
             hopeful = [stretch for stretch in level if stretch.loss_ps > self._negligible_ps and not stretch.optimal]
+
+    def _linear(self) -> list[Stretch]:
+        """Bound long stretches by linear programs, then with cuts, those first where most is lost."""
+        long = self._divide(LONG_USES)
+        searches: list[tuple[Stretch, RelaxationSearch]] = []
+        for stretch in sorted(long, key=self._potential_ps, reverse=True):
+            if self.effort.is_over():
+                return long
+            searches.append((stretch, self._open(stretch, self.effort.left)))
+            searches[-1][1].linear()
+        for stretch, search in sorted(searches, key=lambda item: item[0].loss_ps, reverse=True):
+            if stretch.loss_ps > self._negligible_ps:
+                search.cut()
+            self._close(stretch, search)
+        return long
 
     def _divide(self, uses: int) -> list[Stretch]:
         """The program in stretches of about so many uses each, divided outside loops."""
@@ -152,26 +165,30 @@ class StretchBounds:
         for place, stretch in enumerate(todo):
             # A stretch may take more than its share: most take far less.
             share = SHARES * (level_end - time.monotonic()) / (len(todo) - place)
-            self._bound(stretch, seconds=min(self.effort.left, max(LEAST_SECONDS, share)), integer=True)
+            self._bound(stretch, min(self.effort.left, max(LEAST_SECONDS, share)))
 
-    def _bound(self, stretch: Stretch, *, seconds: float, integer: bool = False) -> None:
-        if self.effort.is_over():
-            return
+    def _bound(self, stretch: Stretch, seconds: float) -> None:
+        """Bound a stretch with integers."""
+        search = self._open(stretch, seconds)
+        search.linear()
+        search.cut()
+        Branching(search).run()
+        stretch.optimal = search.optimal
+        self._close(stretch, search)
+
+    def _open(self, stretch: Stretch, seconds: float) -> RelaxationSearch:
         model = DetailedModel(self._cutter.cut(stretch.start, stretch.end))
         self._add_parts(model, stretch)
         effort = replace(self.effort, end=time.monotonic() + seconds)
         search = RelaxationSearch(model, effort, lambda bound: self._note(stretch, bound))
         self.stretches.append(stretch)
         self._note(stretch, search.bound)
-        search.linear()
-        if integer:
-            search.cut()
-            Branching(search).run()
-            stretch.optimal = search.optimal
+        return search
+
+    def _close(self, stretch: Stretch, search: RelaxationSearch) -> None:
         if search.values is not None:
-            first, last = self._first_use[stretch.start], self._first_use[stretch.end]
-            columns = model.fast[: last - first]
-            stretch.fast = np.array([sum(search.values[column] for column in terms) for terms in columns])
+            uses = range(self._first_use[stretch.end] - self._first_use[stretch.start])
+            stretch.fast = np.array([sum(search.values[column] for column in search.model.fast[use]) for use in uses])
 
     def _add_parts(self, model: DetailedModel, stretch: Stretch) -> None:
         """Rows: the parts of a stretch take no less than is known of each."""

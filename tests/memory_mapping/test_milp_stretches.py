@@ -1,0 +1,217 @@
+"""Bounds of stretches, detail, cuts and branch and bound: never more than brute force finds, whatever they are made of."""
+
+from __future__ import annotations
+
+import random
+import time
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from stowplan.models.memory_mapping import milp_stretches
+from stowplan.models.memory_mapping.latency import INFINITE
+from stowplan.models.memory_mapping.milp import relaxation_bound
+from stowplan.models.memory_mapping.milp_branch import Branching
+from stowplan.models.memory_mapping.milp_cuts import RoundingCuts
+from stowplan.models.memory_mapping.milp_detail import DetailedModel
+from stowplan.models.memory_mapping.milp_dual import RoundedBound, proven_bound
+from stowplan.models.memory_mapping.milp_interval import Cutter
+from stowplan.models.memory_mapping.milp_search import Effort, RelaxationSearch
+from stowplan.models.memory_mapping.milp_stretches import StretchBounds
+from stowplan.models.memory_mapping.plan import Plan
+from stowplan.models.memory_mapping.problem import Piece, Problem, Stalls, Step, Tensor, Use
+from tests.memory_mapping.brute_force import optimum
+from tests.memory_mapping.cases import planned_problems, problems, random_problem
+
+BOTH: list[Stalls] = ["forbidden", "allowed"]
+
+
+def effort(seconds: float = 60.0) -> Effort:
+    return Effort(time.monotonic() + seconds, iteration_limit=10_000, node_limit=200)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stretches of a few uses."""
+    monkeypatch.setattr(milp_stretches, "SHORT_USES", 3)
+    monkeypatch.setattr(milp_stretches, "LONG_USES", 6)
+
+
+def bounded(problem: Problem) -> StretchBounds:
+    bounds = StretchBounds(problem, effort())
+    bounds.run()
+    return bounds
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("stalls", BOTH)
+@pytest.mark.parametrize("seed", range(25))
+def test_no_bound_exceeds_the_optimum(stalls: Stalls, seed: int) -> None:
+    problem = random_problem(random.Random(seed), steps=5, tensors=3, stalls=stalls)
+    best = optimum(problem)
+    bounds = bounded(problem)
+    assert sum(step.weight * step.floor_ps for step in problem.steps) <= bounds.bound <= best
+    search = RelaxationSearch(DetailedModel(problem), effort())
+    search.linear()
+    linear = search.bound
+    search.cut()
+    with_cuts = search.bound
+    Branching(search).run()
+    assert linear <= with_cuts <= search.bound <= best
+    assert search.optimal
+
+
+def test_detail_is_seldom_weaker_and_often_tighter() -> None:
+    """Over many instances the detailed relaxation finds the optimum more often than the plain one."""
+    plain = detailed = 0
+    for seed in range(16):
+        problem = random_problem(random.Random(seed), steps=5, tensors=3)
+        best = optimum(problem)
+        plain += relaxation_bound(problem, integer=True).bound_ps == best
+        detailed += bounded(problem).bound == best
+    assert detailed > plain
+
+
+@pytest.mark.usefixtures("short")
+def test_no_valid_plan_is_better_than_stretches_say() -> None:
+    @settings(max_examples=15, deadline=None, derandomize=True, database=None)
+    @given(planned_problems())
+    def check(case: tuple[Problem, Plan]) -> None:
+        problem, plan = case
+        assert bounded(problem).bound <= plan.objective_ps
+
+    check()
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(problems(steps=6, tensors=3), st.integers(1, 5))
+def test_parts_add_up_to_no_more_than_the_whole(problem: Problem, boundary: int) -> None:
+    if any(loop.start < boundary < loop.end for loop in problem.loops):
+        return
+    cutter = Cutter(problem)
+    parts = [cutter.cut(0, boundary), cutter.cut(boundary, problem.horizon)]
+    assert sum(optimum(part) for part in parts) <= optimum(problem)
+
+
+def in_and_out(*, gap_ps: int) -> Problem:
+    """A big tensor is written and read much later; in between, another one as big is of more use."""
+    pieces = (Piece(100, (100,), (0,)),)
+    return Problem(
+        name="in and out",
+        target="none",
+        cost_model="test",
+        capacity=10,
+        steps=(
+            Step("write", "test", 1, (Use(0, True, 10),), (Piece(0, (100,), (0,)),)),
+            Step("between", "test", 1, (), (Piece(gap_ps, (), ()),)),
+            Step("write other", "test", 1, (Use(1, True, 10),), (Piece(0, (100,), (0,)),)),
+            Step("read other", "test", 1, (Use(1, False, 10),), pieces),
+            Step("read", "test", 1, (Use(0, False, 10),), (Piece(0, (10,), (10,)),)),
+        ),
+        tensors=(Tensor("t", 10, 60, 60), Tensor("other", 10, 60, 60)),
+    )
+
+
+def test_a_tensor_stays_while_it_is_copied_out() -> None:
+    """Only in the step between is there time for it; in the plain relaxation the copy goes on after the tensor has left."""
+    problem = in_and_out(gap_ps=20)
+    assert relaxation_bound(problem, integer=True).bound_ps < bounded(problem).bound == optimum(problem)
+
+
+def test_presolve_does_not_lose_the_optimum() -> None:
+    """With its presolve HiGHS 1.12 says 17."""
+    rng = random.Random(364)
+    problem = random_problem(rng, steps=rng.choice([4, 5, 6]), tensors=3, stalls=rng.choice(["forbidden", "allowed"]))
+    assert relaxation_bound(problem, integer=True).bound_ps <= optimum(problem) == 16
+
+
+def test_a_stopped_run_keeps_its_bound() -> None:
+    problem = in_and_out(gap_ps=20)
+    floor = sum(step.floor_ps for step in problem.steps)
+    for ended in (Effort(time.monotonic()), Effort(time.monotonic() + 60, should_stop=lambda: True)):
+        bounds = StretchBounds(problem, ended)
+        bounds.run()
+        assert bounds.bound == floor
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("stalls", BOTH)
+def test_equal_runs_give_equal_bounds(stalls: Stalls) -> None:
+    problem = random_problem(random.Random(11), steps=10, tensors=6, stalls=stalls)
+    one, two = bounded(problem), bounded(problem)
+    assert [(each.start, each.end, each.bound_ps) for each in one.stretches] == [
+        (each.start, each.end, each.bound_ps) for each in two.stretches
+    ]
+    assert np.array_equal(one.fast_values(), two.fast_values())
+
+
+@pytest.mark.usefixtures("short")
+def test_bounds_rise_and_values_are_fractions() -> None:
+    for seed in range(4):
+        problem = random_problem(random.Random(seed), steps=8, tensors=5)
+        reported: list[int] = []
+        bounds = StretchBounds(problem, effort(), reported.append)
+        bounds.run()
+        assert reported == sorted(set(reported))
+        assert not reported or reported[-1] == bounds.bound
+        values = bounds.fast_values()
+        assert values.shape == (problem.use_count,)
+        assert np.all((values >= 0) & (values <= 1))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32 - 1))
+def test_cuts_hold_wherever_the_rows_do(seed: int) -> None:
+    """All 0/1 points with whole other columns that satisfy a row satisfy every cut of it."""
+    rng = np.random.default_rng(seed)
+    binaries, others = int(rng.integers(2, 6)), int(rng.integers(0, 3))
+    count = binaries + others
+    lower = np.concatenate([np.zeros(binaries, np.int64), rng.integers(-2, 2, others)])
+    upper = np.concatenate([np.ones(binaries, np.int64), lower[binaries:] + rng.integers(1, 4, others)])
+    row = rng.integers(-12, 13, count)
+    low, high = (-INFINITE, int(rng.integers(-5, 25))) if rng.random() < 0.7 else (int(rng.integers(-25, 5)), INFINITE)
+    values = lower + (upper - lower) * rng.random(count)
+    matrix = sparse.csr_matrix(row[None, :].astype(np.int64))
+    found = RoundingCuts(lower, upper, np.arange(count) < binaries).find(
+        matrix, np.array([low]), np.array([high]), values, limit=10
+    )
+    points = np.array(list(product(*(range(a, b + 1) for a, b in zip(lower.tolist(), upper.tolist(), strict=True)))))
+    inside = points[(points @ row >= low) & (points @ row <= high)]
+    cuts = found.matrix(count)
+    assert np.all(inside @ cuts.T.toarray() <= np.array(found.upper))
+    assert np.all(cuts @ values > np.array(found.upper))
+
+
+def test_a_cover_is_cut() -> None:
+    """Two tensors of three fifths of the memory do not stand there together, nor does one and two thirds of another."""
+    matrix = sparse.csr_matrix(np.array([[6, 6]], dtype=np.int64))
+    cuts = RoundingCuts(np.zeros(2, np.int64), np.ones(2, np.int64), np.ones(2, bool))
+    found = cuts.find(matrix, np.array([-INFINITE]), np.array([10]), np.array([1.0, 2 / 3]), limit=5)
+    assert found.lower
+    ratio = found.matrix(2).toarray() / np.array(found.upper)[:, None]
+    assert np.allclose(ratio, 1.0)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(problems(steps=5, tensors=3), st.integers(0, 2**32 - 1))
+def test_rounded_bounds_lie_just_below_exact_ones(problem: Problem, seed: int) -> None:
+    model = DetailedModel(problem)
+    if not model.cost:
+        return
+    rng = np.random.default_rng(seed)
+    duals = rng.normal(size=len(model.rows.lower)) * 10.0 ** rng.integers(-3, 6)
+    duals[rng.random(len(duals)) < 0.1] = np.nan
+    matrix = model.rows.matrix(len(model.cost))
+    row_lower, row_upper, lower, upper, cost = (
+        np.array(values, dtype=np.int64)
+        for values in (model.rows.lower, model.rows.upper, model.lower, model.upper, model.cost)
+    )
+    exact = proven_bound(matrix, row_lower, row_upper, lower, upper, cost, duals)
+    rounded = RoundedBound(matrix, row_lower, row_upper, cost).bound(lower.astype(float), upper.astype(float), duals)
+    assert rounded is not None
+    assert exact - 2 - 1e-9 * abs(exact) <= rounded <= exact + 1
+    assert rounded + model.offset_ps <= optimum(problem)
