@@ -21,6 +21,12 @@ def test_all_columns() -> None:
     assert (second.alignment, second.gaps, second.offset, second.hint) == (1, (), None, 7)
 
 
+@pytest.mark.parametrize("head", ["buffer,start,upper,size,hint", "buffer_id,begin,upper,size,hint"])
+def test_names_of_columns_that_other_tools_use(head: str) -> None:
+    first, second = parse(f"{head}\na,0,2,8,16\nb,0,2,8,-1\n").buffers
+    assert (first.id, first.lower, first.hint, second.hint) == ("a", 0, 16, None)
+
+
 def test_end_is_inclusive() -> None:
     (buffer,) = parse("id,lower,end,size,gaps\nx,2,6,1,3-4\n").buffers
     assert (buffer.upper, buffer.gaps) == (7, ((3, 5),))
@@ -35,6 +41,7 @@ def test_end_is_inclusive() -> None:
         ("id,lower,upper,end,size\n", "line 1", "upper and end"),
         ("id,lower,upper,size,colour\n", "line 1", "'colour'"),
         ("id,id,lower,upper,size\n", "line 1", "twice"),
+        ("id,buffer,lower,upper,size\n", "line 1", "'id' twice"),
         ("id,lower,upper,size\na,0,1\n", "line 2", "3 values, expected 4"),
         ("id,lower,upper,size\na,0,1,1.5\n", "line 2", "size '1.5'"),
         ("id,lower,upper,size\na,0,1,1_0\n", "line 2", "size '1_0'"),

@@ -53,6 +53,21 @@ def test_deterministic_runs_agree(five: Path) -> None:
     assert first.plan == second.plan
 
 
+def test_any_plan_within_a_capacity_ends_the_run(five: Path) -> None:
+    # A moment of 13 bytes at worst, but 14 are needed, so that the height never meets the bound.
+    five.write_text("id,lower,upper,size,alignment\na,0,2,5,1\nb,1,3,8,7\n")
+    result = stowplan.solve(stowplan.read(five, capacity=16), time_limit=20, candidates="canonical")
+    assert (result.status, result.stop_reason, result.exit_code) == ("feasible", "fits", 0)
+    assert result.objective in (13, 15)
+
+
+def test_hints_that_are_a_plan_are_taken(five: Path) -> None:
+    five.write_text("id,lower,upper,size,hint\na,0,3,4,4\nb,1,5,4,0\n")
+    result = stowplan.solve(stowplan.read(five, capacity=9), time_limit=20)
+    assert result.plan.offsets == (4, 0)
+    assert result.provenance.candidate == "hint"
+
+
 def test_nothing_to_pack(tmp_path: Path) -> None:
     path = tmp_path / "empty.csv"
     path.write_text("id,lower,upper,size\n")

@@ -32,7 +32,7 @@ def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
 
 def _initial(problem: Problem) -> dict[str, Plan]:
     """Every buffer at bytes of its own, where that fits; and the hints, where they are a plan."""
-    return _stack(problem) | _hinted(problem)
+    return _hinted(problem) | _stack(problem)
 
 
 def _hinted(problem: Problem) -> dict[str, Plan]:
