@@ -46,18 +46,22 @@ class Watch:
         self.settled: float | None = None
 
     def take(self) -> None:
+        """Note the moment at which plan and bound agree on the interval."""
         if self.settled is None and self.plan is not None and self.plan.ii == decode_objective(self.bound)[0]:
             self.settled = time.monotonic() - self.began
 
     def on_plan(self, plan: Plan) -> None:
+        """A better plan."""
         self.plan = plan
         self.take()
 
     def on_bound(self, bound: int) -> None:
+        """A better bound."""
         self.bound = max(self.bound, bound)
         self.take()
 
     def should_stop(self) -> bool:
+        """Whether all that is asked for is known."""
         return self.interval_only and self.settled is not None
 
 

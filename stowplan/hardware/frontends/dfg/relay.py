@@ -59,7 +59,8 @@ def _spread(
         for target in targets:
             reads_from[source, target] = producer
         return
-    count = next((n for n in range(1, limit) if limit - n + n * limit >= len(targets)), limit)
+    # The first always reads directly: it may be on a cycle.
+    count = next((n for n in range(1, limit) if limit - n + n * limit >= len(targets)), limit - 1)
     direct, rest = targets[: limit - count], targets[limit - count :]
     for target in direct:
         reads_from[source, target] = producer
