@@ -178,12 +178,14 @@ def cpsat(problem: Problem, context: Context) -> None:
         seed=context.options.seed,
         deterministic_limit=context.options.time_limit / 4 if context.options.deterministic else None,
         hint=_known(context),
+        lower_bound_ps=None if context.options.deterministic else context.incumbent()[1],
         on_plan=lambda plan: context.plan(plan, "cpsat"),
         on_bound=lambda bound: context.bound(bound, "cpsat"),
         should_stop=lambda: context.stop() or _closed(context),
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("cpsat")
+    context.bound(outcome.bound_ps, "cpsat")
 
 
 def linear(problem: Problem, context: Context) -> None:
