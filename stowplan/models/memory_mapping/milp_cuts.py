@@ -13,6 +13,8 @@ a part of its time: if it runs at all, what does not fit into its window is wait
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
@@ -52,12 +54,22 @@ class RoundingCuts:
         self._is_binary = is_integer & (lower == 0) & (upper == 1)
         self._found: set[tuple[bytes, bytes]] = set()
 
-    def find(self, matrix: sparse.csr_matrix, row_lower: IntArray, row_upper: IntArray, values: FloatArray, limit: int) -> Rows:
+    def find(
+        self,
+        matrix: sparse.csr_matrix,
+        row_lower: IntArray,
+        row_upper: IntArray,
+        values: FloatArray,
+        limit: int,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Rows:
         """The most violated cuts from rows of a matrix, at most ``limit``, none found before."""
         activity = matrix @ values
         fractional = self._is_binary & (values > 1e-5) & (values < 1 - 1e-5)
         candidates: list[tuple[float, IntArray, IntArray, int]] = []
         for row in np.flatnonzero(abs(matrix) @ fractional.astype(np.int64)).tolist():
+            if should_stop():
+                break
             entries = slice(matrix.indptr[row], matrix.indptr[row + 1])
             columns, coefficients = matrix.indices[entries].astype(np.int64), matrix.data[entries]
             for sign, side in ((1, int(row_upper[row])), (-1, -int(row_lower[row]))):

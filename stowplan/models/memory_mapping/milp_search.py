@@ -142,7 +142,7 @@ class RelaxationSearch:
         )
         idle = 0
         while self.values is not None and idle < MAX_IDLE and not self.effort.is_over():
-            rows = self.solver.cuts(finder, self.values, MAX_CUTS)
+            rows = self.solver.cuts(finder, self.values, MAX_CUTS, self.effort.is_over)
             if not rows.lower:
                 return
             self.optimal = False

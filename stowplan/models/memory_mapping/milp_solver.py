@@ -176,9 +176,9 @@ class ScaledHighs:
         ray: FloatArray = np.array(values) * self._row_scale
         return ray
 
-    def cuts(self, finder: RoundingCuts, values: FloatArray, limit: int) -> Rows:
+    def cuts(self, finder: RoundingCuts, values: FloatArray, limit: int, should_stop: Callable[[], bool]) -> Rows:
         """Cuts of the present rows that values violate."""
-        return finder.find(self._matrix, self._row_lower, self._row_upper, values, limit)
+        return finder.find(self._matrix, self._row_lower, self._row_upper, values, limit, should_stop)
 
     def rounded_bound(self) -> RoundedBound:
         """What bounds boxes of the model, its rows as they are now."""

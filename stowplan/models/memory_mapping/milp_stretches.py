@@ -98,6 +98,9 @@ class StretchBounds:
         long = self._linear()
         level = self._divide(SHORT_USES)
         hopeful = self._hopeful(level, long)
+        if not hopeful and len(long) == 1:
+            # Integers may lose what fractions do not.
+            level = hopeful = self._divide(self.problem.use_count + 1)
         while hopeful and not self.effort.is_over():
             self._branch(hopeful)
             if len(level) == 1:

@@ -25,9 +25,6 @@ DETERMINISTIC_ROUNDS = 300_000
 DETERMINISTIC_PIECE = 20
 LOOK_EVERY = 0.01
 
-#: Part of the time that the linear relaxation of the whole program may take; the rest is for its stretches.
-WHOLE_SHARE = 0.3
-
 #: Largest loss that a round may make at the beginning, of what lies between the first plan and the floor.
 LOSS = 2e-3
 
@@ -115,32 +112,22 @@ def _adopt(context: Context, data: arrays.Data, objective: int) -> State | None:
 
 
 def relaxation(problem: Problem, context: Context) -> None:
-    """The bound of the linear relaxation of the whole, then those of stretches of the program, with detail and integers."""
-    from stowplan.models.memory_mapping.milp import relaxation_bound
+    """Bounds from detailed relaxations of stretches of the program, first linear, then with cuts and integers."""
     from stowplan.models.memory_mapping.milp_search import Effort
     from stowplan.models.memory_mapping.milp_stretches import StretchBounds
 
-    deterministic = context.options.deterministic
-    whole = relaxation_bound(
-        problem,
-        time_limit=WHOLE_SHARE * context.remaining(),
-        seed=context.options.seed,
-        iteration_limit=int(2000 * context.options.time_limit) if deterministic else None,
-        on_bound=lambda bound: context.bound(bound, "relaxation"),
-        should_stop=context.stop,
-    )
-    stretches = StretchBounds(
+    options = context.options
+    StretchBounds(
         problem,
         Effort(
             end=time.monotonic() + context.remaining(),
-            seed=context.options.seed,
-            iteration_limit=int(2000 * context.options.time_limit) if deterministic else None,
-            node_limit=int(5 * context.options.time_limit) if deterministic else None,
+            seed=options.seed,
+            iteration_limit=int(2000 * options.time_limit) if options.deterministic else None,
+            node_limit=int(5 * options.time_limit) if options.deterministic else None,
             should_stop=context.stop,
         ),
-        on_bound=lambda bound: context.bound(bound, "relaxation") if bound > whole.bound_ps else None,
-    )
-    stretches.run()
+        on_bound=lambda bound: context.bound(bound, "relaxation"),
+    ).run()
 
 
 def complete(problem: Problem, context: Context) -> None:
