@@ -141,14 +141,16 @@ def test_what_the_model_does_not_take_is_noted() -> None:
 
 def test_arms_grow_where_it_is_easy_and_shrink_where_it_is_not() -> None:
     arm = Arm("window", False, count=20)
-    arm.resize(Improvement("optimal", None), 0.1, 1.0, most=22)
+    arm.resize(Improvement("optimal", None), 0, 0.1, 1.0, most=22)
     assert 20 < arm.count <= 22
-    arm.resize(Improvement("optimal", None), 0.1, 1.0, most=22)
+    arm.resize(Improvement("optimal", None), 0, 0.1, 1.0, most=22)
     assert arm.count == 22
-    arm.resize(Improvement("optimal", None), 0.9, 1.0, most=22)
+    arm.resize(Improvement("optimal", None), 0, 0.9, 1.0, most=22)
+    assert arm.count == 22
+    arm.resize(Improvement("feasible", None), 5, 1.0, 1.0, most=22)
     assert arm.count == 22
     for _ in range(50):
-        arm.resize(Improvement("feasible", None), 1.0, 1.0, most=22)
+        arm.resize(Improvement("feasible", None), 0, 1.0, 1.0, most=22)
     assert arm.count == LEAST_COUNT
 
 

@@ -40,8 +40,8 @@ MOST_LITERALS = 8000
 #: Part of what an arm has earned that counts after one more round.
 MEMORY = 0.9
 
-#: Part of the rounds that go to any arm whatever it has earned, each arm for about the same time.
-CURIOSITY = 0.25
+#: Part of the rounds that go to any arm, whatever it has earned.
+CURIOSITY = 0.2
 
 #: Seconds between two reports of a better plan, and to wait for the first plan of another candidate.
 REPORT_EVERY, WAIT_FOR_START = 0.5, 4.0
@@ -61,30 +61,22 @@ class Arm:
     """Picoseconds saved lately."""
     spent: float = 0.5
     """Seconds that took."""
-    rounds: float = 1.0
-    """How many rounds that was."""
 
     @property
     def rate(self) -> float:
         """What it earns for its time."""
         return self.gained / self.spent
 
-    @property
-    def pace(self) -> float:
-        """Rounds a second."""
-        return self.rounds / self.spent
-
     def learn(self, gain: int, seconds: float) -> None:
         """Take in one round."""
         self.gained = MEMORY * self.gained + gain
         self.spent = MEMORY * self.spent + max(0.01, seconds)
-        self.rounds = MEMORY * self.rounds + 1.0
 
-    def resize(self, outcome: Improvement, seconds: float, limit: float, most: int) -> None:
-        """More tensors after an easy round, fewer after one that ran out of time."""
+    def resize(self, outcome: Improvement, gain: int, seconds: float, limit: float, most: int) -> None:
+        """More tensors after an easy round, fewer after one that ran out of time and found nothing."""
         if outcome.status == "optimal" and seconds < EASY * limit:
             self.count = min(float(most), self.count * GROWTH)
-        elif outcome.status in ("feasible", "none"):
+        elif outcome.status in ("feasible", "none") and not gain:
             self.count = max(float(LEAST_COUNT), self.count * SHRINKAGE)
 
 
@@ -145,6 +137,7 @@ class LargeNeighbourhoodSearch:
         """Seconds reckoned for what has been done, the same at every run."""
         clocks = [False, True] if self._problem.stalls == "allowed" and self._problem.channels == 1 else [True]
         self.arms = [Arm(way, frozen) for way in self._chooser.ways for frozen in clocks]
+        self._untried = [*self.arms]
 
     def run(self) -> None:
         """Rounds until there is no time, or nothing left to gain."""
@@ -169,10 +162,13 @@ class LargeNeighbourhoodSearch:
         return self._context.stop() or (bound is not None and self._situation.objective_ps <= bound)
 
     def _choose(self) -> Arm:
-        """An arm: now and then any, else by what it earns for its time."""
-        is_curious = self._random.random() < CURIOSITY or not any(arm.gained for arm in self.arms)
-        weights = [arm.pace if is_curious else arm.rate for arm in self.arms]
-        return self._random.choices(self.arms, weights=weights)[0]
+        """An arm: each once, then by what it earns for its time, and now and then any."""
+        if self._untried:
+            return self._untried.pop(0)
+        rates = [arm.rate for arm in self.arms]
+        if self._random.random() < CURIOSITY or not any(rates):
+            return self._random.choice(self.arms)
+        return self._random.choices(self.arms, weights=rates)[0]
 
     def _round(self, arm: Arm, number: int) -> Round:
         """Solve one neighbourhood and keep what is better."""
@@ -199,8 +195,8 @@ class LargeNeighbourhoodSearch:
                 )
                 solving = SECONDS_PER_DETERMINISTIC * outcome.deterministic if deterministic else outcome.seconds
                 self._work += solving
-                arm.resize(outcome, solving, limit, self._chooser.count)
                 gain = self._take(outcome.plan)
+                arm.resize(outcome, gain, solving, limit, self._chooser.count)
         return Round(gain, self._work - worked if deterministic else time.monotonic() - began)
 
     def _take(self, plan: Plan | None) -> int:

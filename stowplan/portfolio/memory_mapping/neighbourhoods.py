@@ -54,12 +54,12 @@ class Chooser:
         self._first = np.array([s.accesses[0].step if len(s) else 0 for s in ground.sequences], np.int64)
         self._last = np.array([s.accesses[-1].step if len(s) else -1 for s in ground.sequences], np.int64)
         self.ways: dict[str, Callable[[Situation, int], Free | None]] = {
-            "window": self._window,
             "lost": self._lost,
+            "window": self._window,
             "tight": self._tight,
             "random": self._anywhere,
         }
-        """Ways to draw a neighbourhood, by name, of (plan, number of tensors)."""
+        """Ways to draw a neighbourhood, by name, of (plan, number of tensors); those that promise most first."""
 
     @property
     def count(self) -> int:
@@ -111,7 +111,15 @@ class Chooser:
         """A tensor and others that are used or resident between two boundaries, by how much of that time they could share."""
         pad = 1 + self._random.randrange(1 + min(20, self._horizon // 8))
         start, end = max(0, start - pad), min(self._horizon, end + pad)
-        alive = [t for t in self._alive(start, end) if t != tensor]
+        alive = [
+            other
+            for other in self._alive(start, end)
+            if other != tensor
+            and (
+                self._is_used(other, start, end)
+                or any(stay.start < end and stay.end > start for stay in situation.residencies[other])
+            )
+        ]
         size = self._ground.units
         keys = {}
         for other in alive:
