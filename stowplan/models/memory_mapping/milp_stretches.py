@@ -2,9 +2,10 @@
 
 Memory is tight in a few stretches of most programs, and what one of them loses depends little on the others. So the program is
 cut into stretches (:mod:`~stowplan.models.memory_mapping.milp_interval`); each is bounded by its detailed relaxation
-(:mod:`~stowplan.models.memory_mapping.milp_detail`), first linear, then integral. Then pairs of neighbours become one stretch,
-whose relaxation also knows what its parts take at least. The bound of the program is the best sum over disjoint stretches;
-steps in none of them take their least latency.
+(:mod:`~stowplan.models.memory_mapping.milp_detail`), first linear, then with cuts. Then pairs of neighbours become one stretch,
+whose relaxation also knows what its parts take at least; up to the whole. After that the same is done again, from shorter
+stretches on, with branch and bound. The bound of the program is the best sum over disjoint stretches; steps in none of them
+take their least latency.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FloatArray = npt.NDArray[np.float64]
 
 #: Uses in the shortest stretches, and in those whose linear relaxation is solved first.
 SHORT_USES = 250
-LONG_USES = 2000
+LONG_USES = 1000
 
 #: Losses below this part of what lies between the least latency and all slow are as good as none.
 NEGLIGIBLE = 1e-5
@@ -96,17 +97,21 @@ class StretchBounds:
     def run(self) -> None:
         """Work until nothing is left to do, or time is up."""
         long = self._linear()
-        level = self._divide(SHORT_USES)
-        hopeful = self._hopeful(level, long)
+        self._climb(long, integer=False)
+        short = self._divide(SHORT_USES)
+        hopeful = self._hopeful(short, long)
         if not hopeful and len(long) == 1:
             # Integers may lose what fractions do not.
-            level = hopeful = self._divide(self.problem.use_count + 1)
-        while hopeful and not self.effort.is_over():
-            self._branch(hopeful)
-            if len(level) == 1:
-                return
+            short = hopeful = self._divide(self.problem.use_count + 1)
+        self._bound_all(hopeful, integer=True)
+        self._climb(short, integer=True)
+
+    def _climb(self, level: list[Stretch], *, integer: bool) -> None:
+        """Bound stretches made of two of a level, then of two of those, and so on."""
+        while len(level) > 1 and not self.effort.is_over():
             level = [self._join(level[place : place + 2]) for place in range(0, len(level), 2)]
-            hopeful = [stretch for stretch in level if stretch.loss_ps > self._negligible_ps and not stretch.optimal]
+            lossy = [stretch for stretch in level if stretch.loss_ps > self._negligible_ps and not stretch.optimal]
+            self._bound_all(lossy, integer=integer)
 
     def _linear(self) -> list[Stretch]:
         """Bound long stretches by linear programs, then with cuts, those first where most is lost."""
@@ -159,25 +164,23 @@ class StretchBounds:
             and self._potential_ps(stretch) > self._negligible_ps
         ]
 
-    def _branch(self, stretches: list[Stretch]) -> None:
-        """Bound stretches with integers, those that promise most first."""
+    def _bound_all(self, stretches: list[Stretch], *, integer: bool) -> None:
+        """Bound stretches of one level, those that promise most first."""
         todo = sorted(stretches, key=lambda each: (each.loss_ps, self._potential_ps(each)), reverse=True)
-        is_whole = stretches[0].end - stretches[0].start == self.problem.horizon
-        level_seconds = self.effort.left * (1.0 if is_whole else LEVEL_SHARE)
-        level_end = time.monotonic() + level_seconds
+        is_last = integer and any(each.end - each.start == self.problem.horizon for each in stretches)
+        level_end = time.monotonic() + self.effort.left * (1.0 if is_last else LEVEL_SHARE)
         for place, stretch in enumerate(todo):
+            if self.effort.is_over():
+                return
             # A stretch may take more than its share: most take far less.
             share = SHARES * (level_end - time.monotonic()) / (len(todo) - place)
-            self._bound(stretch, min(self.effort.left, max(LEAST_SECONDS, share)))
-
-    def _bound(self, stretch: Stretch, seconds: float) -> None:
-        """Bound a stretch with integers."""
-        search = self._open(stretch, seconds)
-        search.linear()
-        search.cut()
-        Branching(search).run()
-        stretch.optimal = search.optimal
-        self._close(stretch, search)
+            search = self._open(stretch, min(self.effort.left, max(LEAST_SECONDS, share)))
+            search.linear()
+            search.cut()
+            if integer:
+                Branching(search).run()
+                stretch.optimal = search.optimal
+            self._close(stretch, search)
 
     def _open(self, stretch: Stretch, seconds: float) -> RelaxationSearch:
         model = DetailedModel(self._cutter.cut(stretch.start, stretch.end))
