@@ -18,7 +18,7 @@ from stowplan.models.memory_mapping.cpsat import MemoryMappingModel, build, solv
 from stowplan.models.memory_mapping.cpsat.canonical import decisions_of
 from stowplan.models.memory_mapping.cpsat.decisions import Stay
 from stowplan.models.memory_mapping.cpsat.offsets import pack
-from stowplan.models.memory_mapping.cpsat.variables import Variables
+from stowplan.models.memory_mapping.cpsat.variables import BuildStopped, Variables
 from stowplan.models.memory_mapping.milp import relaxation_bound
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Piece, Problem, Stalls, Step, Tensor, Use
@@ -225,6 +225,14 @@ def test_refuses_what_would_take_minutes_to_build(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("stowplan.models.memory_mapping.cpsat.model.MAX_SIZE", 3)
     with pytest.raises(NotImplementedError, match="more than 3"):
         build(random_problem(random.Random(1), steps=10, tensors=6, channels=1))
+
+
+def test_building_stops_when_told() -> None:
+    problem = random_problem(random.Random(1), steps=10, tensors=6, channels=1)
+    calls = iter([False, False, True])
+    with pytest.raises(BuildStopped):
+        MemoryMappingModel(problem, should_stop=lambda: next(calls))
+    assert next(calls, None) is None
 
 
 def test_packing_proves_that_there_are_no_offsets() -> None:

@@ -101,13 +101,9 @@ def lns(problem: Problem, context: Context) -> None:
 
 
 def _start(problem: Problem, context: Context) -> Plan | None:
-    """A plan to begin with: another candidate's, or where none comes, one built here."""
-    waited = time.monotonic() + min(WAIT_FOR_START, 0.2 * context.options.time_limit)
-    while not context.options.deterministic and time.monotonic() < waited and not context.stop():
-        given: Plan | None = context.incumbent()[0]
-        if given is not None and given.residencies:
-            return given
-        time.sleep(0.05)
+    """A plan to begin with: another candidate's, or in a deterministic run, where none comes, one built here."""
+    if not context.options.deterministic:
+        return _given(context)
     data = arrays.build(problem)
     best: Plan | None = context.start_plan
     for _, steps in heuristics.constructive(data):
@@ -116,9 +112,19 @@ def _start(problem: Problem, context: Context) -> Plan | None:
         if best is None or plan.objective_ps < best.objective_ps:
             best = plan
             context.plan(plan, "lns")
-        if context.stop() or not context.options.deterministic:
+        if context.stop():
             break
     return best
+
+
+def _given(context: Context) -> Plan | None:
+    """The best plan known, once there is one that uses fast memory, or it is time to begin with what there is."""
+    waited = time.monotonic() + min(WAIT_FOR_START, 0.2 * context.options.time_limit)
+    while True:
+        plan: Plan | None = context.incumbent()[0]
+        if (plan is not None and plan.residencies) or time.monotonic() >= waited or context.stop():
+            return plan
+        time.sleep(0.05)
 
 
 class LargeNeighbourhoodSearch:
