@@ -1,0 +1,238 @@
+"""Says what is wrong with an affine program, naming the operator: bounds, order of writes and reads, parts never written."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.errors import InputError
+from stowplan.hardware.affine.expression import Expression, Extents, evaluate, span
+from stowplan.hardware.affine.program import Bound, Copy, Load, Operator, Piece, Program, Store, Tensor
+
+#: Iterations or elements that are looked at one by one where intervals do not decide.
+MAX_POINTS = 1 << 24
+
+
+def check(program: Program) -> None:
+    """Check a whole program.
+
+    Raises
+    ------
+    InputError
+        Naming the operator: an unknown tensor, a wrong number of indices, an access out of bounds, a tensor read before it is
+        written, written after it was read, or written in part only; an operator without a bank rule.
+    """
+    written: dict[str, list[Copy]] = {}
+    complete = set(program.inputs)
+    read: set[str] = set()
+    names: set[str] = set()
+    for name in program.inputs:
+        program.tensor(name, "inputs")
+    for tensor in program.tensors.values():
+        if any(size < 1 for size in tensor.shape) or tensor.item_bytes < 1:
+            raise InputError(f"found shape {list(tensor.shape)}, expected sizes of at least 1", place=f"tensor {tensor.name}")
+    for statement in program.statements:
+        place = f"operator {statement.name}"
+        if statement.name in names:
+            raise InputError("found this name twice, expected every name once", place=place)
+        names.add(statement.name)
+        for load in statement.loads:
+            _check_load(program, load, place)
+            for name in load.tensors:
+                if name not in complete:
+                    _complete(program.tensors[name], written.get(name), place)
+                    complete.add(name)
+                read.add(name)
+        for name in statement.outputs:
+            program.tensor(name, place)
+            if name in read or name in complete:
+                why = "an input" if name in program.inputs else "read or written in whole before"
+                raise InputError(f"writes tensor {name!r}, which is {why}", place=place)
+        if isinstance(statement, Copy):
+            _check_store(program.tensors[statement.store.tensor], statement, place)
+            written.setdefault(statement.store.tensor, []).append(statement)
+        else:
+            _check_rule(program, statement, place)
+            for name in statement.outputs:
+                if name in written:
+                    raise InputError(f"writes tensor {name!r}, which others have written in part", place=place)
+            complete.update(statement.outputs)
+    for name in program.outputs:
+        tensor = program.tensor(name, "outputs")
+        if name not in complete:
+            _complete(tensor, written.get(name), "outputs")
+
+
+def _check_rule(program: Program, operator: Operator, place: str) -> None:
+    ports = len(operator.loads) + len(operator.outputs)
+    if not operator.options:
+        raise InputError("found no bank mapping that its rule allows, expected at least one", place=place)
+    ranks = [len(load.extents) for load in operator.loads]
+    ranks += [len(program.tensors[name].shape) for name in operator.outputs]
+    for option in operator.options:
+        if len(option) != ports:
+            raise InputError(f"found a bank rule for {len(option)} operands and outputs, expected {ports}", place=place)
+        for dimension, rank in zip(option, ranks, strict=True):
+            if not -1 <= dimension < rank:
+                raise InputError(f"found dimension {dimension} in a bank rule, expected -1 to {rank - 1}", place=place)
+
+
+def _check_load(program: Program, load: Load, place: str) -> None:
+    if any(extent < 1 for extent in load.extents):
+        raise InputError(f"found loops over {list(load.extents)}, expected at least 1 iteration each", place=place)
+    if not load.pieces:
+        raise InputError("found a load without pieces, expected at least one", place=place)
+    for number, piece in enumerate(load.pieces):
+        _check_indices((*piece.index, *(bound.expression for bound in piece.domain)), load.extents, place)
+        if piece.tensor is None:
+            continue
+        tensor = program.tensor(piece.tensor, place)
+        if len(piece.index) != len(tensor.shape):
+            raise InputError(f"found {len(piece.index)} indices of {tensor.name!r}, expected {len(tensor.shape)}", place=place)
+        if not _within(piece, load, tensor.shape):
+            _raise_outside(load, number, tensor, place)
+    if all(piece.domain for piece in load.pieces):
+        if prod(load.extents) > MAX_POINTS:
+            raise InputError("cannot show that every iteration reads something: give the last piece no domain", place=place)
+        missed = np.argwhere(which_piece(load) < 0)
+        if len(missed):
+            raise InputError(f"reads nothing in iteration {missed[0].tolist()}, expected a piece for it", place=place)
+
+
+def _check_indices(expressions: tuple[Expression, ...], extents: Extents, place: str) -> None:
+    loops = len(extents)
+    for expression in expressions:
+        if any(number >= loops for number in expression.indices()):
+            raise InputError(f"found loop index in {expression.text()} beyond its {loops} loops", place=place)
+
+
+def narrowed(expression: Expression, domain: tuple[Bound, ...], extents: Extents) -> tuple[int, int]:
+    """Interval of values within a domain: the span, cut by bounds on the same terms."""
+    low, high = span(expression, extents)
+    for bound in domain:
+        if bound.expression.terms == expression.terms:
+            moved = expression.constant - bound.expression.constant
+            low, high = max(low, bound.low + moved), min(high, bound.high + moved)
+    return low, high
+
+
+def _within(piece: Piece, load: Load, shape: tuple[int, ...]) -> bool:
+    for expression, size in zip(piece.index, shape, strict=True):
+        low, high = narrowed(expression, piece.domain, load.extents)
+        if low < 0 or high >= size:
+            return False
+    return True
+
+
+def _raise_outside(load: Load, number: int, tensor: Tensor, place: str) -> None:
+    """Look at all iterations, since intervals may be too wide; raise for the first one out of bounds."""
+    if prod(load.extents) > MAX_POINTS:
+        raise InputError(f"cannot show that its reads of {tensor.name!r} stay within {list(tensor.shape)}", place=place)
+    chosen = which_piece(load) == number
+    points = grid(load.extents)
+    for dimension, expression in enumerate(load.pieces[number].index):
+        values = np.broadcast_to(evaluate(expression, points), load.extents)
+        outside = chosen & ((values < 0) | (values >= tensor.shape[dimension]))
+        if outside.any():
+            at = tuple(int(each[0]) for each in np.nonzero(outside))
+            raise InputError(
+                f"reads {tensor.name!r} out of bounds: index {int(values[at])} of dimension {dimension} "
+                f"in iteration {list(at)}, expected 0 to {tensor.shape[dimension] - 1}",
+                place=place,
+            )
+
+
+def grid(extents: Extents) -> list[NDArray[np.int64]]:
+    """Values of every loop index, as arrays that broadcast to ``[extents]``."""
+    rank = len(extents)
+    return [np.arange(size).reshape([size if at == axis else 1 for at in range(rank)]) for axis, size in enumerate(extents)]
+
+
+def which_piece(load: Load) -> NDArray[np.int64]:
+    """[extents] number of the piece that applies in every iteration, -1 where there is none."""
+    points = grid(load.extents)
+    chosen = np.full(load.extents, -1, np.int64)
+    for number, piece in enumerate(load.pieces):
+        holds = chosen < 0
+        for bound in piece.domain:
+            values = evaluate(bound.expression, points)
+            holds = holds & (values >= bound.low) & (values <= bound.high)
+        chosen[holds] = number
+    return chosen
+
+
+def _check_store(tensor: Tensor, copy: Copy, place: str) -> None:
+    store: Store = copy.store
+    if len(store.index) != len(tensor.shape):
+        raise InputError(f"found {len(store.index)} indices of {tensor.name!r}, expected {len(tensor.shape)}", place=place)
+    _check_indices(store.index, copy.extents, place)
+    for dimension, (expression, size) in enumerate(zip(store.index, tensor.shape, strict=True)):
+        low, high = span(expression, copy.extents)
+        if low < 0 or high >= size:
+            if expression.is_affine or prod(copy.extents) > MAX_POINTS:
+                found = low if low < 0 else high
+            else:
+                values = evaluate(expression, grid(copy.extents))
+                wrong = values[(values < 0) | (values >= size)]
+                if not wrong.size:
+                    continue
+                found = int(wrong.flat[0])
+            message = f"writes {tensor.name!r} out of bounds: index {found} of dimension {dimension}, expected 0 to {size - 1}"
+            raise InputError(message, place=place)
+
+
+def _complete(tensor: Tensor, writers: list[Copy] | None, place: str) -> None:
+    """Raise where a tensor is not written, or not all of it."""
+    if not writers:
+        raise InputError(f"reads tensor {tensor.name!r} before it is written", place=place)
+    boxes = [_box(copy) for copy in writers]
+    full = tuple((0, size) for size in tensor.shape)
+    if full in boxes:
+        return
+    if all(box is not None for box in boxes):
+        covered = _covers([box for box in boxes if box is not None], tensor.shape)
+    elif tensor.elements <= MAX_POINTS:
+        marks = np.zeros(tensor.shape, bool)
+        for copy in writers:
+            points = grid(copy.extents)
+            marks[tuple(evaluate(each, points) for each in copy.store.index)] = True
+        covered = bool(marks.all())
+    else:
+        raise InputError(f"cannot show that all of tensor {tensor.name!r} is written before it is read", place=place)
+    if not covered:
+        raise InputError(f"reads tensor {tensor.name!r} before all of it is written", place=place)
+
+
+_Box = tuple[tuple[int, int], ...]
+
+
+def _box(copy: Copy) -> _Box | None:
+    """Half-open ranges of the indices written, where those are a box: each dimension follows a loop of its own."""
+    ranges = []
+    seen: set[int] = set()
+    for expression in copy.store.index:
+        if expression.is_constant:
+            ranges.append((expression.constant, expression.constant + 1))
+            continue
+        atom, factor = expression.terms[0]
+        if len(expression.terms) > 1 or not isinstance(atom, int) or abs(factor) != 1 or atom in seen:
+            return None
+        seen.add(atom)
+        low, high = span(expression, copy.extents)
+        ranges.append((low, high + 1))
+    return tuple(ranges)
+
+
+def _covers(boxes: list[_Box], shape: tuple[int, ...]) -> bool:
+    """Whether boxes cover a whole array: cut along every side, no cell may be left."""
+    # Parts of a concatenation differ in one dimension only: the others need no cuts.
+    cuts = [sorted({0, size, *(side for box in boxes for side in box[dimension])}) for dimension, size in enumerate(shape)]
+    if prod(len(each) for each in cuts) > MAX_POINTS:
+        return False
+    marks = np.zeros(tuple(len(each) - 1 for each in cuts), bool)
+    places = [{side: number for number, side in enumerate(each)} for each in cuts]
+    for box in boxes:
+        marks[tuple(slice(places[d][low], places[d][high]) for d, (low, high) in enumerate(box))] = True
+    return bool(marks.all())

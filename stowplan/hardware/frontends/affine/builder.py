@@ -1,0 +1,465 @@
+"""Affine programs from Python: operators by name, or loop nests as functions of their indices.
+
+>>> b = Builder("example")
+>>> x = b.input("x", (4, 6))
+>>> y = b.transpose(x, (1, 0))
+>>> z = b.copy("halves", (6, 2), lambda i, j: y[i, 2 * j], (6, 2), lambda i, j: (i, j))
+>>> program = b.build(b.elementwise("tanh", z))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from stowplan.errors import InputError
+from stowplan.hardware.affine import rules
+from stowplan.hardware.affine.check import check
+from stowplan.hardware.affine.expression import (
+    Expression,
+    Extents,
+    add,
+    constant,
+    floor_divide,
+    index,
+    modulo,
+    scale,
+)
+from stowplan.hardware.affine.program import (
+    Copy,
+    Load,
+    Operator,
+    Option,
+    Piece,
+    Program,
+    Statement,
+    Store,
+    Tensor,
+    identity,
+    whole,
+)
+
+
+class Index:
+    """A quasi-affine function of loop indices, as loop nests are written with: ``2 * i + j // 3``."""
+
+    def __init__(self, expression: Expression, extents: Extents, place: str):
+        self.expression, self._extents, self._place = expression, extents, place
+
+    def _other(self, other: object, sign: str) -> Expression:
+        if isinstance(other, Index):
+            return other.expression
+        if isinstance(other, int) and not isinstance(other, bool):
+            return constant(other)
+        raise InputError(f"found {sign} with {type(other).__name__}, expected whole numbers in an index", place=self._place)
+
+    def _made(self, expression: Expression) -> Index:
+        return Index(expression, self._extents, self._place)
+
+    def _number(self, other: object, sign: str) -> int:
+        value = self._other(other, sign)
+        if not value.is_constant:
+            what = f"({self.expression.text()}) {sign} ({value.text()})"
+            raise InputError(f"found a non-affine index {what}, expected a constant beside {sign}", place=self._place)
+        if sign != "*" and value.constant < 1:
+            raise InputError(f"found {sign} {value.constant}, expected at least 1", place=self._place)
+        return value.constant
+
+    def __add__(self, other: Index | int) -> Index:
+        return self._made(add(self.expression, self._other(other, "+"), self._extents))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Index | int) -> Index:
+        return self._made(add(self.expression, self._other(other, "-"), self._extents, -1))
+
+    def __rsub__(self, other: Index | int) -> Index:
+        return self._made(add(self._made(constant(0))._other(other, "-"), self.expression, self._extents, -1))
+
+    def __neg__(self) -> Index:
+        return self._made(scale(self.expression, -1))
+
+    def __mul__(self, other: Index | int) -> Index:
+        if isinstance(other, Index) and self.expression.is_constant:
+            return other * self.expression.constant
+        return self._made(scale(self.expression, self._number(other, "*")))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: int) -> Index:
+        return self._made(floor_divide(self.expression, self._number(other, "//"), self._extents))
+
+    def __mod__(self, other: int) -> Index:
+        return self._made(modulo(self.expression, self._number(other, "%"), self._extents))
+
+
+class Variable:
+    """A tensor of a program being built; indexing it with loop indices gives an access."""
+
+    def __init__(self, tensor: Tensor):
+        self.tensor = tensor
+
+    @property
+    def name(self) -> str:
+        """Name of the tensor."""
+        return self.tensor.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its dimensions."""
+        return self.tensor.shape
+
+    def __getitem__(self, indices: Index | int | tuple[Index | int, ...]) -> tuple[Variable, tuple[Index | int, ...]]:
+        return self, indices if isinstance(indices, tuple) else (indices,)
+
+
+class Builder:
+    """Collects the statements of a program. Names are made unique; :meth:`build` checks the whole."""
+
+    def __init__(self, name: str, item_bytes: int = 4):
+        self.name, self._item_bytes = name, item_bytes
+        self._tensors: dict[str, Tensor] = {}
+        self._inputs: list[str] = []
+        self._statements: list[Statement] = []
+        self._names: set[str] = set()
+
+    def build(self, *outputs: Variable) -> Program:
+        """The checked program with these outputs; raises InputError naming the operator where something is wrong."""
+        program = self.program([each.name for each in outputs])
+        check(program)
+        return program
+
+    def program(self, outputs: Sequence[str]) -> Program:
+        """The program as it stands, unchecked."""
+        return Program(self.name, dict(self._tensors), tuple(self._inputs), tuple(self._statements), tuple(outputs))
+
+    # Tensors
+
+    def tensor(self, shape: Sequence[int], name: str = "t", item_bytes: int | None = None) -> Variable:
+        """A tensor that nothing writes yet."""
+        tensor = Tensor(self._unique(name, self._tensors), tuple(shape), item_bytes or self._item_bytes)
+        self._tensors[tensor.name] = tensor
+        return Variable(tensor)
+
+    def input(self, name: str, shape: Sequence[int], item_bytes: int | None = None) -> Variable:
+        """A tensor that is there from the start."""
+        variable = self.tensor(shape, name, item_bytes)
+        self._inputs.append(variable.name)
+        return variable
+
+    def _unique(self, name: str, taken: Any) -> str:
+        found, number = name, 1
+        while found in taken:
+            number += 1
+            found = f"{name}.{number}"
+        return found
+
+    def _statement_name(self, name: str) -> str:
+        found = self._unique(name, self._names)
+        self._names.add(found)
+        return found
+
+    # Loop nests
+
+    def copy(
+        self,
+        op: str,
+        extents: Sequence[int],
+        load: Callable[..., tuple[Variable, tuple[Index | int, ...]]],
+        into: Variable | Sequence[int],
+        store: Callable[..., Sequence[Index | int] | Index | int],
+    ) -> Variable:
+        """A loop nest: ``load`` gives the access read in every iteration, ``store`` the index written in ``into``.
+
+        ``into`` is a tensor, or the shape of a new one. Raises InputError for an index that is not affine.
+        """
+        name = self._statement_name(op)
+        place = f"operator {name}"
+        extents = tuple(extents)
+        loops = [Index(index(number), extents, place) for number in range(len(extents))]
+        source, indices = load(*loops)
+        target = into if isinstance(into, Variable) else self.tensor(into, name)
+        stored = store(*loops)
+        where = tuple(stored) if isinstance(stored, Sequence) else (stored,)
+        piece = Piece(source.name, _expressions(indices, place))
+        return self.nest(name, op, Load(extents, (piece,)), target, _expressions(where, place))
+
+    def nest(self, name: str, op: str, load: Load, into: Variable, where: tuple[Expression, ...]) -> Variable:
+        """A copy of finished accesses; ``name`` must be unique."""
+        self._names.add(name)
+        self._statements.append(Copy(name, op, load, Store(into.name, where)))
+        return into
+
+    def _gathered(
+        self, op: str, source: Variable, shape: Sequence[int], indices: Sequence[Expression], name: str = ""
+    ) -> Variable:
+        """A new tensor that reads ``source`` at ``indices`` of its own."""
+        target = self.tensor(shape, name or op, source.tensor.item_bytes)
+        load = Load(target.shape, (Piece(source.name, tuple(indices)),))
+        return self.nest(self._statement_name(name or op), op, load, target, identity(len(target.shape)))
+
+    def _scattered(self, op: str, source: Variable, into: Variable, where: Sequence[Expression], name: str = "") -> Variable:
+        """``source`` as it is, written to ``into`` at ``where``."""
+        return self.nest(self._statement_name(name or op), op, whole(source.tensor), into, tuple(where))
+
+    # Data movement
+
+    def broadcast(self, source: Variable, shape: Sequence[int], dimensions: Sequence[int], name: str = "") -> Variable:
+        """Dimension ``k`` of the source becomes ``dimensions[k]`` of the result; sizes of 1 are repeated."""
+        indices = [
+            constant(0) if size == 1 else index(dimension) for size, dimension in zip(source.shape, dimensions, strict=True)
+        ]
+        return self._gathered("broadcast", source, shape, indices, name)
+
+    def repeat(self, source: Variable, times: int, axis: int, name: str = "") -> Variable:
+        """Every element ``times`` times, side by side along ``axis``."""
+        shape = [size * (times if at == axis else 1) for at, size in enumerate(source.shape)]
+        indices = [floor_divide(index(at), times, shape) if at == axis else index(at) for at in range(len(shape))]
+        return self._gathered("repeat", source, shape, indices, name)
+
+    def tile(self, source: Variable, times: Sequence[int], name: str = "") -> Variable:
+        """The whole tensor ``times[k]`` times along every dimension ``k``."""
+        shape = [size * many for size, many in zip(source.shape, times, strict=True)]
+        indices = [modulo(index(at), size, shape) for at, size in enumerate(source.shape)]
+        return self._gathered("tile", source, shape, indices, name)
+
+    def transpose(self, source: Variable, order: Sequence[int], name: str = "") -> Variable:
+        """Dimension ``k`` of the result is ``order[k]`` of the source."""
+        indices = [index(list(order).index(at)) for at in range(len(source.shape))]
+        return self._gathered("transpose", source, [source.shape[at] for at in order], indices, name)
+
+    def reverse(self, source: Variable, axes: Sequence[int], name: str = "") -> Variable:
+        """Back to front along ``axes``."""
+        shape = source.shape
+        indices = [add(constant(shape[at] - 1), index(at), shape, -1) if at in axes else index(at) for at in range(len(shape))]
+        return self._gathered("reverse", source, shape, indices, name)
+
+    def reshape(self, source: Variable, shape: Sequence[int], name: str = "") -> Variable:
+        """The same elements, row by row, in another shape."""
+        if prod(shape) != source.tensor.elements:
+            place = f"operator {name or 'reshape'}"
+            raise InputError(
+                f"found a reshape of {list(source.shape)} to {list(shape)}, expected as many elements", place=place
+            )
+        return self._gathered("reshape", source, shape, reshaped(shape, source.shape), name)
+
+    def slice(
+        self,
+        source: Variable,
+        starts: Sequence[int],
+        ends: Sequence[int],
+        steps: Sequence[int] | None = None,
+        name: str = "",
+        op: str = "slice",
+    ) -> Variable:
+        """Elements from ``starts`` up to before ``ends``, every ``steps``-th."""
+        steps = steps or [1] * len(starts)
+        shape = [-(-(end - start) // step) for start, end, step in zip(starts, ends, steps, strict=True)]
+        indices = [
+            add(constant(start), index(at), shape, step) for at, (start, step) in enumerate(zip(starts, steps, strict=True))
+        ]
+        return self._gathered(op, source, shape, indices, name)
+
+    def split(self, source: Variable, sizes: Sequence[int], axis: int, name: str = "") -> list[Variable]:
+        """Parts of these sizes along ``axis``."""
+        parts = []
+        start = 0
+        for size in sizes:
+            starts = [start if at == axis else 0 for at in range(len(source.shape))]
+            ends = [start + size if at == axis else each for at, each in enumerate(source.shape)]
+            parts.append(self.slice(source, starts, ends, name=name, op="split"))
+            start += size
+        return parts
+
+    def concatenate(self, sources: Sequence[Variable], axis: int, name: str = "") -> Variable:
+        """Parts one after the other along ``axis``: a loop nest each, into one tensor."""
+        total = sum(each.shape[axis] for each in sources)
+        first = sources[0]
+        shape = [total if at == axis else size for at, size in enumerate(first.shape)]
+        target = self.tensor(shape, name or "concatenate", first.tensor.item_bytes)
+        start = 0
+        for each in sources:
+            where = [add(index(at), constant(start if at == axis else 0), each.shape) for at in range(len(shape))]
+            self._scattered("concatenate", each, target, where, name)
+            start += each.shape[axis]
+        return target
+
+    def pad(
+        self,
+        source: Variable,
+        low: Sequence[int],
+        high: Sequence[int],
+        interior: Sequence[int] | None = None,
+        value: Variable | float = 0.0,
+        name: str = "",
+    ) -> Variable:
+        """``low`` and ``high`` more elements around (negative ones cut) and ``interior`` ones between, all of one value.
+
+        The value is a constant or a tensor without dimensions: a nest that fills all, and one that writes the source over it.
+        """
+        interior = interior or [0] * len(low)
+        shape = [
+            size + before + after + max(0, size - 1) * inner
+            for size, before, after, inner in zip(source.shape, low, high, interior, strict=True)
+        ]
+        target = self.tensor(shape, name or "pad", source.tensor.item_bytes)
+        fill = Piece(None, fill=value) if not isinstance(value, Variable) else Piece(value.name)
+        self.nest(self._statement_name(name or "pad"), "pad", Load(target.shape, (fill,)), target, identity(len(shape)))
+        # What negative padding cuts off is not copied.
+        first = [max(0, -(before // (inner + 1))) if before < 0 else 0 for before, inner in zip(low, interior, strict=True)]
+        last = [
+            min(size - 1, (total - 1 - before) // (inner + 1))
+            for size, total, before, inner in zip(source.shape, shape, low, interior, strict=True)
+        ]
+        extents = tuple(to - start + 1 for start, to in zip(first, last, strict=True))
+        if min(extents, default=1) > 0:
+            reads = tuple(add(index(at), constant(start), extents) for at, start in enumerate(first))
+            where = tuple(
+                add(constant(before + start * (inner + 1)), index(at), extents, inner + 1)
+                for at, (before, start, inner) in enumerate(zip(low, first, interior, strict=True))
+            )
+            load = Load(extents, (Piece(source.name, reads),))
+            self.nest(self._statement_name(name or "pad"), "pad", load, target, where)
+        return target
+
+    # Operators
+
+    def operator(
+        self,
+        op: str,
+        operands: Sequence[Variable | Load],
+        shapes: Sequence[Sequence[int]],
+        options: Sequence[Option],
+        *,
+        attributes: dict[str, Any] | None = None,
+        restricted: bool = False,
+        name: str = "",
+        dynamic: Sequence[int] = (),
+        item_bytes: Sequence[int] | None = None,
+    ) -> list[Variable]:
+        """Any operator, by its bank rule; results of these shapes. ``dynamic`` are operands it reads at run-time indices."""
+        loads = tuple(
+            each if isinstance(each, Load) else whole(each.tensor, dynamic=at in dynamic) for at, each in enumerate(operands)
+        )
+        unique = self._statement_name(name or op)
+        sizes = item_bytes or [self._item_bytes] * len(shapes)
+        results = [self.tensor(shape, unique, size) for shape, size in zip(shapes, sizes, strict=True)]
+        outputs = tuple(each.name for each in results)
+        self._statements.append(Operator(unique, op, loads, outputs, attributes or {}, tuple(options), restricted))
+        return results
+
+    def elementwise(self, op: str, *operands: Variable, name: str = "", **attributes: Any) -> Variable:
+        """Element by element, of operands of one shape."""
+        shape = operands[0].shape
+        for each in operands:
+            if each.shape != shape:
+                place = f"operator {name or op}"
+                raise InputError(
+                    f"found operands of shapes {list(shape)} and {list(each.shape)}, expected one shape", place=place
+                )
+        options = rules.elementwise(len(shape), len(operands))
+        return self.operator(op, operands, [shape], options, attributes=attributes, name=name)[0]
+
+    def matmul(
+        self,
+        left: Variable,
+        right: Variable,
+        contracting: Sequence[tuple[int, int]] | None = None,
+        batch: Sequence[tuple[int, int]] = (),
+        name: str = "",
+    ) -> Variable:
+        """Product over pairs of dimensions; by default the last of the left side and the first of the right after the batch."""
+        contracting = contracting or [(len(left.shape) - 1, len(batch))]
+        for one, two in (*contracting, *batch):
+            if left.shape[one] != right.shape[two]:
+                message = f"found sizes {left.shape[one]} and {right.shape[two]} to multiply, expected equal ones"
+                raise InputError(message, place=f"operator {name or 'matmul'}")
+        taken_left, taken_right = {one for one, _ in (*contracting, *batch)}, {two for _, two in (*contracting, *batch)}
+        shape = [left.shape[one] for one, _ in batch]
+        shape += [size for at, size in enumerate(left.shape) if at not in taken_left]
+        shape += [size for at, size in enumerate(right.shape) if at not in taken_right]
+        options = rules.matmul(len(left.shape), len(right.shape), contracting, batch)
+        attributes = {"contracting": tuple(contracting), "batch": tuple(batch)}
+        return self.operator("matmul", [left, right], [shape], options, attributes=attributes, restricted=True, name=name)[0]
+
+    def conv2d(
+        self,
+        data: Variable,
+        kernel: Variable,
+        strides: Sequence[int] = (1, 1),
+        pads: Sequence[tuple[int, int]] = ((0, 0), (0, 0)),
+        dilations: Sequence[int] = (1, 1),
+        groups: int = 1,
+        name: str = "",
+    ) -> Variable:
+        """Convolution of ``[batch, channels, height, width]`` by ``[outputs, channels / groups, height, width]``."""
+        sizes = [
+            (size + low + high - (width - 1) * spread - 1) // step + 1
+            for size, width, (low, high), spread, step in zip(
+                data.shape[2:], kernel.shape[2:], pads, dilations, strides, strict=True
+            )
+        ]
+        attributes = {
+            "layout": ((0, 1, 2, 3),) * 3,
+            "strides": tuple(strides),
+            "pads": tuple(pads),
+            "base": (1, 1),
+            "dilations": tuple(dilations),
+            "groups": groups,
+        }
+        shape = (data.shape[0], kernel.shape[0], *sizes)
+        options = rules.convolution(1, 1, 1)
+        return self.operator(
+            "convolution", [data, kernel], [shape], options, attributes=attributes, restricted=True, name=name
+        )[0]
+
+    def pool(
+        self,
+        data: Variable,
+        window: Sequence[int],
+        strides: Sequence[int],
+        pads: Sequence[tuple[int, int]] | None = None,
+        kind: str = "maximum",
+        name: str = "",
+    ) -> Variable:
+        """Windows of every dimension reduced to one element each."""
+        pads = pads or [(0, 0)] * len(window)
+        shape = [
+            (size + low + high - width) // step + 1
+            for size, width, step, (low, high) in zip(data.shape, window, strides, pads, strict=True)
+        ]
+        attributes = {"window": tuple(window), "strides": tuple(strides), "pads": tuple(pads), "kind": kind}
+        options = rules.pool(window)
+        return self.operator("pool", [data], [shape], options, attributes=attributes, restricted=True, name=name)[0]
+
+    def reduce(self, data: Variable, dimensions: Sequence[int], kind: str = "add", name: str = "") -> Variable:
+        """Dimensions added up, or their largest element taken (``maximum``) ..."""
+        shape = [size for at, size in enumerate(data.shape) if at not in dimensions]
+        options = rules.reduction(len(data.shape), dimensions)
+        attributes = {"dimensions": tuple(dimensions), "kind": kind}
+        return self.operator("reduce", [data], [shape], options, attributes=attributes, name=name)[0]
+
+
+def reshaped(shape: Sequence[int], source: Sequence[int]) -> list[Expression]:
+    """Index of the source, row by row, for an index of ``shape`` with as many elements."""
+    flat = constant(0)
+    for at, size in enumerate(shape):
+        flat = add(scale(flat, size), index(at), shape)
+    found: list[Expression] = []
+    for size in reversed(source):
+        found.append(modulo(flat, size, shape))
+        flat = floor_divide(flat, size, shape)
+    return found[::-1]
+
+
+def _expressions(indices: Sequence[Index | int], place: str) -> tuple[Expression, ...]:
+    found = []
+    for each in indices:
+        if isinstance(each, Index):
+            found.append(each.expression)
+        elif isinstance(each, int) and not isinstance(each, bool):
+            found.append(constant(each))
+        else:
+            raise InputError(f"found a non-affine index of type {type(each).__name__}, expected whole numbers", place=place)
+    return tuple(found)

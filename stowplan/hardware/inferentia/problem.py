@@ -1,0 +1,186 @@
+"""From an affine program to a bank-mapping problem: bank rules, said of what operators see, become layouts of tensors.
+
+Element ``i`` of a dimension that is spread stands in bank ``i mod banks``. An operator that wants dimension ``v`` of an operand
+spread can read a tensor as it is where some index of the tensor is equal to loop ``v`` modulo the number of banks; where loop
+``v`` does not show in the access at all, every bank needs the same data, and reads it from the one bank it is in; in all other
+cases it needs a copy of what it reads, a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from stowplan.errors import InputError
+from stowplan.hardware.affine.expression import Expression, Extents, add, index, modulo
+from stowplan.hardware.affine.program import UNSPREAD, Copy, Load, Option, Program, Statement
+from stowplan.hardware.inferentia.target import BankTarget
+from stowplan.models.bank_mapping.problem import Operator, Problem, Tensor, View
+
+#: Layout of an access that needs a view; the view's own number is given later.
+_NEEDS_VIEW = -2
+
+
+@dataclass(frozen=True)
+class Access:
+    """One read of one tensor by one statement, as a problem's operators count them."""
+
+    load: int
+    """Which of the statement's loads."""
+    tensor: str
+
+
+@dataclass(frozen=True)
+class MappedProgram:
+    """A program and its problem. Statements and operators have the same numbers."""
+
+    program: Program
+    problem: Problem
+    accesses: tuple[tuple[Access, ...], ...]
+    """For each statement, what its operator's reads are."""
+    views: dict[tuple[str, int], tuple[Load, int]]
+    """(tensor, view) to the load it materialises, and the loop that is spread."""
+
+
+def build_problem(program: Program, target: BankTarget, *, capacity: int | None = None) -> MappedProgram:
+    """Problem of mapping a program's tensors to the banks of a target; ``capacity`` in bytes in place of the target's.
+
+    Raises
+    ------
+    InputError
+        Contradictory bank rules, naming the operator.
+    """
+    return _Mapping(program, target, capacity).built()
+
+
+class _Mapping:
+    """State of one translation."""
+
+    def __init__(self, program: Program, target: BankTarget, capacity: int | None):
+        self._program, self._target = program, target
+        self._capacity = int(target.scratchpad.capacity) if capacity is None else capacity
+        used = {name for each in program.statements for load in each.loads for name in load.tensors}
+        used |= {name for each in program.statements for name in each.outputs}
+        self._names = [name for name in program.tensors if name in used]
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+        self._views: dict[str, dict[tuple[Load, int], int]] = {}
+        self._layouts: dict[tuple[Load, str, int], int] = {}
+
+    def built(self) -> MappedProgram:
+        operators, accesses = [], []
+        for statement in self._program.statements:
+            operator, reads = self._operator(statement)
+            operators.append(operator)
+            accesses.append(reads)
+        copy_weight, off_chip_weight = self._target.weights
+        inputs, outputs = set(self._program.inputs), set(self._program.outputs)
+        tensors = []
+        for name in self._names:
+            tensor = self._program.tensors[name]
+            views = tuple(
+                View(f"{name}/{number}", self._read_bytes(load, name))
+                for (load, _), number in self._views.get(name, {}).items()
+            )
+            tensors.append(
+                Tensor(
+                    name=name,
+                    bytes=tensor.bytes,
+                    shape=tensor.shape,
+                    views=views,
+                    is_input=name in inputs,
+                    is_output=name in outputs,
+                )
+            )
+        problem = Problem(
+            banks=self._target.banks,
+            capacity=self._capacity,
+            tensors=tuple(tensors),
+            operators=tuple(operators),
+            copy_weight=copy_weight,
+            off_chip_weight=off_chip_weight,
+            name=self._program.name,
+            target=self._target.name,
+        )
+        views_of = {(name, number): key for name, each in self._views.items() for key, number in each.items()}
+        return MappedProgram(self._program, problem, tuple(accesses), views_of)
+
+    def _operator(self, statement: Statement) -> tuple[Operator, tuple[Access, ...]]:
+        reads = tuple(Access(number, name) for number, load in enumerate(statement.loads) for name in load.tensors)
+        options: dict[tuple[int, ...], None] = {}
+        for option in self._options(statement):
+            loops = option[: len(statement.loads)]
+            layouts = [self._layout(statement.loads[each.load], each.tensor, loops[each.load]) for each in reads]
+            for name, dimension in zip(statement.outputs, option[len(statement.loads) :], strict=True):
+                layouts.append(_normal(dimension, self._program.tensors[name].shape))
+            options[tuple(layouts)] = None
+        if not options:
+            raise InputError("contradictory bank rules: found no option, expected one", place=f"operator {statement.name}")
+        # Spread ways first: a dimension of size 1 is one bank, too.
+        ordered = sorted(options, key=lambda layouts: all(layout == UNSPREAD for layout in layouts[len(reads) :]))
+        operator = Operator(
+            name=statement.name,
+            op=statement.op,
+            reads=tuple(self._numbers[each.tensor] for each in reads),
+            read_bytes=tuple(self._read_bytes(statement.loads[each.load], each.tensor) for each in reads),
+            writes=tuple(self._numbers[name] for name in statement.outputs),
+            options=tuple(ordered),
+            restricted=not isinstance(statement, Copy) and statement.restricted,
+        )
+        return operator, reads
+
+    def _options(self, statement: Statement) -> Iterator[Option]:
+        """Ways to compute it: (loop that is spread, for each load; dimension, for each output)."""
+        if not isinstance(statement, Copy):
+            yield from statement.options
+            return
+        for dimension, expression in enumerate(statement.store.index):
+            for loop in range(len(statement.extents)):
+                if self._follows(expression, loop, statement.extents):
+                    yield loop, dimension
+        yield UNSPREAD, UNSPREAD
+
+    def _follows(self, expression: Expression, loop: int, extents: Extents) -> bool:
+        """Whether an index is equal to a loop modulo the number of banks."""
+        difference = add(expression, index(loop), extents, -1)
+        return modulo(difference, self._target.banks, extents) == Expression(0)
+
+    def _layout(self, load: Load, name: str, loop: int) -> int:
+        """Layout in which a tensor can be read where a loop is spread; views get a number here."""
+        if loop == UNSPREAD or load.extents[loop] == 1:
+            return UNSPREAD
+        key = (load, name, loop)
+        found = self._layouts.get(key)
+        if found is None:
+            shape = self._program.tensors[name].shape
+            layouts = {
+                self._layout_of_piece(piece.index, load.extents, loop, shape) for piece in load.pieces if piece.tensor == name
+            }
+            found = layouts.pop()
+            if layouts or found == _NEEDS_VIEW:
+                views = self._views.setdefault(name, {})
+                found = len(shape) + views.setdefault((load, loop), len(views))
+            self._layouts[key] = found
+        return found
+
+    def _layout_of_piece(self, indices: tuple[Expression, ...], extents: Extents, loop: int, shape: tuple[int, ...]) -> int:
+        shows = False
+        for dimension, expression in enumerate(indices):
+            if loop in set(expression.indices()):
+                shows = True
+                if self._follows(expression, loop, extents):
+                    return _normal(dimension, shape)
+        return _NEEDS_VIEW if shows else UNSPREAD
+
+    def _read_bytes(self, load: Load, name: str) -> int:
+        """Bytes of a tensor that an access needs: an element an iteration of the loops that show in it, or all it has."""
+        tensor = self._program.tensors[name]
+        loops = {
+            loop for piece in load.pieces if piece.tensor == name for expression in piece.index for loop in expression.indices()
+        }
+        return min(prod(load.extents[loop] for loop in loops), tensor.elements) * tensor.item_bytes
+
+
+def _normal(dimension: int, shape: tuple[int, ...]) -> int:
+    """A dimension of one element is in one bank, spread or not."""
+    return UNSPREAD if dimension == UNSPREAD or shape[dimension] == 1 else dimension

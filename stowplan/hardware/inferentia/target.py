@@ -1,0 +1,109 @@
+"""What a chip with banked on-chip memory is, read from a TOML file such as ``inferentia.toml``."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+
+from stowplan import files
+from stowplan.errors import InputError
+from stowplan.hardware.targets import MAX_TARGET_BYTES
+from stowplan.hardware.targets.units import Bytes, BytesPerSecond, decode_hook
+
+FORMAT = "stowplan.bank_target"
+VERSION = 1
+
+
+class Scratchpad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """On-chip memory."""
+
+    capacity: Bytes
+    """All banks together."""
+
+
+class Bandwidth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Speeds of copies."""
+
+    between_banks: BytesPerSecond
+    main_memory: BytesPerSecond
+
+
+class BankTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A chip for bank mapping. Construction raises InputError where a value makes no sense."""
+
+    name: str
+    description: str
+    banks: int
+    scratchpad: Scratchpad
+    bandwidth: Bandwidth
+    format: str = FORMAT
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.banks <= 1 << 20:
+            raise InputError(f"found {self.banks}, expected 1 to {1 << 20}", place="banks")
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        """(of a byte copied between banks, of a byte to or from main memory): the time each takes, the faster one as 1."""
+        slow, fast = self.bandwidth.main_memory, self.bandwidth.between_banks
+        least = max(slow, fast)
+        return max(1, round(least / fast)), max(1, round(least / slow))
+
+
+def target_names() -> tuple[str, ...]:
+    """Names of the targets with banks that come with the package, sorted."""
+    here = resources.files(__package__).iterdir()
+    return tuple(sorted(entry.name.removesuffix(".toml") for entry in here if entry.name.endswith(".toml")))
+
+
+def is_bank_target(name_or_path: str | Path) -> bool:
+    """Whether a target, by name or path of a TOML file, is one with banks; False for files that cannot be read."""
+    if not _is_path(name_or_path):
+        return name_or_path in target_names()
+    try:
+        head = msgspec.toml.decode(files.read_bytes(name_or_path, MAX_TARGET_BYTES))
+    except (InputError, msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return isinstance(head, dict) and head.get("format") == FORMAT
+
+
+def load_target(name_or_path: str | Path) -> BankTarget:
+    """Target of this name, or from a TOML file of this path (it ends in ``.toml`` or has a path separator in it).
+
+    Raises
+    ------
+    InputError
+        An unknown name, a missing file, not TOML, a field that is missing, unknown or out of range.
+    """
+    if _is_path(name_or_path):
+        return decode_target(files.read_bytes(name_or_path, MAX_TARGET_BYTES), source=name_or_path)
+    if name_or_path not in target_names():
+        known = ", ".join(target_names())
+        raise InputError(f"found target {str(name_or_path)!r}, expected one of {known}, or the path of a .toml file")
+    file = f"{name_or_path}.toml"
+    return decode_target((resources.files(__package__) / file).read_bytes(), source=file)
+
+
+def _is_path(name_or_path: str | Path) -> bool:
+    return isinstance(name_or_path, Path) or name_or_path.endswith(".toml") or "/" in name_or_path or "\\" in name_or_path
+
+
+def decode_target(data: bytes, source: str | Path | None = None) -> BankTarget:
+    """Target from the bytes of a TOML file; raises InputError as :func:`load_target` does."""
+    try:
+        head = msgspec.toml.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"not a TOML file: {error}", source=source) from error
+    for key, expected in (("format", FORMAT), ("version", VERSION)):
+        if head.get(key) != expected:
+            raise InputError(f"found {head.get(key)!r}, expected {expected!r}", source=source, place=key)
+    try:
+        return msgspec.convert(head, BankTarget, dec_hook=decode_hook)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `")
+        raise InputError(message, source=source, place=path.rstrip("`").removeprefix("$.") or None) from error
+    except InputError as error:
+        raise (error if source is None else error.within(source)) from None

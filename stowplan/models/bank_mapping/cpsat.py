@@ -1,0 +1,247 @@
+"""Bank mapping as a CP-SAT model: Booleans for options, for what stays on chip and for copies; costs in whole bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import gcd
+from typing import Literal
+
+from ortools.sat.python import cp_model
+
+from stowplan.models.bank_mapping.assemble import assemble, objective_bound, off_chip_cost
+from stowplan.models.bank_mapping.plan import Plan
+from stowplan.models.bank_mapping.problem import Problem
+from stowplan.models.bank_mapping.structure import Structure, analyse
+
+
+@dataclass
+class Model:
+    """A built model."""
+
+    problem: Problem
+    structure: Structure
+    unit: int
+    """Weighted bytes that one step of the objective stands for."""
+    offset: int
+    """Weighted bytes of the objective where nothing stays on chip, in units of ``unit``."""
+    model: cp_model.CpModel = field(default_factory=cp_model.CpModel)
+    options: list[list[cp_model.IntVar]] = field(default_factory=list)
+    """For each operator, one Boolean an option; of those with one option, the constant 1."""
+    on_chip: list[cp_model.IntVar | None] = field(default_factory=list)
+    """For each tensor; None where its place is known."""
+    own: dict[tuple[int, int], list[cp_model.IntVar]] = field(default_factory=dict)
+    """(tensor, layout) to the Booleans of which one is true where that is the tensor's own layout."""
+    copies: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
+
+    def add_hint(self, plan: Plan) -> None:
+        """Start the solver from a plan; every variable gets a value."""
+        self.model.clear_hints()  # type: ignore[no-untyped-call]
+        hinted: set[int] = set()
+
+        def hint(variable: cp_model.IntVar, value: bool) -> None:
+            if variable.index not in hinted:
+                hinted.add(variable.index)
+                self.model.add_hint(variable, int(value))
+
+        # Where the structure knows better than the plan, the plan is not followed.
+        stays = [
+            known if known is not None else chosen for known, chosen in zip(self.structure.on_chip, plan.on_chip, strict=True)
+        ]
+        better = assemble(self.problem, plan.options, stays)
+        made = {(copy.tensor, copy.layout) for copy in better.copies}
+        for number, variables in enumerate(self.options):
+            if len(variables) > 1:
+                for option, variable in enumerate(variables):
+                    hint(variable, option == plan.options[number])
+        for tensor, stay in enumerate(self.on_chip):
+            if stay is not None:
+                hint(stay, stays[tensor])
+        for (tensor, layout), variables in self.own.items():
+            if not self.problem.writers[tensor] and len(self.structure.writable[tensor]) > 1:
+                hint(variables[0], better.layouts[tensor] == layout)
+        for key, variable in self.copies.items():
+            hint(variable, key in made)
+
+    def extract(self, value: Callable[[cp_model.IntVar], int]) -> Plan:
+        """Plan from the values of the variables."""
+        options = [
+            next(option for option, variable in enumerate(variables) if len(variables) == 1 or value(variable))
+            for variables in self.options
+        ]
+        stays = [
+            bool(known) if variable is None else bool(value(variable))
+            for known, variable in zip(self.structure.on_chip, self.on_chip, strict=True)
+        ]
+        return assemble(self.problem, options, stays)
+
+
+def build(problem: Problem) -> Model:
+    """Variables, constraints, objective."""
+    structure = analyse(problem)
+    weights = [each for tensor in problem.tensors for each in (tensor.bytes, *(view.bytes for view in tensor.views))]
+    weights += [size for operator in problem.operators for size in operator.read_bytes]
+    unit = gcd(*(problem.copy_weight * each for each in weights), *(problem.off_chip_weight * each for each in weights)) or 1
+    offset = sum(off_chip_cost(problem, tensor) for tensor in range(len(problem.tensors))) // unit
+    built = Model(problem, structure, unit, offset)
+    _add_variables(built)
+    _add_layouts(built)
+    _add_capacity(built)
+    terms: list[cp_model.LinearExprT] = [
+        problem.copy_weight * problem.tensors[tensor].layout_bytes(layout) // unit * variable
+        for (tensor, layout), variable in built.copies.items()
+    ]
+    constant = offset
+    for tensor, known in enumerate(structure.on_chip):
+        gain = structure.gain[tensor] // unit
+        stay = built.on_chip[tensor]
+        if stay is not None:
+            terms.append(-gain * stay)
+        elif known:
+            constant -= gain
+    built.model.minimize(cp_model.LinearExpr.sum(terms) + constant)
+    return built
+
+
+def _add_variables(built: Model) -> None:
+    model, problem = built.model, built.problem
+    one = model.new_constant(1)
+    for number, operator in enumerate(problem.operators):
+        if len(operator.options) == 1:
+            built.options.append([one])
+            continue
+        variables = [model.new_bool_var(f"option {number} {option}") for option in range(len(operator.options))]
+        model.add_exactly_one(variables)
+        built.options.append(variables)
+    for tensor, known in enumerate(built.structure.on_chip):
+        built.on_chip.append(model.new_bool_var(f"on chip {tensor}") if known is None else None)
+    for tensor in range(len(problem.tensors)):
+        layouts = built.structure.writable[tensor]
+        if problem.writers[tensor]:
+            for layout in layouts:
+                built.own[tensor, layout] = _choosing(built, problem.writers[tensor][0], tensor, layout)
+        elif len(layouts) == 1:
+            built.own[tensor, layouts[0]] = [one]
+        else:
+            variables = [model.new_bool_var(f"own {tensor} {layout}") for layout in layouts]
+            model.add_exactly_one(variables)
+            built.own.update({(tensor, layout): [each] for layout, each in zip(layouts, variables, strict=True)})
+
+
+def _choosing(built: Model, number: int, tensor: int, layout: int) -> list[cp_model.IntVar]:
+    """Options of an operator that write a tensor in a layout."""
+    operator = built.problem.operators[number]
+    at = len(operator.reads) + operator.writes.index(tensor)
+    return [variable for option, variable in zip(operator.options, built.options[number], strict=True) if option[at] == layout]
+
+
+def _add_layouts(built: Model) -> None:
+    """Writers of one tensor agree, and what a reader wants of a tensor on chip is its own layout or a copy."""
+    model, problem = built.model, built.problem
+    for tensor, writers in enumerate(problem.writers):
+        for number in writers[1:]:
+            operator = problem.operators[number]
+            at = len(operator.reads) + operator.writes.index(tensor)
+            layouts = {option[at] for option in operator.options} | set(built.structure.writable[tensor])
+            for layout in layouts:
+                theirs = _choosing(built, number, tensor, layout)
+                model.add(sum(theirs) == sum(built.own.get((tensor, layout), [])))
+    for number, operator in enumerate(problem.operators):
+        for at, tensor in enumerate(operator.reads):
+            if built.structure.on_chip[tensor] is False:
+                continue
+            for layout in sorted({option[at] for option in operator.options}):
+                wanting = [
+                    variable
+                    for option, variable in zip(operator.options, built.options[number], strict=True)
+                    if option[at] == layout
+                ]
+                given: list[cp_model.LinearExprT] = list(built.own.get((tensor, layout), []))
+                if (tensor, layout) not in built.copies:
+                    built.copies[tensor, layout] = model.new_bool_var(f"copy {tensor} {layout}")
+                given.append(built.copies[tensor, layout])
+                stay = built.on_chip[tensor]
+                if stay is not None:
+                    given.append(1 - stay)
+                # At most one option is chosen: one row for all that want this layout is tighter than one for each.
+                model.add(cp_model.LinearExpr.sum(wanting) <= cp_model.LinearExpr.sum(given))
+
+
+def _add_capacity(built: Model) -> None:
+    problem = built.problem
+    layouts: dict[int, list[int]] = {}
+    for tensor, layout in built.copies:
+        layouts.setdefault(tensor, []).append(layout)
+    for each in built.structure.crowded:
+        terms: list[cp_model.LinearExprT] = []
+        fixed = 0
+        for tensor in each:
+            stay = built.on_chip[tensor]
+            if stay is not None:
+                terms.append(problem.tensors[tensor].bytes * stay)
+            else:
+                fixed += problem.tensors[tensor].bytes
+            terms.extend(
+                problem.tensors[tensor].layout_bytes(layout) * built.copies[tensor, layout]
+                for layout in layouts.get(tensor, [])
+            )
+        built.model.add(cp_model.LinearExpr.sum(terms) <= problem.capacity - fixed)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the solver came to."""
+
+    status: Literal["optimal", "feasible", "infeasible", "unknown"]
+    plan: Plan | None
+    bound: int | None
+    """Proven least objective, weighted bytes."""
+
+
+def solve(
+    problem: Problem,
+    *,
+    time_limit: float,
+    seed: int = 0,
+    deterministic_limit: float | None = None,
+    hint: Plan | None = None,
+    on_plan: Callable[[Plan], None] | None = None,
+    on_bound: Callable[[int], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Outcome:
+    """Run the model with one worker; times in seconds."""
+    built = build(problem)
+    if hint is not None:
+        built.add_hint(hint)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = seed
+    solver.parameters.max_time_in_seconds = max(0.01, time_limit)
+    solver.parameters.linearization_level = 2
+    if deterministic_limit is not None:
+        solver.parameters.max_deterministic_time = deterministic_limit
+
+    class Watch(cp_model.CpSolverSolutionCallback):
+        def on_solution_callback(self) -> None:
+            if on_plan is not None:
+                on_plan(built.extract(self.value))
+
+    floor = objective_bound(problem)
+
+    def proven(bound: float) -> int:
+        return max(floor, round(bound) * built.unit) if abs(bound) < 2**53 else floor
+
+    def take_bound(bound: float) -> None:
+        if on_bound is not None:
+            on_bound(proven(bound))
+        if should_stop is not None and should_stop():
+            solver.stop_search()
+
+    solver.best_bound_callback = take_bound
+    status = solver.solve(built.model, Watch())
+    if status == cp_model.INFEASIBLE:
+        return Outcome("infeasible", None, None)
+    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    plan = built.extract(solver.value) if found else None
+    bound = proven(solver.best_objective_bound)
+    return Outcome("unknown" if not found else "optimal" if status == cp_model.OPTIMAL else "feasible", plan, bound)

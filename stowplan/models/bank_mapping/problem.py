@@ -1,0 +1,236 @@
+"""The instance of bank mapping: tensors with layouts, operators with ways to compute. See docs/bank-mapping.md."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from math import prod
+from pathlib import Path
+
+import msgspec
+
+from stowplan import files
+from stowplan.errors import InputError
+
+FORMAT = "stowplan.bank_mapping.problem"
+VERSION = 1
+
+UNSPREAD = -1
+"""Layout of a tensor that is in one bank."""
+
+#: Bytes of all tensors together stay below this, so that objectives fit in 64 bits.
+LIMIT = 1 << 56
+
+
+class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A rearranged part of a tensor that some operator wants spread in a way that no layout of the whole tensor gives."""
+
+    name: str
+    bytes: int
+
+
+class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An array. Its layouts are numbers: -1 unspread, ``d`` spread along dimension ``d``, ``rank + v`` its view ``v``.
+
+    Only the layouts below ``rank`` can be a tensor's own; a view is made by a copy.
+    """
+
+    name: str
+    bytes: int
+    shape: tuple[int, ...]
+    views: tuple[View, ...] = ()
+    is_input: bool = False
+    """In main memory from the start, and loaded from there in any layout of its own."""
+    is_output: bool = False
+    """In main memory at the end."""
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    def layout_bytes(self, layout: int) -> int:
+        """Bytes of the tensor, or of a view of it."""
+        return self.bytes if layout < self.rank else self.views[layout - self.rank].bytes
+
+    def layout_name(self, layout: int) -> str:
+        """A layout for people."""
+        if layout == UNSPREAD:
+            return "unspread"
+        return f"dimension {layout}" if layout < self.rank else f"view {self.views[layout - self.rank].name}"
+
+
+class Operator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A step of the program."""
+
+    name: str
+    op: str
+    reads: tuple[int, ...]
+    """Numbers of the tensors read; one for each access, so perhaps some more than once."""
+    read_bytes: tuple[int, ...]
+    """For each access, the bytes of the tensor it needs: what it loads of a tensor in main memory."""
+    writes: tuple[int, ...]
+    """Numbers of the tensors written."""
+    options: tuple[tuple[int, ...], ...]
+    """Every way to compute it that its bank rule allows, the usual one first: a layout for each read, then for each write."""
+    restricted: bool = False
+    """Whether the compute unit sets the rule (convolutions, products, pooling), not only that operands must agree."""
+
+
+class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+    """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
+
+    banks: int
+    capacity: int
+    """Bytes of on-chip memory, all banks together."""
+    tensors: tuple[Tensor, ...]
+    operators: tuple[Operator, ...]
+    """In the order in which they run."""
+    copy_weight: int = 1
+    """Cost of a byte copied between banks."""
+    off_chip_weight: int = 1
+    """Cost of a byte moved to or from main memory."""
+    name: str = ""
+    target: str = ""
+    format: str = FORMAT
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        for field in ("banks", "copy_weight", "off_chip_weight"):
+            value = getattr(self, field)
+            if not 1 <= value <= 1 << 20:
+                raise InputError(f"found {value}, expected 1 to {1 << 20}", place=field)
+        if not 0 <= self.capacity < LIMIT:
+            raise InputError(f"found {self.capacity}, expected 0 to {LIMIT - 1} bytes", place="capacity")
+        _check_tensors(self.tensors)
+        self._check_operators()
+
+    def _check_operators(self) -> None:
+        writers: dict[int, list[int]] = {}
+        read: set[int] = set()
+        weight = max(self.copy_weight, self.off_chip_weight)
+        total = 0
+        for number, operator in enumerate(self.operators):
+            place = f"operators[{number}] ({operator.name})"
+            check_operator(operator, self.tensors, place)
+            for tensor in operator.reads:
+                if not self.tensors[tensor].is_input and tensor not in writers:
+                    raise InputError(f"reads tensor {self.tensors[tensor].name!r} before it is written", place=place)
+                read.add(tensor)
+            for tensor in operator.writes:
+                if self.tensors[tensor].is_input or tensor in read:
+                    why = "an input" if self.tensors[tensor].is_input else "read before"
+                    raise InputError(f"writes tensor {self.tensors[tensor].name!r}, which is {why}", place=place)
+                writers.setdefault(tensor, []).append(number)
+            views = sum(view.bytes for each in operator.reads for view in self.tensors[each].views)
+            total += views + sum(operator.read_bytes)
+            total += sum(2 * self.tensors[each].bytes for each in (*operator.reads, *operator.writes))
+            if total * weight >= LIMIT:
+                raise InputError(f"the bytes moved add up to {total} or more, times weight {weight}, too many", place=place)
+        for tensor, numbers in writers.items():
+            self._check_writers(tensor, numbers)
+
+    def _check_writers(self, tensor: int, numbers: list[int]) -> None:
+        """Raise where those who write parts of one tensor can never agree on its layout."""
+        shared: set[int] | None = None
+        for number in numbers:
+            operator = self.operators[number]
+            at = len(operator.reads) + operator.writes.index(tensor)
+            possible = {option[at] for option in operator.options}
+            if shared is not None and not shared & possible:
+                name = self.tensors[tensor].name
+                found = ", ".join(self.tensors[tensor].layout_name(each) for each in sorted(possible))
+                expected = ", ".join(self.tensors[tensor].layout_name(each) for each in sorted(shared))
+                raise InputError(
+                    f"contradictory bank rules: it writes tensor {name!r} as {found}, those before it as {expected}",
+                    place=f"operators[{number}] ({operator.name})",
+                )
+            shared = possible if shared is None else shared & possible
+
+    @cached_property
+    def writers(self) -> tuple[tuple[int, ...], ...]:
+        """Numbers of the operators that write each tensor, ascending."""
+        found: list[list[int]] = [[] for _ in self.tensors]
+        for number, operator in enumerate(self.operators):
+            for tensor in operator.writes:
+                found[tensor].append(number)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def readers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """(operator, which of its reads) of every access to each tensor, in order."""
+        found: list[list[tuple[int, int]]] = [[] for _ in self.tensors]
+        for number, operator in enumerate(self.operators):
+            for at, tensor in enumerate(operator.reads):
+                found[tensor].append((number, at))
+        return tuple(map(tuple, found))
+
+    def life(self, tensor: int) -> tuple[int, int] | None:
+        """Half-open range of operators during which a tensor is on chip, if it stays there; None where nothing touches it.
+
+        From its first writer (of an input, its first reader) to its last reader.
+        """
+        numbers = [*self.writers[tensor], *(number for number, _ in self.readers[tensor])]
+        return (min(numbers), max(numbers) + 1) if numbers else None
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 of what a plan depends on: everything but the names of program and target."""
+        rules = msgspec.structs.replace(self, name="", target="")
+        return hashlib.sha256(msgspec.json.encode(rules)).hexdigest()
+
+    def save(self, path: str | Path) -> None:
+        """Write the problem as JSON."""
+        files.write_atomic(path, files.encode(self))
+
+
+def _check_tensors(tensors: tuple[Tensor, ...]) -> None:
+    seen: set[str] = set()
+    for number, tensor in enumerate(tensors):
+        place = f"tensors[{number}] ({tensor.name})"
+        if tensor.name in seen:
+            raise InputError(f"found the name {tensor.name!r} twice, expected every name once", place=place)
+        seen.add(tensor.name)
+        if any(not 1 <= size < LIMIT for size in tensor.shape):
+            raise InputError(f"found shape {list(tensor.shape)}, expected sizes of at least 1", place=place)
+        for what, size in (("bytes", tensor.bytes), *((f"view {view.name}", view.bytes) for view in tensor.views)):
+            if not 0 <= size < LIMIT:
+                raise InputError(f"found {size} bytes ({what}), expected 0 to {LIMIT - 1}", place=place)
+        if tensor.bytes and tensor.bytes * 8 < prod(tensor.shape):
+            raise InputError(
+                f"found {tensor.bytes} bytes for shape {list(tensor.shape)}, expected a bit an element", place=place
+            )
+
+
+def check_operator(operator: Operator, tensors: tuple[Tensor, ...], place: str) -> None:
+    """Raise InputError naming ``place`` where an operator breaks a rule by itself."""
+    for tensor in (*operator.reads, *operator.writes):
+        if not 0 <= tensor < len(tensors):
+            raise InputError(f"found tensor number {tensor}, expected 0 to {len(tensors) - 1}", place=place)
+    if len(set(operator.writes)) < len(operator.writes):
+        raise InputError("found a tensor written twice, expected every one once", place=place)
+    if len(operator.read_bytes) != len(operator.reads):
+        raise InputError(f"found {len(operator.read_bytes)} read_bytes, expected {len(operator.reads)}", place=place)
+    if any(not 0 <= size < LIMIT for size in operator.read_bytes):
+        raise InputError(f"found read_bytes {list(operator.read_bytes)}, expected 0 to {LIMIT - 1}", place=place)
+    if not operator.options:
+        raise InputError("contradictory bank rules: found no option, expected at least one", place=place)
+    ports = (*operator.reads, *operator.writes)
+    for option in operator.options:
+        if len(option) != len(ports):
+            raise InputError(f"found an option for {len(option)} accesses, expected {len(ports)}", place=place)
+        for at, (layout, tensor) in enumerate(zip(option, ports, strict=True)):
+            is_read = at < len(operator.reads)
+            top = tensors[tensor].rank + (len(tensors[tensor].views) if is_read else 0)
+            if not UNSPREAD <= layout < top:
+                raise InputError(f"found layout {layout} of {tensors[tensor].name!r}, expected -1 to {top - 1}", place=place)
+
+
+def load(path: str | Path) -> Problem:
+    """Read a problem file; raises :class:`~stowplan.errors.InputError` naming file and field."""
+    return decode(files.read_bytes(path), source=path)
+
+
+def decode(data: bytes, source: str | Path | None = None) -> Problem:
+    """Problem from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
+    return files.decode(data, Problem, format_name=FORMAT, version=VERSION, source=source)

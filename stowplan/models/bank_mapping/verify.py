@@ -1,0 +1,215 @@
+"""Says whether a bank-mapping plan is valid, and how many bytes it moves: one pass over the operators, without any solver.
+
+Written from docs/bank-mapping.md alone; it shares no code with models or heuristics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stowplan.models.bank_mapping.plan import Plan
+from stowplan.models.bank_mapping.problem import Problem
+
+Code = Literal[
+    "wrong_problem",
+    "wrong_count",
+    "wrong_objective",
+    "unknown_option",
+    "unknown_layout",
+    "wrong_layout",
+    "missing_copy",
+    "late_copy",
+    "early_copy",
+    "duplicate_copy",
+    "pointless_copy",
+    "copy_off_chip",
+    "over_capacity",
+]
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One broken rule."""
+
+    code: Code
+    message: str
+    operator: int | None = None
+    tensor: int | None = None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found."""
+
+    violations: tuple[Violation, ...]
+    """All of them."""
+    copied_bytes: int | None
+    """Bytes copied between banks; this and the next are None where choices are missing or out of range."""
+    off_chip_bytes: int | None
+    """Bytes moved to and from main memory."""
+    objective: int | None
+    """Weighted sum of both."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the plan is valid."""
+        return not self.violations
+
+
+def verify(problem: Problem, plan: Plan) -> Verification:
+    """All rules a plan breaks, and the bytes it moves. The objective it states must be the one it has."""
+    found: list[Violation] = []
+    if plan.problem != problem.digest:
+        found.append(Violation("wrong_problem", f"the plan is for problem {plan.problem[:12]}, not {problem.digest[:12]}"))
+    shape = _shape(problem, plan)
+    if shape:
+        return Verification((*found, *shape), None, None, None)
+    wanted = _wanted(problem, plan)
+    found += _written(problem, plan)
+    found += _copies(problem, plan, wanted)
+    found += _space(problem, plan)
+    copied = sum(_bytes(problem, copy.tensor, copy.layout) for copy in plan.copies)
+    moved = _off_chip_bytes(problem, plan)
+    objective = problem.copy_weight * copied + problem.off_chip_weight * moved
+    if plan.objective != objective:
+        found.append(Violation("wrong_objective", f"the plan says {plan.objective}, it moves {objective}"))
+    return Verification(tuple(found), copied, moved, objective)
+
+
+def _bytes(problem: Problem, tensor: int, layout: int) -> int:
+    each = problem.tensors[tensor]
+    return each.bytes if layout < len(each.shape) else each.views[layout - len(each.shape)].bytes
+
+
+def _shape(problem: Problem, plan: Plan) -> list[Violation]:
+    """What is missing, or names something that is not there."""
+    found = []
+    counts = (
+        ("options", len(plan.options), len(problem.operators)),
+        ("layouts", len(plan.layouts), len(problem.tensors)),
+        ("on_chip", len(plan.on_chip), len(problem.tensors)),
+    )
+    for what, count, expected in counts:
+        if count != expected:
+            found.append(Violation("wrong_count", f"{count} {what}, expected {expected}"))
+    for number, (option, operator) in enumerate(zip(plan.options, problem.operators, strict=False)):
+        if not 0 <= option < len(operator.options):
+            message = f"operator {operator.name} has option {option} of {len(operator.options)}"
+            found.append(Violation("unknown_option", message, operator=number))
+    for number, (layout, tensor) in enumerate(zip(plan.layouts, problem.tensors, strict=False)):
+        if not -1 <= layout < len(tensor.shape):
+            found.append(Violation("unknown_layout", f"tensor {tensor.name} has layout {layout}", tensor=number))
+    for copy in plan.copies:
+        if not 0 <= copy.tensor < len(problem.tensors):
+            found.append(Violation("unknown_layout", f"a copy is of tensor number {copy.tensor}"))
+            continue
+        tensor = problem.tensors[copy.tensor]
+        if not -1 <= copy.layout < len(tensor.shape) + len(tensor.views):
+            message = f"a copy makes layout {copy.layout} of tensor {tensor.name}"
+            found.append(Violation("unknown_layout", message, tensor=copy.tensor))
+    return found
+
+
+def _wanted(problem: Problem, plan: Plan) -> list[dict[int, int]]:
+    """For each tensor, layout to the first operator that wants to read it so."""
+    wanted: list[dict[int, int]] = [{} for _ in problem.tensors]
+    for number, operator in enumerate(problem.operators):
+        chosen = operator.options[plan.options[number]]
+        for at, tensor in enumerate(operator.reads):
+            wanted[tensor].setdefault(chosen[at], number)
+    return wanted
+
+
+def _written(problem: Problem, plan: Plan) -> list[Violation]:
+    found = []
+    for number, operator in enumerate(problem.operators):
+        chosen = operator.options[plan.options[number]]
+        for at, tensor in enumerate(operator.writes, len(operator.reads)):
+            if chosen[at] != plan.layouts[tensor]:
+                name = problem.tensors[tensor].name
+                message = f"operator {operator.name} writes {name} in layout {chosen[at]}, its own is {plan.layouts[tensor]}"
+                found.append(Violation("wrong_layout", message, number, tensor))
+    return found
+
+
+def _copies(problem: Problem, plan: Plan, wanted: list[dict[int, int]]) -> list[Violation]:
+    found = []
+    last_write: dict[int, int] = {}
+    for number, operator in enumerate(problem.operators):
+        for tensor in operator.writes:
+            last_write[tensor] = number
+    made: dict[tuple[int, int], int] = {}
+    for copy in plan.copies:
+        key = (copy.tensor, copy.layout)
+        name = problem.tensors[copy.tensor].name
+        what = f"the copy of {name} to layout {copy.layout}"
+        if key in made:
+            found.append(Violation("duplicate_copy", f"{what} is made twice", tensor=copy.tensor))
+        if not plan.on_chip[copy.tensor]:
+            found.append(Violation("copy_off_chip", f"{what} is of a tensor that is not on chip", tensor=copy.tensor))
+        if copy.layout == plan.layouts[copy.tensor] or copy.layout not in wanted[copy.tensor]:
+            found.append(Violation("pointless_copy", f"{what} is one that nothing needs", tensor=copy.tensor))
+        elif copy.before > wanted[copy.tensor][copy.layout]:
+            first = wanted[copy.tensor][copy.layout]
+            message = f"{what} is made before operator {copy.before}, after operator {first} reads it"
+            found.append(Violation("late_copy", message, first, copy.tensor))
+        first_moment = last_write[copy.tensor] + 1 if copy.tensor in last_write else 0
+        if not first_moment <= copy.before:
+            message = f"{what} is made before operator {copy.before}, before all of it is written"
+            found.append(Violation("early_copy", message, tensor=copy.tensor))
+        made[key] = copy.before
+    for tensor, layouts in enumerate(wanted):
+        if not plan.on_chip[tensor]:
+            continue
+        for layout, first in layouts.items():
+            if layout != plan.layouts[tensor] and (tensor, layout) not in made:
+                message = f"operator {problem.operators[first].name} reads {problem.tensors[tensor].name} in layout {layout}"
+                found.append(Violation("missing_copy", f"{message}, its own is {plan.layouts[tensor]}", first, tensor))
+    return found
+
+
+def _space(problem: Problem, plan: Plan) -> list[Violation]:
+    """Moments at which what is on chip does not fit: every tensor with its copies, from its first use to its last."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for number, operator in enumerate(problem.operators):
+        for tensor in (*operator.reads, *operator.writes):
+            first.setdefault(tensor, number)
+            last[tensor] = number
+    change = [0] * (len(problem.operators) + 1)
+    for tensor in first:
+        if plan.on_chip[tensor]:
+            change[first[tensor]] += problem.tensors[tensor].bytes
+            change[last[tensor] + 1] -= problem.tensors[tensor].bytes
+    for copy in plan.copies:
+        if copy.tensor in first:
+            change[first[copy.tensor]] += _bytes(problem, copy.tensor, copy.layout)
+            change[last[copy.tensor] + 1] -= _bytes(problem, copy.tensor, copy.layout)
+    found = []
+    load = 0
+    for number, operator in enumerate(problem.operators):
+        load += change[number]
+        if load > problem.capacity:
+            message = f"{load} bytes on chip at operator {operator.name}, more than the capacity of {problem.capacity}"
+            found.append(Violation("over_capacity", message, operator=number))
+    return found
+
+
+def _off_chip_bytes(problem: Problem, plan: Plan) -> int:
+    """Every access to what is not on chip, writes once in all; loads of inputs and stores of outputs that are."""
+    total = 0
+    read: set[int] = set()
+    written: set[int] = set()
+    for operator in problem.operators:
+        for tensor, size in zip(operator.reads, operator.read_bytes, strict=True):
+            read.add(tensor)
+            if not plan.on_chip[tensor]:
+                total += size
+        written.update(operator.writes)
+    for tensor, each in enumerate(problem.tensors):
+        if tensor in written:
+            total += each.bytes if each.is_output or not plan.on_chip[tensor] else 0
+        elif tensor in read and plan.on_chip[tensor]:
+            total += each.bytes
+    return total

@@ -1,0 +1,181 @@
+"""Ways to choose an option for every operator: by itself, by propagation to a fixed point, and by descent from there."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from stowplan.models.bank_mapping.assemble import off_chip_cost, on_chip_cost
+from stowplan.models.bank_mapping.problem import Problem
+
+
+def write_place(problem: Problem, number: int, tensor: int) -> int:
+    """Where in an operator's options the layout of a tensor it writes stands."""
+    operator = problem.operators[number]
+    return len(operator.reads) + operator.writes.index(tensor)
+
+
+class Choice:
+    """Options being chosen, one operator after the other; writers of one tensor never disagree where they can help it."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self.options: list[int | None] = [None] * len(problem.operators)
+
+    def allowed(self, number: int) -> list[int]:
+        """Options that agree with other writers' layouts, or all where none does."""
+        operator = self.problem.operators[number]
+        found = list(range(len(operator.options)))
+        for at, tensor in enumerate(operator.writes, len(operator.reads)):
+            for other in self.problem.writers[tensor]:
+                option = self.options[other]
+                if other == number or option is None:
+                    continue
+                layout = self.problem.operators[other].options[option][write_place(self.problem, other, tensor)]
+                agreeing = [each for each in found if operator.options[each][at] == layout]
+                found = agreeing or found
+            if len(self.problem.writers[tensor]) > 1:
+                shared = self._shared(tensor)
+                found = [each for each in found if operator.options[each][at] in shared] or found
+        return found
+
+    def _shared(self, tensor: int) -> set[int]:
+        """Layouts that every writer of a tensor can write."""
+        sets = []
+        for number in self.problem.writers[tensor]:
+            at = write_place(self.problem, number, tensor)
+            sets.append({option[at] for option in self.problem.operators[number].options})
+        return set.intersection(*sets)
+
+    def own_layout(self, tensor: int) -> int | None:
+        """Layout of a tensor as far as it is known: its writer's, None before that is chosen."""
+        for number in self.problem.writers[tensor]:
+            option = self.options[number]
+            if option is not None:
+                return self.problem.operators[number].options[option][write_place(self.problem, number, tensor)]
+        return None
+
+    def wanted(self, tensor: int) -> set[int]:
+        """Layouts in which chosen readers want a tensor."""
+        found = set()
+        for number, at in self.problem.readers[tensor]:
+            option = self.options[number]
+            if option is not None:
+                found.add(self.problem.operators[number].options[option][at])
+        return found
+
+    def best(self, number: int) -> int:
+        """The allowed option with the fewest bytes in conflict with what is known; the first of equals."""
+        operator = self.problem.operators[number]
+        known = [self.own_layout(tensor) for tensor in operator.reads]
+        wanted = [self.wanted(tensor) for tensor in operator.reads]
+        wanted_of_results = [self.wanted(tensor) for tensor in operator.writes]
+        fewest, found = None, 0
+        for each in self.allowed(number):
+            option = operator.options[each]
+            bytes_in_conflict = 0
+            for at, tensor in enumerate(operator.reads):
+                layout = option[at]
+                own = known[at]
+                agrees = layout == own if own is not None else not wanted[at] or layout in wanted[at]
+                if not agrees and layout not in wanted[at]:
+                    bytes_in_conflict += self.problem.tensors[tensor].layout_bytes(layout)
+            for at, tensor in enumerate(operator.writes):
+                others = wanted_of_results[at] - {option[len(operator.reads) + at]}
+                bytes_in_conflict += sum(self.problem.tensors[tensor].layout_bytes(layout) for layout in others)
+            if fewest is None or bytes_in_conflict < fewest:
+                fewest, found = bytes_in_conflict, each
+        return found
+
+
+def local(problem: Problem) -> list[int]:
+    """Every operator by itself: its usual option."""
+    choice = Choice(problem)
+    for number in range(len(problem.operators)):
+        choice.options[number] = choice.allowed(number)[0]
+    return [option or 0 for option in choice.options]
+
+
+def propagated(problem: Problem) -> list[int]:
+    """The paper's way: operators that the compute unit restricts take their usual option, and what follows is propagated along
+    the data, both ways, until every operator is covered; each agrees with its neighbours as far as it can."""
+    choice = Choice(problem)
+    for number, operator in enumerate(problem.operators):
+        if operator.restricted:
+            choice.options[number] = choice.allowed(number)[0]
+    neighbours = _neighbours(problem)
+    front = deque(number for number, option in enumerate(choice.options) if option is not None)
+    for seed in range(len(problem.operators)):
+        # Parts of the program without any restricted operator start from their first.
+        if not front and choice.options[seed] is None:
+            choice.options[seed] = choice.best(seed)
+            front.append(seed)
+        while front:
+            for other in neighbours[front.popleft()]:
+                if choice.options[other] is None:
+                    choice.options[other] = choice.best(other)
+                    front.append(other)
+    return [option or 0 for option in choice.options]
+
+
+def _neighbours(problem: Problem) -> list[list[int]]:
+    """Operators that share a tensor one of them writes, readers after writers."""
+    found: list[dict[int, None]] = [{} for _ in problem.operators]
+    for tensor, writers in enumerate(problem.writers):
+        for writer in writers:
+            for reader, _ in problem.readers[tensor]:
+                found[writer][reader] = None
+                found[reader][writer] = None
+    return [list(each) for each in found]
+
+
+def cost_of(problem: Problem, tensor: int, own: int | None, wanted: set[int], may_stay: bool) -> int:
+    """Weighted bytes of a tensor at its best place: on chip with a copy for every other layout, or in main memory."""
+    outside = off_chip_cost(problem, tensor)
+    if not may_stay:
+        return outside
+    each = problem.tensors[tensor]
+    if own is None:
+        # An input takes one of the layouts wanted.
+        own = min((layout for layout in wanted if layout < each.rank), default=None)
+    copies = sum(each.layout_bytes(layout) for layout in wanted if layout != own)
+    return min(outside, on_chip_cost(problem, tensor) + problem.copy_weight * copies)
+
+
+def descended(
+    problem: Problem, start: Sequence[int], on_chip: Sequence[bool], should_stop: Callable[[], bool], sweeps: int = 50
+) -> list[int]:
+    """From ``start``, change one operator at a time while that moves fewer bytes, each tensor at its best place.
+
+    ``on_chip`` says which tensors may stay on chip.
+    """
+    choice = Choice(problem)
+    choice.options = list(start)
+    pending = deque(number for number, operator in enumerate(problem.operators) if len(operator.options) > 1)
+    waiting = set(pending)
+    neighbours = _neighbours(problem)
+    left = sweeps * max(1, len(pending))
+    while pending and left:
+        left -= 1
+        number = pending.popleft()
+        waiting.discard(number)
+        if left % 64 == 0 and should_stop():
+            break
+        operator = problem.operators[number]
+        touched = {*operator.reads, *operator.writes}
+        before = choice.options[number]
+        costs = {}
+        for option in choice.allowed(number):
+            choice.options[number] = option
+            costs[option] = sum(
+                cost_of(problem, tensor, choice.own_layout(tensor), choice.wanted(tensor), on_chip[tensor])
+                for tensor in touched
+            )
+        best = min(costs, key=lambda option: (costs[option], option != before))
+        choice.options[number] = best
+        if best != before:
+            for other in neighbours[number]:
+                if other not in waiting and len(problem.operators[other].options) > 1:
+                    waiting.add(other)
+                    pending.append(other)
+    return [option or 0 for option in choice.options]

@@ -1,0 +1,84 @@
+"""Bank mapping as a kind of problem: how its plans are verified, and its candidates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stowplan.models.bank_mapping import plan as plans
+from stowplan.models.bank_mapping import problem as problems
+from stowplan.models.bank_mapping.assemble import objective_bound
+from stowplan.models.bank_mapping.plan import Plan
+from stowplan.models.bank_mapping.problem import Problem
+from stowplan.models.bank_mapping.verify import verify
+from stowplan.portfolio.bank_mapping.candidates import local_plan, propagated_plan
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.registry import Candidate, Check, Kind
+
+_HERE = "stowplan.portfolio.bank_mapping.candidates"
+
+
+def _verify(problem: Problem, plan: Plan) -> Check:
+    found = verify(problem, plan)
+    return Check(found.ok, found.objective, tuple(f"{each.code}: {each.message}" for each in found.violations))
+
+
+def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
+    return msgspec.structs.replace(plan, objective=objective, name=problem.name, target=problem.target)
+
+
+def _initial(problem: Problem) -> dict[str, Plan]:
+    """Both baselines, where writers agree in them."""
+    found = {"local": local_plan(problem), "propagation": propagated_plan(problem)}
+    return {name: plan for name, plan in found.items() if verify(problem, plan).ok}
+
+
+def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    return [
+        Candidate("search", "heuristic", f"{_HERE}:search", share=0.2),
+        Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.6),
+        Candidate("milp", "exact", f"{_HERE}:milp", share=0.4),
+    ]
+
+
+def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "operators": len(problem.operators),
+        "tensors": len(problem.tensors),
+        "banks": problem.banks,
+        "capacity": problem.capacity,
+    }
+    if plan is not None:
+        found = verify(problem, plan)
+        facts["copied_bytes"] = found.copied_bytes
+        facts["off_chip_bytes"] = found.off_chip_bytes
+        facts["copies"] = len(plan.copies)
+        facts["on_chip"] = sum(plan.on_chip)
+    return facts
+
+
+def _identity(problem: Problem) -> dict[str, str]:
+    weights = f"{problem.copy_weight}:{problem.off_chip_weight}"
+    model = f"bytes copied between banks and moved off chip, {weights}"
+    return {"program": problem.name, "target": problem.target, "cost_model": model, "digest": problem.digest}
+
+
+KIND = Kind(
+    name="bank_mapping",
+    problem_type=Problem,
+    problem_format=problems.FORMAT,
+    plan_format=plans.FORMAT,
+    decode_problem=problems.decode,
+    decode_plan=plans.decode,
+    verify=_verify,
+    finish=_finish,
+    initial=_initial,
+    bound=objective_bound,
+    candidates=_candidates,
+    baseline="local",
+    facts=_facts,
+    identity=_identity,
+    unit="bytes",
+    baseline_sources=("local", "propagation"),
+)
