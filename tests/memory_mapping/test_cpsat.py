@@ -116,10 +116,10 @@ def optimum_of(model: MemoryMappingModel) -> tuple[cp_model.CpSolver, int]:
 
 
 @pytest.mark.parametrize("stalls", BOTH)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_what_is_fixed_stays_and_the_rest_gets_better(stalls: Stalls, seed: int) -> None:
     rng = random.Random(seed)
-    problem = random_problem(rng, steps=8, tensors=5, channels=1, stalls=stalls)
+    problem = random_problem(rng, steps=7, tensors=5, channels=1, stalls=stalls)
     plan = random_plan(problem, rng, attempts=15)
     if plan.objective_ps > problem.all_slow_ps:
         return
