@@ -39,6 +39,10 @@ class IntervalModel(PlaceModel):
         Whether to model what values take on their way, one value a link and clock; all instructions must be timed.
     makespan
         (least, largest) makespan, to minimise it; all instructions must be timed. None looks for any plan.
+    relax
+        What to leave out; what is found then is no plan.
+    windows
+        Tiles that each instruction may stand on; None for all.
     """
 
     def __init__(
@@ -51,8 +55,9 @@ class IntervalModel(PlaceModel):
         links: bool = False,
         makespan: tuple[int, int] | None = None,
         relax: Relax = COMPLETE,
+        windows: Sequence[range] | None = None,
     ):
-        super().__init__(structure, ii, cp_model.CpModel(), relax)
+        super().__init__(structure, ii, cp_model.CpModel(), relax, windows)
         self.ii = ii
         self.timed = list(timed)
         self._last_time = last_time

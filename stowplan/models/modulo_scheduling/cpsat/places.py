@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,10 +34,18 @@ COMPLETE = Relax()
 class PlaceModel:
     """Variables and constraints of places.
 
-    ``interval`` is the initiation interval, a number or a variable.
+    ``interval`` is the initiation interval, a number or a variable; ``windows`` the tiles that each instruction may stand on,
+    all of them where None.
     """
 
-    def __init__(self, structure: Structure, interval: Any, model: cp_model.CpModel, relax: Relax):
+    def __init__(
+        self,
+        structure: Structure,
+        interval: Any,
+        model: cp_model.CpModel,
+        relax: Relax,
+        windows: Sequence[range] | None = None,
+    ):
         self.structure = structure
         self.problem = structure.problem
         self.interval = interval
@@ -46,7 +54,7 @@ class PlaceModel:
         self.hops = self.problem.hops
         self._steps: dict[tuple[int, int], list[tuple[int, cp_model.IntVar]]] = {}
         self._starts: dict[int, list[cp_model.IntVar]] = {}
-        self._place_variables()
+        self._place_variables(windows)
         self._capacity_constraints()
         if not relax.reach:
             self._reach_constraints()
@@ -55,12 +63,12 @@ class PlaceModel:
         if not relax.starts:
             self._start_constraints()
 
-    def _place_variables(self) -> None:
+    def _place_variables(self, windows: Sequence[range] | None) -> None:
         """``on[group][tile]``: the group stands there."""
         structure, model = self.structure, self.model
         tiles = range(self.problem.machine.tiles)
-        self.renumberings = symmetries(self.problem)
-        self._least = representatives(self.renumberings)
+        # Windows may be the same for no two tiles: then each tile stands for itself.
+        self._least = representatives([tuple(tiles)] if windows is not None else symmetries(self.problem))
         # The group with most neighbours stands for all in breaking symmetry: only on tiles that are least of their kind.
         degree = [0] * len(structure.members)
         for edge in structure.between:
@@ -74,7 +82,8 @@ class PlaceModel:
             for tile in tiles:
                 elsewhere = bool(demands) and set(demands) != {tile}
                 twin = group == self.anchor and self._least[tile][tile] != tile
-                if elsewhere or twin:
+                outside = windows is not None and any(tile not in windows[number] for number in structure.members[group])
+                if elsewhere or twin or outside:
                     model.add(self.on[group][tile] == 0)
 
     def tile(self, number: int) -> list[cp_model.IntVar]:

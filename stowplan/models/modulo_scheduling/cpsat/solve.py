@@ -10,6 +10,7 @@ from typing import Literal
 from ortools.sat.python import cp_model
 
 from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, least_ii
+from stowplan.models.modulo_scheduling.cpsat.bands import bands
 from stowplan.models.modulo_scheduling.cpsat.budget import Budget
 from stowplan.models.modulo_scheduling.cpsat.explain import explain
 from stowplan.models.modulo_scheduling.cpsat.model import IntervalModel, latest_time, size
@@ -208,13 +209,23 @@ class _Search:
     def close_in(self, share: float) -> bool:
         """One step where larger intervals are easier: False where nothing was learnt."""
         if self.plan is None:
-            return self.attempt(self.most, share) != "unknown"
+            return self.attempt(self.most, share) != "unknown" or self.attempt_bands(share)
         if self.plan.ii - self.least == 1:
             return self.attempt(self.least, self._spare) != "unknown"
         middle = (self.plan.ii + 3 * self.least) // 4
         if middle > self.least and self.attempt(middle, min(share, self._spare)) != "unknown":
             return True
         return self._spare > 0 and self.attempt(self.least, min(share, self._spare)) != "unknown"
+
+    def attempt_bands(self, share: float) -> bool:
+        """Look for a plan at the largest interval among few places; whether there is one."""
+        windows = bands(self.structure)
+        if windows is None or self.budget.is_spent:
+            return False
+        recurrent = self.structure.recurrent
+        last_time = latest_time(self.structure, self.most, recurrent)
+        model = IntervalModel(self.structure, self.most, timed=recurrent, last_time=last_time, windows=windows)
+        return self.run(model, share, keep=True) == "feasible"
 
     def sweep(self, share: float) -> bool:
         """Intervals one by one, where one that is possible says nothing of larger ones: False where some are left open."""
