@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,8 +21,11 @@ from stowplan.portfolio.packing.arrays import Data, Ints
 #: Work of deterministic runs for each second of the limit: buffer pairs of the greedy, and nodes times buffers of the search.
 PAIRS, NODES = 60_000_000, 80_000_000
 
-#: Seconds that explaining an infeasibility may take at least, and nodes for each of its proofs in deterministic runs.
-EXPLAIN_SECONDS, EXPLAIN_NODES = 3.0, 100_000
+#: Orders to climb from where there is no time for more: by size, and by size and sections lived through.
+_FEW_ORDERS = (0, 2)
+
+#: Seconds that explaining an infeasibility may take at least.
+EXPLAIN_SECONDS = 3.0
 
 #: Higher than any plan.
 _NEVER = 1 << 62
@@ -49,6 +53,15 @@ def _closed(problem: Problem, context: Context) -> bool:
 
 def search(problem: Problem, context: Context) -> None:
     """Greedy by simple orders, then orders in which what stood too high comes sooner."""
+    _search(problem, context, range(orders.PEAK + 1), "orders", context.options.seed)
+
+
+def climb(problem: Problem, context: Context) -> None:
+    """The same from few orders, for large problems, where trying them all takes long."""
+    _search(problem, context, _FEW_ORDERS, "climb", context.options.seed + 1)
+
+
+def _search(problem: Problem, context: Context, chosen_orders: Sequence[int], source: str, seed: int) -> None:
     if _overloaded(problem, context):
         return
     data = arrays.build(problem)
@@ -70,23 +83,23 @@ def search(problem: Problem, context: Context) -> None:
         return height, offsets
 
     climbs: list[Climb] = []
-    chance = np.random.default_rng(context.options.seed)
+    chance = np.random.default_rng(seed)
     for number, key in enumerate(orders.greedy_keys(data)):
-        for best_fit in (False, True):
-            height, offsets = place(key, best_fit, "orders" if climbs else "greedy")
+        for best_fit in (False, True) if number in chosen_orders else ():
+            height, offsets = place(key, best_fit, source if climbs or number else "greedy")
             climbs.append(Climb(key, best_fit, height, offsets, target, chance, first=number == orders.PEAK))
             if height <= target or context.stop() or _closed(problem, context):
                 return
     # Two of the best, and the order that does best where few moments are crowded.
     ranked = sorted(climbs, key=lambda climb: climb.best)
-    chosen = [*ranked[:2], next(climb for climb in climbs if climb.first)]
+    chosen = [*ranked[:2], *(climb for climb in climbs[: 2 * orders.PEAK + 1] if climb.first)]
     n = len(data.size)
     rounds = max(20, int(PAIRS * context.options.time_limit / (n * n + 20_000))) if context.options.deterministic else None
     for done in itertools.count():
         if best <= target or done == rounds or context.stop() or _closed(problem, context):
             return
         climb = chosen[done % len(chosen)]
-        climb.take(*place(climb.next_key(data), climb.best_fit, "orders"))
+        climb.take(*place(climb.next_key(data), climb.best_fit, source))
 
 
 class Climb:
@@ -152,7 +165,7 @@ def _exact(problem: Problem, context: Context, source: str, seed: int, simple_or
     offsets = None if known is None else np.array([known.offsets[number] for number in data.numbers], np.int64) // data.unit
     capacity = None if problem.capacity is None else problem.capacity // data.unit
     found = canonical.start(data, capacity, seed, offsets, simple_orders=simple_orders)
-    limit = int(NODES * context.options.time_limit / (len(data.size) + 50)) if context.options.deterministic else None
+    limit = _node_limit(context, len(data.size)) if context.options.deterministic else None
 
     def improved() -> None:
         if found.infeasible:
@@ -195,13 +208,15 @@ def cpsat(problem: Problem, context: Context) -> None:
 
 def _explain(problem: Problem, context: Context, source: str, began: float) -> None:
     """Report that nothing fits, and why; finding out why takes no longer than the proof, and some seconds."""
-    if context.options.deterministic:
-        conflict = explain.find_conflict(problem, context.options.seed, EXPLAIN_NODES, context.stop)
-    else:
-        now = time.monotonic()
-        until = now + min(context.remaining() / 2, max(EXPLAIN_SECONDS, now - began))
-        conflict = explain.find_conflict(problem, context.options.seed, NODES, lambda: time.monotonic() >= until)
+    now = time.monotonic()
+    until = now + min(context.remaining() / 2, max(EXPLAIN_SECONDS, now - began))
+    should_stop = context.stop if context.options.deterministic else lambda: time.monotonic() >= until
+    conflict = explain.find_conflict(problem, context.options.seed, _node_limit(context, len(problem.buffers)), should_stop)
     context.proven_infeasible(source, conflict.details(problem))
+
+
+def _node_limit(context: Context, buffers: int) -> int:
+    return int(NODES * context.options.time_limit / (buffers + 50))
 
 
 def _known(context: Context) -> Plan | None:

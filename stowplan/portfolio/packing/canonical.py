@@ -102,14 +102,15 @@ class Search:
         part = min(waiting, key=lambda each: (each.best is not None, each.runs if each.best is None else -each.best))
         return part.run(part.aim(self.capacity, self.bound))
 
-    def run(self, improved: Callable[[], None], should_stop: Callable[[], bool], node_limit: int | None = None) -> None:
-        """Steps until finished, stopped or out of nodes; ``improved`` is called on a better plan or bound."""
+    def run(self, improved: Callable[[], None], should_stop: Callable[[], bool], node_limit: int | None = None) -> int:
+        """Steps until finished, stopped or out of nodes, which it returns; calls ``improved`` on a better plan or bound."""
         nodes = 0
         while not self.finished and not should_stop() and (node_limit is None or nodes < node_limit):
             before = self.height, self.bound
             nodes += self.step()
             if before != (self.height, self.bound):
                 improved()
+        return nodes
 
 
 def start(data: Data, capacity: int | None, seed: int, offsets: Ints | None = None, *, simple_orders: bool = True) -> Search:

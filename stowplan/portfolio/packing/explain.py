@@ -59,8 +59,8 @@ def clip(problem: Problem, numbers: Sequence[int], start: int, end: int) -> Prob
 def find_conflict(problem: Problem, seed: int, node_limit: int, should_stop: Callable[[], bool]) -> Conflict:
     """Shorten the time, then leave out buffers, as long as it is proven that the rest still does not fit.
 
-    ``problem`` must be known not to fit. Every proof may take ``node_limit`` nodes of the search; where that is not enough, or
-    ``should_stop`` says so, the conflict is valid but perhaps not irreducible.
+    ``problem`` must be known not to fit. The proofs may take ``node_limit`` nodes of the search together; where that is not
+    enough, or ``should_stop`` says so, the conflict is valid but perhaps not irreducible.
     """
     return _Filter(problem, seed, node_limit, should_stop).run()
 
@@ -121,6 +121,7 @@ class _Filter:
         if problem.capacity is None or len(data.size) == 0:
             return False
         search = canonical.start(data, problem.capacity // data.unit, self._seed)
-        search.run(lambda: None, self._should_stop, self._node_limit)
+        # One proof that is out of reach must not use up all.
+        self._node_limit -= search.run(lambda: None, self._should_stop, max(1, self._node_limit // 10))
         self._unsure |= not search.finished
         return search.infeasible

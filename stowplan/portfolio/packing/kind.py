@@ -68,6 +68,8 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         if fit:
             found.append(Candidate("canonical2", "exact", f"{_HERE}:second", share=0.5))
         found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.4))
+    else:
+        found.append(Candidate("climb", "heuristic", f"{_HERE}:climb", share=0.6))
     return found
 
 
