@@ -25,6 +25,10 @@ TIGHT = 1e-9
 #: Nodes of branch and bound for a unit of the deterministic limit.
 NODES = 150
 
+#: A search that has found, or was given, a better plan than it began with begins anew after this many nodes, and then after
+#: twice as many: with a good plan at the root most columns can be fixed there, and what took minutes may take a second.
+RESTART_NODES = 100
+
 
 def solve_milp(
     problem: Problem,
@@ -80,6 +84,13 @@ def solve_milp(
         should_stop=should_stop,
     )
     return report.finish(found, linear=solver in LINEAR_ONLY)
+
+
+#: Slower than any plan, ps.
+_NEVER = 1 << 63
+
+#: HiGHS's word for a point that is feasible.
+_FEASIBLE = 2
 
 
 class _Report:
@@ -156,7 +167,7 @@ class _Report:
 
 
 class _Highs:
-    """One solve on the built-in HiGHS."""
+    """Solving on the built-in HiGHS."""
 
     def __init__(
         self,
@@ -166,23 +177,52 @@ class _Highs:
         incumbent: Callable[[], Plan | None] | None,
     ):
         self._report = report
+        self._seed = seed
         self._should_stop, self._incumbent = should_stop, incumbent
-        self._best: Plan | None = None
-        self._given: int | None = None
+        self._patience = RESTART_NODES
+        self._began_with = _NEVER
+        """Latency of the plan that this search began with, ps."""
+        self._given = _NEVER
         """Latency of the last plan handed to HiGHS, ps."""
-        self._highs = highs = new_highs(report.model.matrix, seed)
+        self._restart = False
+
+    def solve(self, time_limit: float, node_limit: int | None) -> Outcome:
+        """Search, and search anew with better plans, until it is done or a limit is met."""
+        report, end = self._report, time.monotonic() + time_limit
+        nodes = 0
+        while True:
+            left = max(0.01, end - time.monotonic())
+            highs = self._run(left, None if node_limit is None else node_limit - nodes)
+            status, info = highs.getModelStatus(), highs.getInfo()
+            nodes += max(1, int(info.mip_node_count))
+            best = None
+            if info.primal_solution_status == _FEASIBLE:
+                best = report.offer_point(np.array(highs.getSolution().col_value))
+            if status == highspy.HighsModelStatus.kInfeasible:
+                return report.outcome(infeasible=True)
+            report.offer_bound(info.mip_dual_bound, TIGHT)
+            if status == highspy.HighsModelStatus.kOptimal:
+                report.close(best)
+            out_of_work = node_limit is not None and nodes >= node_limit
+            if not self._restart or out_of_work or time.monotonic() >= end or self._stopped():
+                return report.outcome()
+            self._patience *= 2
+
+    def _run(self, time_limit: float, node_limit: int | None) -> highspy.Highs:
+        """One search."""
+        report, self._restart = self._report, False
+        highs = new_highs(report.model.matrix, self._seed)
         for name in ("mip_feasibility_tolerance", "primal_feasibility_tolerance", "dual_feasibility_tolerance"):
             highs.setOptionValue(name, TIGHT)
         highs.setOptionValue("mip_rel_gap", 0.0)
         highs.setOptionValue("mip_abs_gap", 0.0)
         highs.cbMipImprovingSolution += self._improved
         highs.cbMipInterrupt += self._interrupt
-        if incumbent is not None:
+        if self._incumbent is not None:
             highs.cbMipUserSolution += self._adopt
-
-    def solve(self, time_limit: float, node_limit: int | None) -> Outcome:
-        report, highs = self._report, self._highs
+        self._began_with = self._given = _NEVER
         if report.plan is not None:
+            self._began_with = self._given = report.plan.objective_ps
             start = highspy.HighsSolution()
             start.col_value = report.model.add_hint(report.plan).tolist()
             highs.setSolution(start)
@@ -190,27 +230,26 @@ class _Highs:
         if node_limit is not None:
             highs.setOptionValue("mip_max_nodes", node_limit)
         highs.run()
-        status, info = highs.getModelStatus(), highs.getInfo()
-        if info.primal_solution_status == 2:
-            self._best = report.offer_point(np.array(highs.getSolution().col_value))
-        if status == highspy.HighsModelStatus.kInfeasible:
-            return report.outcome(infeasible=True)
-        report.offer_bound(info.mip_dual_bound, TIGHT)
-        if status == highspy.HighsModelStatus.kOptimal:
-            report.close(self._best)
-        return report.outcome()
+        return highs
+
+    def _stopped(self) -> bool:
+        return self._should_stop is not None and self._should_stop()
 
     def _improved(self, event: Any) -> None:
         self._report.offer_point(np.array(event.data_out.mip_solution))
 
     def _interrupt(self, event: Any) -> None:
         self._report.offer_bound(event.data_out.mip_dual_bound, TIGHT)
-        if self._should_stop is not None and self._should_stop():
+        plan = self._report.plan
+        better = plan is not None and plan.objective_ps < self._began_with
+        if better and event.data_out.mip_node_count >= self._patience:
+            self._restart = True
+        if self._restart or self._stopped():
             event.interrupt()
 
     def _adopt(self, event: Any) -> None:
         plan = None if self._incumbent is None else self._incumbent()
-        if plan is None or (self._given is not None and plan.objective_ps >= self._given):
+        if plan is None or plan.objective_ps >= self._given:
             return
         self._given = plan.objective_ps
         self._report.take(plan)
