@@ -176,6 +176,7 @@ def _show_map(problem: Any, given: Any, plan: Path, compare: Path | None, png: P
 
 def targets_command() -> None:
     """List the targets that come with the package."""
+    from stowplan.hardware.inferentia import target as banked
     from stowplan.hardware.nnp_i import target as tiered
     from stowplan.hardware.targets import load_target, target_names
 
@@ -187,6 +188,10 @@ def targets_command() -> None:
         chip = tiered.load_target(name)
         sizes = ", ".join(f"{tier.name} {tier.capacity / 2**20:g} MiB" for tier in chip.tiers)
         say(f"{name:<12} for networks: {sizes}  {chip.description}")
+    for name in banked.target_names():
+        machine = banked.load_target(name)
+        size = machine.scratchpad.capacity / 2**20
+        say(f"{name:<12} for graphs: {machine.banks} banks, {size:g} MiB scratchpad  {machine.description}")
 
 
 def _open_both(

@@ -9,6 +9,7 @@ import msgspec
 
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.frontends.network import Granularity, is_layer_file, is_onnx, read_layers, read_onnx
+from stowplan.hardware.inferentia.target import is_bank_target
 from stowplan.hardware.network import Network, Precision
 from stowplan.hardware.nnp_i.costs import build_problem
 from stowplan.hardware.nnp_i.target import load_target
@@ -62,7 +63,9 @@ def open_network(path: str | Path, target: str | Path | None, options: NetworkOp
 
 
 def check_target(target: str) -> None:
-    """Raise InputError where a target is neither one for compiled programs nor one for networks."""
+    """Raise InputError where a target is none for compiled programs, for networks or for graphs."""
+    if is_bank_target(target):
+        return
     try:
         load_target(target)
     except InputError:

@@ -17,6 +17,7 @@ from stowplan.models.packing import csv_files
 from stowplan.models.packing import problem as packing_problem
 from stowplan.models.tier_placement.problem import Problem as TierProblem
 from stowplan.portfolio import registry
+from stowplan.portfolio.graphs import is_bank_target, open_graph
 from stowplan.portfolio.networks import AS_THE_FILE_SAYS, NetworkOptions, is_network, open_network, with_capacity
 
 
@@ -112,6 +113,10 @@ def open_input(
     check_regular(path)
     # A problem file says what it is in its first bytes; a program is read by its own front end.
     data = files.read_bytes(path) if files.is_json(path) else None
+    if data is None and target is not None and is_bank_target(target):
+        if cost_model is not None or stalls is not None or cycles is not None or network != AS_THE_FILE_SAYS:
+            raise UsageError(f"{target} is a target with banks: it takes a graph and a capacity, and no other options")
+        return Opened(open_graph(path, target, capacity), None)
     if is_network(path, data):
         if cost_model is not None or stalls is not None or cycles is not None:
             raise UsageError(f"{path} is a network: it takes a target and a precision, but no cost model, stalls or cycles")

@@ -17,6 +17,7 @@ _MODULES = {
     "memory_mapping": "stowplan.portfolio.memory_mapping.kind",
     "packing": "stowplan.portfolio.packing.kind",
     "tier_placement": "stowplan.portfolio.tier_placement.kind",
+    "bank_mapping": "stowplan.portfolio.bank_mapping.kind",
 }
 
 
