@@ -20,9 +20,9 @@ _HERE = "stowplan.portfolio.memory_mapping"
 #: The complete model is tried up to this many uses; beyond it proves nothing in minutes.
 COMPLETE_MODEL_USES = 400
 
-#: What the relaxation gets of the time where others wait for its place: so many seconds a use, as its linear program takes,
-#: and at least and at most so much of all.
-RELAXATION_SECONDS, RELAXATION_SHARE = 1.2e-3, (0.4, 0.85)
+#: What the relaxation gets of the time where others wait for its place: so many seconds a use, until which its bound grows
+#: quickly, and at least and at most so much of all. Of what is left, a large problem's plan gains more than its bound does.
+RELAXATION_SECONDS, RELAXATION_SHARE = 3e-3, (0.4, 1.0)
 
 
 def _verify(problem: Problem, plan: Plan) -> Check:
