@@ -15,8 +15,10 @@ def main() -> int:
         return 0
     print("compiling the heuristics, once for this machine; this takes some twenty seconds", file=sys.stderr, flush=True)
     from stowplan.portfolio.memory_mapping.heuristics import warm_up
+    from stowplan.portfolio.tier_placement.heuristics import warm_up as warm_up_tiers
 
     began = time.monotonic()
+    warm_up_tiers()
     warm_up()
     print(f"compiled in {time.monotonic() - began:.1f} s, in {cache_folder()}", file=sys.stderr)
     return 0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stowplan.portfolio.compiled import njit
+from stowplan.portfolio.compiled import njit, njit_inner
 from stowplan.portfolio.tier_placement.arrays import Data, Ints
 
 #: Tensors that one move may put elsewhere, and others that it may throw out for them, at most.
@@ -86,7 +86,7 @@ def latency(data: Data, state: State) -> int:
     return int(total)
 
 
-@njit
+@njit_inner
 def _random(state: State, below: int) -> int:
     """A random number from 0 to below - 1 (xorshift)."""
     x = state.chance[0]
@@ -97,7 +97,7 @@ def _random(state: State, below: int) -> int:
     return int((x >> 8) % below)
 
 
-@njit
+@njit_inner
 def _enter(data: Data, state: State, i: int, t: int, sign: int) -> None:
     """Take tensor i into tier t (sign 1) or out of it (-1), without its costs."""
     amount = sign * data.size[i]
@@ -138,7 +138,7 @@ def _enter(data: Data, state: State, i: int, t: int, sign: int) -> None:
         final >>= 1
 
 
-@njit
+@njit_inner
 def _overfull(data: Data, state: State, t: int) -> bool:
     """Whether tier t holds more than it can at some step."""
     return bool(state.stored[t] + state.top[t, 1] > data.capacity[t])
@@ -153,7 +153,7 @@ def holds(data: Data, state: State) -> bool:
     return valid
 
 
-@njit
+@njit_inner
 def _fullest(state: State, t: int) -> int:
     """Step with the most bytes of outputs in tier t."""
     top = state.top[t]
@@ -163,7 +163,7 @@ def _fullest(state: State, t: int) -> int:
     return node - leaves
 
 
-@njit
+@njit_inner
 def _shift(data: Data, state: State, i: int, t: int) -> int:
     """Move tensor i to tier t, whether it fits or not; returns the change of the latency."""
     before = state.tier[i]
@@ -180,7 +180,7 @@ def _shift(data: Data, state: State, i: int, t: int) -> int:
     return change
 
 
-@njit
+@njit_inner
 def _victim(data: Data, state: State, t: int) -> int:
     """A tensor to throw out of overfull tier t: of a few drawn at random, the one that costs least a byte; -1 for none.
 
@@ -208,7 +208,7 @@ def _victim(data: Data, state: State, t: int) -> int:
     return found
 
 
-@njit
+@njit_inner
 def _record(state: State, changed: int, i: int) -> int:
     """Note that tensor i is about to leave its tier; returns the number of notes."""
     state.undo[0, changed] = i
@@ -217,7 +217,7 @@ def _record(state: State, changed: int, i: int) -> int:
     return changed + 1
 
 
-@njit
+@njit_inner
 def _make_room(data: Data, state: State, changed: int, most: int) -> tuple[int, int, bool]:
     """Throw tensors out of overfull tiers into slower ones, ``most`` notes in all at most.
 
