@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 from ortools.sat.python import cp_model
 
 from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, least_ii
@@ -160,8 +161,6 @@ class _Search:
         """Look first for a plan in which no value passes through a tile; False where time is up after it."""
         if not self.problem.rules.pass_through or self.plan is not None:
             return True
-        import msgspec
-
         one, any_number = self.problem.machine.one_link, self.problem.machine.any_links
         pairs = [(a, b) for a, row in enumerate(one) for b in range(len(row)) if row[b] is not None]
         if any(one[a][b] != any_number[a][b] for a, b in pairs):
