@@ -32,6 +32,9 @@ FloatArray = npt.NDArray[np.float64]
 SHORT_USES = 250
 LONG_USES = 1000
 
+#: Uses in the longest stretches.
+MOST_USES = 4000
+
 #: Losses below this part of what lies between the least latency and all slow are as good as none.
 NEGLIGIBLE = 1e-5
 
@@ -109,9 +112,17 @@ class StretchBounds:
     def _climb(self, level: list[Stretch], *, integer: bool) -> None:
         """Bound stretches made of two of a level, then of two of those, and so on."""
         while len(level) > 1 and not self.effort.is_over():
-            level = [self._join(level[place : place + 2]) for place in range(0, len(level), 2)]
-            lossy = [stretch for stretch in level if stretch.loss_ps > self._negligible_ps and not stretch.optimal]
+            pairs = [level[place : place + 2] for place in range(0, len(level), 2)]
+            level = [self._join(pair) for pair in pairs]
+            joined = [stretch for stretch, pair in zip(level, pairs, strict=True) if len(pair) > 1]
+            if not any(self._is_fit(stretch) for stretch in joined):
+                return
+            lossy = [each for each in joined if self._is_fit(each) and each.loss_ps > self._negligible_ps]
             self._bound_all(lossy, integer=integer)
+
+    def _is_fit(self, stretch: Stretch) -> bool:
+        """Whether its linear program can be solved in reasonable time."""
+        return self._first_use[stretch.end] - self._first_use[stretch.start] <= MOST_USES
 
     def _linear(self) -> list[Stretch]:
         """Bound long stretches by linear programs, then with cuts, those first where most is lost."""
