@@ -172,6 +172,15 @@ def test_running_out_of_time_is_not_infeasible() -> None:
         assert outcome.status in ("unknown", "feasible", "optimal")
 
 
+def test_a_hint_is_kept_where_time_is_short() -> None:
+    problem = chain(60, address_spaces=True)
+    plan = compiler_plan(problem)
+    assert plan is not None
+    for outcome in (cpsat.solve(problem, time_limit=0.01, hint=plan), solve_milp(problem, time_limit=0.01, hint=plan)):
+        assert outcome.plan is not None
+        assert outcome.bound_ps <= outcome.plan.objective_ps <= plan.objective_ps
+
+
 def test_stops_when_told() -> None:
     problem = chain(200)
     for outcome in (

@@ -191,9 +191,16 @@ def solve(
         parameters.log_search_progress = True
         parameters.log_to_stdout = False
         solver.log_callback = log
-    if on_bound is not None:
-        report = on_bound
-        solver.best_bound_callback = lambda bound: report(base + _whole(bound))
+    proven = max(base, lower_bound_ps or 0)
+
+    def take_bound(bound: float) -> None:
+        nonlocal proven
+        if math.isfinite(bound) and base + _whole(bound) > proven:
+            proven = base + _whole(bound)
+            if on_bound is not None:
+                on_bound(proven)
+
+    solver.best_bound_callback = take_bound
 
     class Watch(cp_model.CpSolverSolutionCallback):
         def on_solution_callback(self) -> None:
@@ -217,12 +224,18 @@ def solve(
         watcher.join()
     if status == cp_model.INFEASIBLE:
         return Outcome("infeasible", None, base)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Outcome("unknown", None, base)
-    plan = built.extract(solver.value)
     if status == cp_model.OPTIMAL:
+        plan = built.extract(solver.value)
         return Outcome("optimal", plan, plan.objective_ps)
-    return Outcome("feasible", plan, min(plan.objective_ps, base + max(0, _whole(solver.best_objective_bound))))
+    # Short of time, CP-SAT may not even have looked at its hint.
+    known = [] if hint is None else [hint]
+    if status == cp_model.FEASIBLE:
+        take_bound(solver.best_objective_bound)
+        known.append(built.extract(solver.value))
+    best = min(known, key=lambda plan: plan.objective_ps, default=None)
+    if best is None:
+        return Outcome("unknown", None, proven)
+    return Outcome("optimal" if best.objective_ps <= proven else "feasible", best, proven)
 
 
 def _whole(bound: float) -> int:
