@@ -64,9 +64,10 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     is_small = problem.use_count <= COMPLETE_MODEL_USES
     improving = (1.0 - proving) / (2 if is_small else 1)
     found.append(Candidate("relaxation", "exact", f"{_HERE}.candidates:relaxation", share=proving, proves_only=True))
-    found.append(Candidate("lns", "exact", f"{_HERE}.lns:lns", share=improving))
     if is_small:
         found.append(Candidate("cpsat", "exact", f"{_HERE}.candidates:complete", share=improving))
+    if problem.use_count:
+        found.append(Candidate("lns", "exact", f"{_HERE}.lns:lns", share=improving))
     found.append(Candidate("milp", "exact", f"{_HERE}.milp_candidate:milp", share=0.4, proves_only=True, by_name_only=True))
     return found
 
