@@ -8,6 +8,7 @@ of 5,000 layers. The networks are those of ``examples/data``.
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from pathlib import Path
 
@@ -55,15 +56,16 @@ def main() -> None:
             cells = [name, precision, str(len(problem.layers)), *compare(problem, arguments.seed), *prove(problem, arguments)]
             print(f"| {' | '.join([*cells, *(f'{figure:.2f}' for figure in figures)])} |", flush=True)
     if arguments.stacked:
-        print("\n| network | layers | compiler | found | bound | gap | seconds |\n|---|--:|--:|--:|--:|--:|--:|")
-        for name in ("resnet50", "resnet101", "bert_base_s128"):
-            problem = stack(read(name, "int8"))
+        print("\n| network | LLC, SRAM | compiler | found | bound | gap | seconds |\n|---|---|--:|--:|--:|--:|--:|")
+        for name, scaled in itertools.product(("resnet50", "resnet101", "bert_base_s128"), (False, True)):
+            problem = stack(read(name, "int8"), scaled)
+            room = ", ".join(f"{tier.capacity >> 20} MiB" for tier in problem.tiers[1:])
             began = time.monotonic()
             result = solve(problem, arguments)
             seconds = time.monotonic() - began
             values = [f"{value / 1e9:.3f} ms" for value in (result.baseline, result.objective, result.bound)]
             print(
-                f"| {name}, stacked | {len(problem.layers)} | {' | '.join(values)} | {result.gap:.3%} | {seconds:.0f} |",
+                f"| {name}, stacked | {room} | {' | '.join(values)} | {result.gap:.3%} | {seconds:.0f} |",
                 flush=True,
             )
 
@@ -73,8 +75,11 @@ def read(name: str, precision: str) -> Problem:
     return problem
 
 
-def stack(problem: Problem) -> Problem:
-    """Copies of a network, one behind the other, cut off at :data:`LAYERS` layers."""
+def stack(problem: Problem, scaled: bool = False) -> Problem:
+    """Copies of a network, one behind the other, cut off at :data:`LAYERS` layers.
+
+    ``scaled``: with as many times the fast memory, so that there is as much to decide as in a single copy.
+    """
     count = len(problem.layers)
     layers = []
     for number in range(LAYERS):
@@ -82,7 +87,10 @@ def stack(problem: Problem) -> Problem:
         layer = problem.layers[own]
         inputs = tuple(source + copy * count for source in layer.inputs) or ((number - 1,) if copy else ())
         layers.append(msgspec.structs.replace(layer, name=f"{layer.name}.{copy}", inputs=inputs))
-    return msgspec.structs.replace(problem, layers=tuple(layers), features=(), name=f"{problem.name} stacked")
+    slowest, *faster = problem.tiers
+    times = LAYERS // count if scaled else 1
+    tiers = (slowest, *(msgspec.structs.replace(tier, capacity=tier.capacity * times) for tier in faster))
+    return msgspec.structs.replace(problem, tiers=tiers, layers=tuple(layers), features=(), name=f"{problem.name} stacked")
 
 
 def compare(problem: Problem, seed: int) -> list[str]:
