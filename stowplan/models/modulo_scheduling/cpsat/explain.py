@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 from ortools.sat.python import cp_model
 
 from stowplan.models.modulo_scheduling.cpsat.budget import Budget
 from stowplan.models.modulo_scheduling.cpsat.model import IntervalModel, latest_time
-from stowplan.models.modulo_scheduling.cpsat.places import Relax
+from stowplan.models.modulo_scheduling.cpsat.places import COMPLETE, Relax
+from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
 from stowplan.models.modulo_scheduling.structure import Structure
-
-#: Each family, by what it says to people.
-_FAMILIES = {
-    "siblings stand on different tiles": Relax(siblings=True),
-    "starts stand on different tiles": Relax(starts=True),
-    "values go no further than the links reach": Relax(reach=True),
-    "recurrences must keep up": Relax(recurrences=True),
-}
 
 #: Part of the whole budget for each family.
 SHARE = 0.05
@@ -23,13 +17,19 @@ SHARE = 0.05
 
 def explain(structure: Structure, ii: int, budget: Budget, seed: int) -> str:
     """One sentence: no plan at any interval up to ``ii``, and the rules without which there is one."""
+    families = {
+        "siblings stand on different tiles": (structure, Relax(siblings=True)),
+        "starts stand on different tiles": (structure, Relax(starts=True)),
+        "values go no further than the links reach": (structure, Relax(reach=True)),
+        "recurrences must keep up": (structure, Relax(recurrences=True)),
+        "readers of one variable share a tile": (Structure(_without_variables(structure.problem)), COMPLETE),
+    }
     guilty = []
-    for words, relax in _FAMILIES.items():
+    for words, (facts, relax) in families.items():
         if budget.is_spent:
             break
-        model = IntervalModel(
-            structure, ii, timed=structure.recurrent, last_time=latest_time(structure, ii, structure.recurrent), relax=relax
-        )
+        last_time = latest_time(facts, ii, facts.recurrent)
+        model = IntervalModel(facts, ii, timed=facts.recurrent, last_time=last_time, relax=relax)
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = seed % (1 << 31)
@@ -42,3 +42,13 @@ def explain(structure: Structure, ii: int, budget: Budget, seed: int) -> str:
     if not guilty:
         return f"{refuted}; no single rule is to blame"
     return f"{refuted}; it could be mapped without the rule that {', or without the rule that '.join(guilty)}"
+
+
+def _without_variables(problem: Problem) -> Problem:
+    """The problem with a constant for every variable."""
+
+    def stripped(instruction: Instruction) -> Instruction:
+        operands = tuple(Operand(constant=0.0) if each.variable is not None else each for each in instruction.operands)
+        return msgspec.structs.replace(instruction, operands=operands, writes=())
+
+    return msgspec.structs.replace(problem, instructions=tuple(map(stripped, problem.instructions)), variables=())

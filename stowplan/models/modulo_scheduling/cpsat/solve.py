@@ -115,6 +115,7 @@ class _Search:
         self._workers, self._seed = workers, seed
         self._on_plan, self._on_bound = on_plan, on_bound
         self._lock = threading.Lock()
+        self._tried: set[int] = set()
         rules = problem.rules
         timed_pins = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
         #: Whether times follow from places: then an interval that is possible makes all larger ones possible.
@@ -311,6 +312,11 @@ class _Search:
         solver.parameters.num_workers = self._workers
         solver.parameters.random_seed = self._seed % (1 << 31)
         self.budget.limit(solver.parameters, share)
+        if isinstance(model, IntervalModel) and model.makespan is None:
+            # What was left open is tried again in another way: full linear relaxations prove some that search does not.
+            if model.ii in self._tried:
+                solver.parameters.linearization_level = 2
+            self._tried.add(model.ii)
         if self.budget.is_spent:
             return "unknown"
         if proves and isinstance(model, IntervalModel):
