@@ -39,6 +39,9 @@ SOURCES = (
     "memory_mapping/insert.py",
     "memory_mapping/construct.py",
     "memory_mapping/search.py",
+    "packing/greedy.py",
+    "packing/depth_first.py",
+    "tier_placement/engine.py",
 )
 
 

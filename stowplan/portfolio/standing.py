@@ -7,6 +7,7 @@ is no bound.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,14 +60,19 @@ class Standing:
     """Best bound of each source that nothing speaks against."""
     history: list[HistoryEntry] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    verify_seconds: float = 0.0
-    """Longest time that it took to verify a plan."""
+    _verified: deque[float] = field(default_factory=lambda: deque(maxlen=5))
+    """Seconds that verifying the latest plans took."""
     _refuted: set[str] = field(default_factory=set)
 
     @property
     def plan(self) -> Any:
         """The best plan, None where there is none."""
         return None if self.best is None else self.best.plan
+
+    @property
+    def verify_seconds(self) -> float:
+        """The longest that verifying has lately taken; one slow moment of the machine is forgotten after some plans."""
+        return max(self._verified, default=0.0)
 
     @property
     def objective(self) -> int | None:
@@ -117,7 +123,7 @@ class Standing:
         except Exception as error:  # a plan that the verifier stumbles over must not cost the plans at hand
             return Check(False, None, (f"the verifier failed: {type(error).__name__}: {error}",))
         finally:
-            self.verify_seconds = max(self.verify_seconds, time.monotonic() - began)
+            self._verified.append(time.monotonic() - began)
 
     def _is_better(self, objective: int, order: tuple[int, int], best: Best) -> bool:
         if self.options.deterministic and objective == best.objective:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stowplan.portfolio.packing import arrays, depth_first, orders
+from stowplan.models.packing.problem import Buffer, Problem
+from stowplan.portfolio.packing import arrays, depth_first, greedy, orders
 from stowplan.portfolio.packing.arrays import Data, Ints
 
 #: Nodes of the shortest run; restarts follow Luby's sequence.
@@ -128,3 +129,12 @@ def start(data: Data, capacity: int | None, seed: int, offsets: Ints | None = No
             part.best = int((part.offsets + each.size).max())
         found.append(part)
     return Search(found, capacity)
+
+
+def warm_up() -> None:
+    """Compile everything, where it has not been, by packing two buffers."""
+    problem = Problem(buffers=(Buffer(id="one", lower=0, upper=2, size=1), Buffer(id="two", lower=1, upper=3, size=2)))
+    data = arrays.build(problem)
+    order, offsets = np.arange(2), np.zeros(2, np.int64)
+    greedy.greedy(order, data.size, data.align, data.fixed, data.piece, data.first, data.last, False, offsets)
+    start(data, None, seed=0).run(lambda: None, lambda: False)
