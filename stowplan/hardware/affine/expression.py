@@ -142,13 +142,13 @@ def scale(one: Expression, factor: int) -> Expression:
     return Expression(factor * one.constant, [(atom, factor * each) for atom, each in one.terms])
 
 
-def _joined(value: int, terms: dict[Atom, int], extents: Extents) -> Expression:
-    """Floors and remainders that belong together made one: ``d * (e // d) + e % d`` is ``e``."""
+def _joined(value: int, terms: dict[Atom, int], extents: Extents, within: int = 0) -> Expression:
+    """Floors and remainders that belong together made one: ``d * (e // d) + e % d`` is ``e``; modulo ``within``, if given."""
     joining = True
     while joining:
         joining = False
         for atom, factor in list(terms.items()):
-            found = _partner(atom, factor, terms, extents) if isinstance(atom, Division) and atom.rest else None
+            found = _partner(atom, factor, terms, extents, within) if isinstance(atom, Division) and atom.rest else None
             if found is not None:
                 partner, replaced = found
                 del terms[atom], terms[partner]
@@ -161,11 +161,14 @@ def _joined(value: int, terms: dict[Atom, int], extents: Extents) -> Expression:
     return Expression(value, terms.items())
 
 
-def _partner(rest: Division, factor: int, terms: dict[Atom, int], extents: Extents) -> tuple[Division, Expression] | None:
+def _partner(
+    rest: Division, factor: int, terms: dict[Atom, int], extents: Extents, within: int
+) -> tuple[Division, Expression] | None:
     """(other term, what both are together over ``factor``) for a remainder among ``terms``, or None."""
     whole: Expression | None = None
     for other, each in terms.items():
-        if isinstance(other, int) or each != factor * rest.by:
+        missing = each - factor * rest.by
+        if isinstance(other, int) or (missing % within if within else missing):
             continue
         floor = other
         if other.rest:
@@ -253,7 +256,10 @@ def modulo(one: Expression, by: int, extents: Extents) -> Expression:
     low, high = span(one, extents)
     if low // by == high // by:
         return Expression(one.constant - by * (low // by), one.terms)
-    rest = Expression(one.constant % by, terms.items())
+    count = len(terms)
+    rest = _joined(one.constant % by, terms, extents, by)
+    if len(rest.terms) < count:
+        return modulo(rest, by, extents)
     low, high = span(rest, extents)
     if low // by == high // by:
         return Expression(rest.constant - by * (low // by), rest.terms)

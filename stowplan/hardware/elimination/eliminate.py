@@ -17,7 +17,10 @@ from stowplan.hardware.elimination import compose as rules
 from stowplan.hardware.elimination import sets
 
 Engine = Literal["auto", "isl"]
-Reason = Literal["not affine", "not invertible", "observable output"]
+Reason = Literal["not affine", "not invertible", "observable output", "too long"]
+
+#: Terms of an access, all pieces together, beyond which a pair is kept: shuffles of shuffles double them each time.
+MOST_TERMS = 2000
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,12 @@ class _Pass:
                 view = sets.view_of(writers, shape)
         except rules.NotInvertibleError:
             self._reasons[name] = "not invertible", "several iterations write one element"
+            return
+        terms = sum(
+            each.size for piece in view.pieces for each in (*piece.index, *(bound.expression for bound in piece.domain))
+        )
+        if terms > MOST_TERMS:
+            self._reasons[name] = "too long", f"its access has {terms} terms, more than {MOST_TERMS}"
             return
         self._views[name] = view
 
