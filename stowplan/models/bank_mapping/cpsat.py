@@ -33,6 +33,8 @@ class Model:
     own: dict[tuple[int, int], list[cp_model.IntVar]] = field(default_factory=dict)
     """(tensor, layout) to the Booleans of which one is true where that is the tensor's own layout."""
     copies: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
+    rounded: dict[int, cp_model.IntVar] = field(default_factory=dict)
+    """Number of a crowded moment to the units that all rests take at it, rounded up."""
 
     def add_hint(self, plan: Plan) -> None:
         """Start the solver from a plan; every variable gets a value."""
@@ -62,6 +64,14 @@ class Model:
                 hint(variables[0], better.layouts[tensor] == layout)
         for key, variable in self.copies.items():
             hint(variable, key in made)
+        unit, spare = self.structure.unit, self.problem.capacity % self.structure.unit
+        for number, variable in self.rounded.items():
+            live = self.structure.crowded[number]
+            rests = sum(self.problem.tensors[tensor].bytes % unit for tensor in live if stays[tensor])
+            rests += sum(
+                self.problem.tensors[tensor].layout_bytes(layout) % unit for tensor, layout in made if tensor in set(live)
+            )
+            self.model.add_hint(variable, max(0, -(-(rests - spare) // unit)))
 
     def extract(self, value: Callable[[cp_model.IntVar], int]) -> Plan:
         """Plan from the values of the variables."""
@@ -168,24 +178,30 @@ def _add_layouts(built: Model) -> None:
 
 
 def _add_capacity(built: Model) -> None:
-    problem = built.problem
+    """What is on chip at a crowded moment fits; said once in bytes, and once in whole units (see :attr:`Structure.unit`)."""
+    problem, structure, unit = built.problem, built.structure, built.structure.unit
     layouts: dict[int, list[int]] = {}
     for tensor, layout in built.copies:
         layouts.setdefault(tensor, []).append(layout)
-    for each in built.structure.crowded:
-        terms: list[cp_model.LinearExprT] = []
-        fixed = 0
+    whole, spare = divmod(problem.capacity, unit)
+    for number, each in enumerate(structure.crowded):
+        items: list[tuple[cp_model.LinearExprT, int]] = []
         for tensor in each:
             stay = built.on_chip[tensor]
-            if stay is not None:
-                terms.append(problem.tensors[tensor].bytes * stay)
-            else:
-                fixed += problem.tensors[tensor].bytes
-            terms.extend(
-                problem.tensors[tensor].layout_bytes(layout) * built.copies[tensor, layout]
+            items.append((1 if stay is None else stay, problem.tensors[tensor].bytes))
+            items.extend(
+                (built.copies[tensor, layout], problem.tensors[tensor].layout_bytes(layout))
                 for layout in layouts.get(tensor, [])
             )
-        built.model.add(cp_model.LinearExpr.sum(terms) <= problem.capacity - fixed)
+        built.model.add(cp_model.LinearExpr.sum([size * item for item, size in items]) <= problem.capacity)
+        large = [(item, size // unit) for item, size in items if size >= unit]
+        if not large:
+            continue
+        rounded = built.model.new_int_var(0, whole, f"rounded {number}")
+        built.rounded[number] = rounded
+        built.model.add(cp_model.LinearExpr.sum([units * item for item, units in large]) + rounded <= whole)
+        rests = [size % unit * item for item, size in items if size % unit]
+        built.model.add(cp_model.LinearExpr.sum(rests) <= unit * rounded + spare)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ the rest, each is wanted wholly or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +36,8 @@ class Model:
     stay_columns: dict[int, int]
     """Tensor to its column, where its place is to be decided."""
     copy_columns: dict[tuple[int, int], int]
+    moments: tuple[_Moment, ...]
+    """One for each crowded moment."""
 
     def add_hint(self, plan: Plan) -> FloatArray:
         """The plan as a point ``[columns]`` to start from."""
@@ -57,6 +59,16 @@ class Model:
             point[column] = float(stays[tensor])
         for copy in better.copies:
             point[self.copy_columns[copy.tensor, copy.layout]] = 1.0
+        unit = self.structure.unit
+        rest = [tensor.bytes % unit if stay else 0 for tensor, stay in zip(self.problem.tensors, stays, strict=True)]
+        for copy in better.copies:
+            size = self.problem.tensors[copy.tensor].layout_bytes(copy.layout)
+            rest[copy.tensor] += size % unit
+        spare = self.problem.capacity % unit
+        for moment, live in zip(self.moments, self.structure.crowded, strict=True):
+            rests = sum(rest[tensor] for tensor in live)
+            point[moment.rests] = rests / unit
+            point[moment.rounded] = max(0, -(-(rests - spare) // unit))
         return point
 
     def extract(self, values: FloatArray) -> Plan:
@@ -99,22 +111,13 @@ class _Rows:
 def build(problem: Problem) -> Model:
     """Variables, constraints, objective."""
     structure = analyse(problem)
-    cost: list[float] = []
-    integer: list[bool] = []
-    names: list[str] = []
-
-    def column(name: str, price: float, whole: bool = True) -> int:
-        cost.append(price)
-        integer.append(whole)
-        names.append(name)
-        return len(cost) - 1
-
+    columns = _Columns()
     unit = float(max(1, max(map(abs, structure.gain), default=1)))
     option_columns = []
     for number, operator in enumerate(problem.operators):
-        option_columns.append(len(cost))
+        option_columns.append(len(columns.cost))
         for option in range(len(operator.options)):
-            column(f"x_{number}_{option}", 0.0)
+            columns.add(f"x_{number}_{option}")
     own_columns: dict[tuple[int, int], int] = {}
     stay_columns: dict[int, int] = {}
     copy_columns: dict[tuple[int, int], int] = {}
@@ -124,32 +127,32 @@ def build(problem: Problem) -> Model:
             continue
         if not problem.writers[tensor]:
             for layout in structure.writable[tensor]:
-                own_columns[tensor, layout] = column(f"h_{tensor}_{layout + 1}", 0.0)
+                own_columns[tensor, layout] = columns.add(f"h_{tensor}_{layout + 1}")
         if known is None:
-            stay_columns[tensor] = column(f"r_{tensor}", -structure.gain[tensor] / unit)
+            stay_columns[tensor] = columns.add(f"r_{tensor}", -structure.gain[tensor] / unit)
         else:
             constant -= structure.gain[tensor]
         for layout in structure.readable[tensor]:
             price = problem.copy_weight * problem.tensors[tensor].layout_bytes(layout) / unit
-            copy_columns[tensor, layout] = column(f"c_{tensor}_{layout + 1}", price, whole=False)
+            copy_columns[tensor, layout] = columns.add(f"c_{tensor}_{layout + 1}", price, whole=False)
     rows = _Rows()
     _add_choices(problem, structure, rows, option_columns, own_columns)
     _add_layouts(problem, structure, rows, option_columns, own_columns, stay_columns, copy_columns)
-    _add_capacity(problem, structure, rows, stay_columns, copy_columns)
-    size = len(cost)
+    moments = _add_capacity(problem, structure, columns, rows, stay_columns, copy_columns)
+    size = len(columns.cost)
     matrix = MatrixModel(
         name="bank_mapping",
-        cost=np.array(cost),
+        cost=np.array(columns.cost),
         lower=np.zeros(size),
-        upper=np.ones(size),
-        is_integer=np.array(integer, dtype=bool),
+        upper=np.array(columns.upper),
+        is_integer=np.array(columns.integer, dtype=bool),
         matrix=sparse.csr_matrix((rows.values, (rows.rows, rows.columns)), shape=(len(rows.lower), size)),
         row_lower=np.array(rows.lower),
         row_upper=np.array(rows.upper),
         offset=constant / unit,
-        column_names=names,
+        column_names=columns.names,
     )
-    return Model(problem, structure, matrix, unit, tuple(option_columns), own_columns, stay_columns, copy_columns)
+    return Model(problem, structure, matrix, unit, tuple(option_columns), own_columns, stay_columns, copy_columns, moments)
 
 
 def _choosing(problem: Problem, columns: list[int], number: int, at: int, layout: int) -> list[int]:
@@ -214,29 +217,104 @@ def _add_layouts(
                 rows.add(terms, -np.inf, 1.0 if tensor in stay_columns else 0.0)
 
 
+#: Small tensors at a moment, of those that save most, that get a row of their own: one of them on chip takes a unit.
+_MOST_SMALL = 3
+
+
+class _Columns:
+    """Columns being collected."""
+
+    def __init__(self) -> None:
+        self.cost: list[float] = []
+        self.upper: list[float] = []
+        self.integer: list[bool] = []
+        self.names: list[str] = []
+
+    def add(self, name: str, cost: float = 0.0, upper: float = 1.0, whole: bool = True) -> int:
+        """A column from 0 to ``upper``."""
+        self.cost.append(cost)
+        self.upper.append(upper)
+        self.integer.append(whole)
+        self.names.append(name)
+        return len(self.cost) - 1
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """Columns of a crowded moment, all in units."""
+
+    rests: int
+    """Rests on chip."""
+    rounded: int
+    """Units that the rests take."""
+
+
 def _add_capacity(
     problem: Problem,
     structure: Structure,
+    columns: _Columns,
     rows: _Rows,
     stay_columns: dict[int, int],
     copy_columns: dict[tuple[int, int], int],
-) -> None:
-    """What is on chip at a crowded moment fits, in parts of the capacity."""
-    scale = float(max(1, problem.capacity))
-    for each in structure.crowded:
-        terms = []
-        fixed = 0
+) -> tuple[_Moment, ...]:
+    """What is on chip at every crowded moment fits, whole units and rests apart (see :attr:`Structure.unit`).
+
+    Moments share most of what lives: each load is the one before, less what died and plus what was born since. Rows of all that
+    lives would say the same in hundreds of times as many numbers.
+    """
+    unit = structure.unit
+    whole, spare = divmod(problem.capacity, unit)
+    moments: list[_Moment] = []
+    before: set[int] = set()
+    for number, each in enumerate(structure.crowded):
+        now = set(each)
+        moment = _Moment(
+            columns.add(f"m_{number}", upper=problem.capacity / unit, whole=False),
+            columns.add(f"w_{number}", upper=float(whole)),
+        )
+        whole_terms, rest_terms = [(moment.rounded, 1.0)], [(moment.rests, -1.0)]
+        fixed_whole = fixed_rest = 0.0
         for tensor in each:
-            size = problem.tensors[tensor].bytes
-            if tensor in stay_columns:
-                terms.append((stay_columns[tensor], size / scale))
-            else:
-                fixed += size
-            terms.extend(
-                (copy_columns[tensor, layout], problem.tensors[tensor].layout_bytes(layout) / scale)
-                for layout in structure.readable[tensor]
-            )
-        rows.add(terms, -np.inf, (problem.capacity - fixed) / scale)
+            for column, size in _items(problem, structure, tensor, stay_columns, copy_columns):
+                units = size // unit
+                if column is None:
+                    fixed_whole += units
+                elif units:
+                    whole_terms.append((column, float(units)))
+        if moments and len(now ^ before) < len(now):
+            rest_terms.append((moments[-1].rests, 1.0))
+        else:
+            before = set()
+        for tensor in sorted(now ^ before):
+            sign = 1.0 if tensor in now else -1.0
+            for column, size in _items(problem, structure, tensor, stay_columns, copy_columns):
+                rest = sign * (size % unit) / unit
+                if column is None:
+                    fixed_rest += rest
+                elif rest:
+                    rest_terms.append((column, rest))
+        rows.add(whole_terms, -np.inf, whole - fixed_whole)
+        rows.add(rest_terms, -fixed_rest, -fixed_rest)
+        rows.add([(moment.rests, 1.0), (moment.rounded, -1.0)], -np.inf, spare / unit)
+        small = [tensor for tensor in each if tensor in stay_columns and spare < problem.tensors[tensor].bytes < unit]
+        for tensor in sorted(small, key=lambda one: -structure.gain[one])[:_MOST_SMALL]:
+            rows.add([(stay_columns[tensor], 1.0), (moment.rounded, -1.0)], -np.inf, 0.0)
+        moments.append(moment)
+        before = now
+    return tuple(moments)
+
+
+def _items(
+    problem: Problem,
+    structure: Structure,
+    tensor: int,
+    stay_columns: dict[int, int],
+    copy_columns: dict[tuple[int, int], int],
+) -> Iterator[tuple[int | None, int]]:
+    """(column, bytes) of a tensor and its copies; no column for what is on chip for certain."""
+    yield stay_columns.get(tensor), problem.tensors[tensor].bytes
+    for layout in structure.readable[tensor]:
+        yield copy_columns[tensor, layout], problem.tensors[tensor].layout_bytes(layout)
 
 
 def solve(

@@ -23,6 +23,13 @@ class Structure:
     whole tensor can have, or unspread where there are none."""
     crowded: tuple[tuple[int, ...], ...]
     """Sets of tensors that live at one moment and may not all fit with their copies; no set within another."""
+    unit: int
+    """Bytes of the size that most of the space at crowded moments is wanted in.
+
+    Tensors are so many whole units and a rest. At a moment, ``rests`` units for all rests together, rounded up, and the whole
+    units of each must fit into the whole units of the capacity. Rows of capacity let a fraction of a large tensor stand beside
+    small ones; rows of units do not, and nearly all their numbers are 1.
+    """
 
 
 def analyse(problem: Problem) -> Structure:
@@ -45,7 +52,22 @@ def analyse(problem: Problem) -> Structure:
         else:
             on_chip.append(None)
     writable = tuple(_writable(problem, tensor, readable[tensor]) for tensor in range(count))
-    return Structure(tuple(on_chip), gain, readable, writable, tuple(crowded))
+    return Structure(tuple(on_chip), gain, readable, writable, tuple(crowded), _unit(problem, crowded))
+
+
+#: A unit is at least the capacity over this: smaller tensors do not keep each other from fitting by much.
+_MOST_UNITS = 64
+
+
+def _unit(problem: Problem, crowded: list[tuple[int, ...]]) -> int:
+    """The size, at least a 64th of the capacity, whose tensors take most space over all crowded moments; or the capacity."""
+    space: dict[int, int] = {}
+    for each in crowded:
+        for tensor in each:
+            size = problem.tensors[tensor].bytes
+            if size * _MOST_UNITS >= problem.capacity:
+                space[size] = space.get(size, 0) + size
+    return max(space, key=lambda size: (space[size], size), default=max(1, problem.capacity))
 
 
 def _readable(problem: Problem, tensor: int) -> tuple[int, ...]:
