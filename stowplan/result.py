@@ -11,6 +11,9 @@ Status = Literal["optimal", "feasible", "infeasible", "no_plan"]
 StopReason = Literal["optimal", "fits", "gap_reached", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"]
 """``fits``: the problem asked for any plan within a capacity, and this is one."""
 
+#: Unit of modulo schedules: fewest clocks between iterations come first, then fewest for one iteration.
+SCHEDULE_UNIT = "clocks (II x 1000000 + latency)"
+
 
 class SavesItself(Protocol):
     """A plan of any kind."""
@@ -129,15 +132,20 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         else:
             how = "verified" if self.verified else "NOT verified"
             lines.append(f"  objective  {format_quantity(self.objective, self.unit)}  ({how}, by {self.provenance.candidate})")
-        if self.bound is not None:
+        if self.bound is not None and self.unit != SCHEDULE_UNIT:
             gap = "" if self.gap is None else f"  gap {self.gap:.2%}"
             lines.append(f"  bound      {format_quantity(self.bound, self.unit)}{gap}")
         lines.append(f"  status     {self.status}, stopped by {self.stop_reason} after {self.seconds:.1f} s")
+        if "interval" in self.details:
+            lines.append(f"  interval   {self.details['interval']}")
         if "explanation" in self.details:
             lines.append(f"  because    {self.details['explanation']}")
         what = "speedup" if self.unit == "ps" else "ratio"
         for name, value in self.baselines.items():
             ratio = self.speedup_over(name)
+            if self.unit == SCHEDULE_UNIT:
+                lines.append(f"  baseline   {name}: {format_quantity(value, self.unit)}")
+                continue
             given = format_quantity(value, self.unit)
             lines.append(f"  {what:<9}  {ratio:.3f} over {name} ({given})" if ratio else f"  baseline   {name}")
         lines.extend(f"  warning    {warning}" for warning in self.warnings)
@@ -154,7 +162,12 @@ def _ratio(baseline: int | None, objective: int | None) -> float | None:
 
 
 def format_quantity(value: int, unit: str) -> str:
-    """An objective or bound for people: durations in a unit that reads easily, bytes with their thousands apart."""
+    """An objective or bound for people: durations in a unit that reads easily, schedules by their two numbers, bytes with
+    their thousands apart.
+    """
+    if unit == SCHEDULE_UNIT:
+        ii, makespan = divmod(value, 1_000_000)
+        return f"II {ii}, latency {makespan}"
     return format_ps(value) if unit == "ps" else f"{value:,} {unit}"
 
 

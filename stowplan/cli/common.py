@@ -12,14 +12,15 @@ import typer
 from stowplan.errors import UsageError
 
 if TYPE_CHECKING:
+    from stowplan.portfolio.loop_bodies import LoopOptions
     from stowplan.portfolio.networks import NetworkOptions
 
 Input = Annotated[
     Path,
     typer.Argument(
         metavar="INPUT",
-        help="Compiled program (scheduled HLO text), network (layer file or ONNX model), CSV file of buffers to pack, or "
-        "problem file; plain or gzip.",
+        help="Compiled program (scheduled HLO text), network (layer file or ONNX model), data-flow graph (JSON or DOT), CSV "
+        "file of buffers to pack, or problem file; plain or gzip.",
     ),
 ]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file, as 'stowplan solve -o' writes it.")]
@@ -63,6 +64,21 @@ Granularity = Annotated[
 AddressSpaces = Annotated[
     bool, typer.Option("--address-spaces", help="For networks: every tensor gets an offset in its tier, too.")
 ]
+LoopRules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule",
+        metavar="NAME=VALUE",
+        help="For data-flow graphs, again and again: max_delay=1, pass_through=yes, starts=source, siblings=none, "
+        "inputs=copies, fuse=yes, fan_out=4 (docs/modulo-scheduling.md).",
+    ),
+]
+Fixed = Annotated[
+    Path | None,
+    typer.Option(
+        "--fixed", metavar="FILE", help="For data-flow graphs: JSON list of instructions with their tile, time or slot."
+    ),
+]
 TimeLimit = Annotated[float, typer.Option("--time-limit", metavar="SECONDS", help="Time limit, reading the input included.")]
 Candidates = Annotated[
     str, typer.Option("--candidates", metavar="NAMES", help="Families or names of candidates, separated by commas.")
@@ -88,6 +104,13 @@ def network_options(precision: str | None, granularity: str | None, address_spac
     from stowplan.portfolio.networks import NetworkOptions
 
     return NetworkOptions(precision=precision, granularity=granularity, address_spaces=address_spaces)
+
+
+def loop_options(rules: list[str] | None, fixed: Path | None) -> LoopOptions:
+    """The options of data-flow graphs as :func:`stowplan.read` takes them."""
+    from stowplan.portfolio.loop_bodies import parse_rules
+
+    return parse_rules(rules or (), fixed)
 
 
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None] = ()) -> None:

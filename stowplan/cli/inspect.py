@@ -13,20 +13,25 @@ from stowplan.cli.common import (
     Capacity,
     CostModel,
     Cycles,
+    Fixed,
     Granularity,
     Input,
+    LoopRules,
     PlanFile,
     Precision,
     StallMode,
     TargetOption,
     check_outputs,
+    loop_options,
     network_options,
 )
 from stowplan.cli.output import note, say, say_json
+from stowplan.cli.schedules import check_config, is_schedule_problem, show_schedule
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.result import format_quantity
 
 if TYPE_CHECKING:
+    from stowplan.portfolio.loop_bodies import LoopOptions
     from stowplan.portfolio.networks import NetworkOptions
 
 
@@ -41,6 +46,8 @@ def verify_command(
     precision: Precision = None,
     granularity: Granularity = None,
     address_spaces: AddressSpaces = False,
+    rules: LoopRules = None,
+    fixed: Fixed = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Check a plan against its problem, without any solver.
@@ -48,7 +55,7 @@ def verify_command(
     Lists every broken rule on standard output; the exit code is 4 where there is one.
     """
     network = network_options(precision, granularity, address_spaces)
-    found, given = _open_both(problem, plan, target, capacity, cost_model, stalls, cycles, network)
+    found, given = _open_both(problem, plan, target, capacity, cost_model, stalls, cycles, network, loop_options(rules, fixed))
     from stowplan.portfolio.registry import kind_of
 
     kind = kind_of(found)
@@ -77,6 +84,8 @@ def convert_command(
     precision: Precision = None,
     granularity: Granularity = None,
     address_spaces: AddressSpaces = False,
+    rules: LoopRules = None,
+    fixed: Fixed = None,
 ) -> None:
     """Turn a compiled program or network and a target into a problem file."""
     from stowplan.portfolio.read import read
@@ -84,10 +93,23 @@ def convert_command(
 
     check_outputs((output,), inputs=(source, *(cycles or ())))
     network = network_options(precision, granularity, address_spaces)
-    problem = read(source, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles, network=network)
+    problem = read(
+        source,
+        target,
+        capacity=capacity,
+        cost_model=cost_model,
+        stalls=stalls,
+        cycles=cycles,
+        network=network,
+        loop=loop_options(rules, fixed),
+    )
     problem.save(output)
     facts = kind_of(problem).facts(problem, None)
-    counts = ", ".join(f"{facts[name]} {name}" for name in ("steps", "layers", "tensors", "uses", "buffers") if name in facts)
+    counts = ", ".join(
+        f"{facts[name]} {name}"
+        for name in ("steps", "layers", "tensors", "uses", "buffers", "instructions", "edges")
+        if name in facts
+    )
     note(f"{output}: {counts}")
 
 
@@ -102,6 +124,8 @@ def show_command(
     precision: Precision = None,
     granularity: Granularity = None,
     address_spaces: AddressSpaces = False,
+    rules: LoopRules = None,
+    fixed: Fixed = None,
     compare: Annotated[Path | None, typer.Option("--compare", metavar="PLAN", help="A second plan to draw beside it.")] = None,
     png: Annotated[
         Path | None,
@@ -109,15 +133,36 @@ def show_command(
     ] = None,
     seconds: Annotated[bool, typer.Option("--seconds", help="Draw time in seconds, not in steps.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="List all residencies and copies, not the first 40.")] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="For data-flow graphs: write the tables of all tiles here, as JSON."),
+    ] = None,
+    iterations: Annotated[
+        int | None,
+        typer.Option(
+            "--simulate",
+            metavar="N",
+            help="For data-flow graphs: run N iterations on random numbers, clock by clock, and compare with NumPy.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For data-flow graphs: print the tables as JSON.")] = False,
 ) -> None:
     """Print a plan for people to read, or draw its memory layout."""
     if compare is not None and png is None:
         raise UsageError("--compare draws a second plan: name a picture with --png")
-    check_outputs((png,), inputs=(plan, problem, compare, *(cycles or ())))
+    check_outputs((png, config), inputs=(plan, problem, compare, fixed, *(cycles or ())))
     network = network_options(precision, granularity, address_spaces)
-    found, given = _open_both(problem, plan, target, capacity, cost_model, stalls, cycles, network)
+    found, given = _open_both(problem, plan, target, capacity, cost_model, stalls, cycles, network, loop_options(rules, fixed))
     from stowplan.models.tier_placement.problem import Problem as TierProblem
 
+    if is_schedule_problem(found):
+        if compare is not None:
+            raise UsageError("--compare: a schedule is drawn alone")
+        show_schedule(found, given, plan, png=png, config=config, simulate=iterations, as_json=as_json)
+        return
+    check_config(found, config)
+    if iterations is not None or as_json:
+        raise UsageError(f"--{'json' if as_json else 'simulate'}: is for data-flow graphs on a machine with tiles")
     if isinstance(found, TierProblem):
         _show_map(found, given, plan, compare, png, everything)
         return
@@ -179,6 +224,7 @@ def targets_command() -> None:
     from stowplan.hardware.inferentia import target as banked
     from stowplan.hardware.nnp_i import target as tiered
     from stowplan.hardware.targets import load_target, target_names
+    from stowplan.portfolio.loop_bodies import named_arrays
 
     for name in target_names():
         described = load_target(name)
@@ -192,6 +238,8 @@ def targets_command() -> None:
         machine = banked.load_target(name)
         size = machine.scratchpad.capacity / 2**20
         say(f"{name:<12} for graphs: {machine.banks} banks, {size:g} MiB scratchpad  {machine.description}")
+    for name, array in named_arrays():
+        say(f"{name:<12} for loop bodies: {array.tiles} tiles, latency {array.latency}  {array.name}")
 
 
 def _open_both(
@@ -203,16 +251,21 @@ def _open_both(
     stalls: str | None,
     cycles: tuple[Path, Path] | None,
     network: NetworkOptions,
+    loop: LoopOptions,
 ) -> tuple[Any, Any]:
     """Problem and plan; a compiled program or network is read for the plan's own target where none is named."""
     from stowplan.models.packing.csv_files import is_packing_csv
+    from stowplan.portfolio.loop_bodies import is_loop_body
     from stowplan.portfolio.networks import is_network
     from stowplan.portfolio.read import check_regular, read, read_plan
 
     check_regular(problem)
     # A table of buffers with offsets is a plan only for a problem that is known.
     given = None if is_packing_csv(plan) else read_plan(plan)
-    if given is not None and target is None and (not files.is_json(problem) or is_network(problem, files.read_bytes(problem))):
+    data = files.read_bytes(problem) if files.is_json(problem) else None
+    if given is not None and target is None and (is_network(problem, data) or is_loop_body(problem, data) or data is None):
         target = given.target or None
-    opened = read(problem, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles, network=network)
+    opened = read(
+        problem, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles, network=network, loop=loop
+    )
     return opened, read_plan(plan, opened) if given is None else given

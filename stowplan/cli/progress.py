@@ -8,7 +8,7 @@ from types import TracebackType
 
 from stowplan.cli.output import note
 from stowplan.portfolio.standing import Progress
-from stowplan.result import format_quantity
+from stowplan.result import SCHEDULE_UNIT, format_quantity
 
 
 class ProgressPrinter:
@@ -67,6 +67,6 @@ class ProgressPrinter:
         objective = "no plan yet" if progress.objective is None else format_quantity(progress.objective, self._unit)
         bound = "no bound" if progress.bound is None else f"bound {format_quantity(progress.bound, self._unit)}"
         gap = ""
-        if progress.objective and progress.bound is not None:
+        if progress.objective and progress.bound is not None and self._unit != SCHEDULE_UNIT:
             gap = f", gap {max(0.0, 1 - progress.bound / progress.objective):.2%}"
         return f"[{progress.seconds:6.1f} s] {objective}, {bound}{gap} ({progress.source})"

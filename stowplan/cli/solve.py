@@ -20,9 +20,11 @@ from stowplan.cli.common import (
     CostModel,
     Cycles,
     Deterministic,
+    Fixed,
     Gap,
     Granularity,
     Input,
+    LoopRules,
     Precision,
     Quiet,
     Seed,
@@ -31,10 +33,12 @@ from stowplan.cli.common import (
     TimeLimit,
     Workers,
     check_outputs,
+    loop_options,
     network_options,
 )
 from stowplan.cli.output import say, say_json
 from stowplan.cli.progress import ProgressPrinter
+from stowplan.cli.schedules import check_config, save_config
 from stowplan.deadline import limit_after
 from stowplan.errors import UsageError
 from stowplan.result import Result
@@ -67,17 +71,23 @@ def solve_command(
     precision: Precision = None,
     granularity: Granularity = None,
     address_spaces: AddressSpaces = False,
+    rules: LoopRules = None,
+    fixed: Fixed = None,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report here.")] = None,
     png: Annotated[
         Path | None,
         typer.Option("--png", metavar="FILE", help="Draw the plan here: .png, .svg or .pdf (needs the viz extra)."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="For data-flow graphs: write the tables of all tiles here, as JSON."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Find the best plan, verified, with a proven bound."""
     began = time.monotonic()
-    check_outputs((output, report, png), inputs=(source, xla_plan, *(cycles or ())))
+    check_outputs((output, report, png, config), inputs=(source, xla_plan, fixed, *(cycles or ())))
     from stowplan.portfolio.read import open_input
     from stowplan.portfolio.registry import kind_of
     from stowplan.portfolio.solve import solve
@@ -90,7 +100,9 @@ def solve_command(
         stalls=stalls,
         cycles=cycles,
         network=network_options(precision, granularity, address_spaces),
+        loop=loop_options(rules, fixed),
     )
+    check_config(opened.problem, config)
     plans: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
     if xla_plan is not None:
@@ -112,6 +124,8 @@ def solve_command(
     if result.plan is not None and output is not None:
         result.plan.save(output)
     _write_pictures(opened.problem, result, plans, report, png)
+    if config is not None and result.plan is not None:
+        save_config(opened.problem, result.plan, config)
     if as_json:
         say_json(result.to_dict(None if output is None or result.plan is None else files.printable(output)))
     else:
@@ -141,6 +155,10 @@ def _write_pictures(problem: Any, result: Result, plans: dict[str, Any], report:
         compiled = compiler_plan(problem)
         maps = [(result.provenance.candidate, result.plan), *([("compiler", compiled)] if compiled is not None else [])]
         save_map_picture(problem, maps, png)
+    elif png is not None and result.kind == "modulo_scheduling" and result.plan is not None:
+        from stowplan.report.schedule_chart import save_schedule_picture
+
+        save_schedule_picture(problem, result.plan, png)
     elif png is not None and result.plan is not None:
         from stowplan.report.layout import save_picture
 

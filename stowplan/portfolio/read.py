@@ -13,11 +13,13 @@ from stowplan import files
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.program import Program
 from stowplan.models.memory_mapping.problem import Stalls
+from stowplan.models.modulo_scheduling.problem import Problem as LoopProblem
 from stowplan.models.packing import csv_files
 from stowplan.models.packing import problem as packing_problem
 from stowplan.models.tier_placement.problem import Problem as TierProblem
 from stowplan.portfolio import registry
 from stowplan.portfolio.graphs import is_bank_target, open_graph
+from stowplan.portfolio.loop_bodies import NO_LOOP_OPTIONS, LoopOptions, is_loop_body, open_loop_body, with_fixed
 from stowplan.portfolio.networks import AS_THE_FILE_SAYS, NetworkOptions, is_network, open_network, with_capacity
 
 
@@ -37,6 +39,7 @@ def read(
     stalls: str | None = None,
     cycles: tuple[str | Path, str | Path] | None = None,
     network: NetworkOptions = AS_THE_FILE_SAYS,
+    loop: LoopOptions = NO_LOOP_OPTIONS,
 ) -> Any:
     """Problem from a file, whatever kind it is.
 
@@ -44,7 +47,7 @@ def read(
     ----------
     path
         A problem file written by ``stowplan convert``, a compiled program (scheduled HLO text), a network (layer file or ONNX
-        model) or a CSV file of buffers to pack; each plain or gzip.
+        model), a data-flow graph (JSON or DOT) or a CSV file of buffers to pack; each plain or gzip.
     target
         Name of a target, or path of a target file; needed for compiled programs and networks, refused for problem files.
     capacity
@@ -55,6 +58,8 @@ def read(
         For the ``table`` cost model: the module compiled without and with a fast-memory plan, with cycles in it.
     network
         For networks: precision, granularity, address spaces.
+    loop
+        For data-flow graphs: the machine's rules, what becomes of inputs, and fixed instructions.
 
     Raises
     ------
@@ -64,7 +69,7 @@ def read(
         A target where none belongs, or none where one is needed.
     """
     return open_input(
-        path, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles, network=network
+        path, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles, network=network, loop=loop
     ).problem
 
 
@@ -106,6 +111,7 @@ def open_input(
     stalls: str | None = None,
     cycles: tuple[str | Path, str | Path] | None = None,
     network: NetworkOptions = AS_THE_FILE_SAYS,
+    loop: LoopOptions = NO_LOOP_OPTIONS,
 ) -> Opened:
     """As :func:`read`, with the program beside the problem."""
     if stalls is not None and stalls not in get_args(Stalls):
@@ -113,11 +119,25 @@ def open_input(
     check_regular(path)
     # A problem file says what it is in its first bytes; a program is read by its own front end.
     data = files.read_bytes(path) if files.is_json(path) else None
+    if is_loop_body(path, data, target):
+        if (
+            capacity is not None
+            or cost_model is not None
+            or stalls is not None
+            or cycles is not None
+            or network != AS_THE_FILE_SAYS
+        ):
+            raise UsageError(
+                f"{path} is a data-flow graph: it takes a machine, rules and fixed instructions, and no other options"
+            )
+        return Opened(open_loop_body(path, target, loop), None)
     if data is None and target is not None and is_bank_target(target):
         if cost_model is not None or stalls is not None or cycles is not None or network != AS_THE_FILE_SAYS:
             raise UsageError(f"{target} is a target with banks: it takes a graph and a capacity, and no other options")
         return Opened(open_graph(path, target, capacity), None)
     if is_network(path, data):
+        if loop != NO_LOOP_OPTIONS:
+            raise UsageError(f"{path} is no data-flow graph: rules and fixed instructions are for those")
         if cost_model is not None or stalls is not None or cycles is not None:
             raise UsageError(f"{path} is a network: it takes a target and a precision, but no cost model, stalls or cycles")
         return Opened(open_network(path, target, network, capacity), None)
@@ -128,6 +148,15 @@ def open_input(
         if problem is None:
             known = ", ".join(kind.problem_format for kind in registry.kinds())
             raise InputError(f"found {files.describe(data)}, expected a problem: {known}", source=path)
+        if (
+            isinstance(problem, LoopProblem)
+            and target is None
+            and loop.fixed is not None
+            and loop == LoopOptions(fixed=loop.fixed)
+        ):
+            return Opened(with_fixed(problem, loop), None)
+        if loop != NO_LOOP_OPTIONS:
+            raise UsageError(f"{path} is a problem already: rules were fixed when it was made")
         if target is not None or cost_model is not None or cycles is not None:
             raise UsageError(f"{path} is a problem already: target and cost model were fixed when it was made")
         if stalls is not None and not hasattr(problem, "stalls"):
@@ -138,6 +167,8 @@ def open_input(
             raise UsageError(f"{path} is a problem that takes no capacity")
         changes = {name: value for name, value in (("capacity", capacity), ("stalls", stalls)) if value is not None}
         return Opened(msgspec.structs.replace(problem, **changes) if changes else problem, None)
+    if loop != NO_LOOP_OPTIONS:
+        raise UsageError(f"{path} is no data-flow graph: rules and fixed instructions are for those")
     if csv_files.is_packing_csv(path):
         if target is not None or cost_model is not None or cycles is not None or stalls is not None:
             raise UsageError(f"{path} is a list of buffers to pack: it takes a capacity, but no target and no costs")

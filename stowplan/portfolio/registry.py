@@ -18,6 +18,7 @@ _MODULES = {
     "packing": "stowplan.portfolio.packing.kind",
     "tier_placement": "stowplan.portfolio.tier_placement.kind",
     "bank_mapping": "stowplan.portfolio.bank_mapping.kind",
+    "modulo_scheduling": "stowplan.portfolio.modulo_scheduling.kind",
 }
 
 
@@ -88,6 +89,8 @@ class Kind:
     """Sources whose objectives the result lists as baselines."""
     asks_for_any: Callable[[Any], bool] = lambda problem: False
     """Whether any valid plan will do, however good others may be."""
+    proven: Callable[[Any, int | None, int | None], dict[str, Any]] = lambda problem, objective, bound: {}
+    """``(problem, objective, bound)`` to details that say in the kind's own terms what is proven."""
 
 
 @cache

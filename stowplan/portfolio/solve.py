@@ -181,6 +181,7 @@ def _result(race: Race, stop_reason: StopReason, baseline: str, baselines: tuple
         # What every heuristic and model reached, not only the best.
         details=(known.why if known.infeasible else {})
         | known.kind.facts(known.problem, known.plan)
+        | ({} if known.infeasible else known.kind.proven(known.problem, known.objective, known.bound))
         | {"sources": dict(known.sources)},
         warnings=tuple(known.warnings),
     )

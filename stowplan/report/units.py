@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from stowplan.result import format_ps
+from stowplan.result import format_ps, format_quantity
 
 #: Units of time by their length in picoseconds, longest first.
 TIME_UNITS = (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3), ("ps", 1))
@@ -41,7 +41,7 @@ def format_value(value: int | None, unit: str) -> str:
         return format_ps(value)
     if unit in ("bytes", "B"):
         return format_bytes(value)
-    return f"{value:,} {unit}".rstrip()
+    return format_quantity(value, unit).rstrip()
 
 
 def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:

@@ -1,0 +1,1 @@
+"""Modulo scheduling: heuristics, candidates, and the kind for the registry."""

@@ -1,0 +1,123 @@
+"""What the heuristics look up again and again about a loop body on its machine. None of it depends on the interval."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import shortest_path
+
+from stowplan.models.modulo_scheduling.bounds import critical_path, least_ii
+from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.models.modulo_scheduling.structure import Structure
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+#: Stands for a way that there is none of, and for no limit.
+FAR = 1 << 30
+
+
+class Value(NamedTuple):
+    """An edge as seen from one of its ends."""
+
+    other: int
+    """Instruction at the other end."""
+    distance: int
+
+
+class Body:
+    """Derived facts. Instructions by number; groups are instructions that must share a tile."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self.structure = structure = Structure(problem)
+        machine = problem.machine
+        self.count, self.tiles, self.latency = structure.count, machine.tiles, machine.latency
+        self.least_ii = least_ii(problem, structure)
+        self.path = critical_path(problem, structure)
+        self.group, self.members, self.words = structure.group, structure.members, structure.words
+        self.room = machine.memories * machine.memory_depth
+        #: ``[from][to]`` clocks over one link at most, FAR where there is none.
+        self.hops = [[FAR if clocks is None else clocks for clocks in row] for row in machine.one_link]
+        #: Least number of links between tiles, whatever their direction, ``[tiles, tiles]``.
+        self.steps = _steps(np.array(self.hops) < FAR)
+        self.incoming: list[list[Value]] = [[] for _ in range(self.count)]
+        self.outgoing: list[list[Value]] = [[] for _ in range(self.count)]
+        self.loops: list[tuple[int, int]] = []
+        """(instruction, distance) of edges from an instruction to itself."""
+        for edge in problem.edges:
+            if edge.source == edge.target:
+                self.loops.append((edge.source, edge.distance))
+            else:
+                self.incoming[edge.target].append(Value(edge.source, edge.distance))
+                self.outgoing[edge.source].append(Value(edge.target, edge.distance))
+        self.allowed = [sorted(tiles) if tiles else list(range(self.tiles)) for tiles in structure.demands]
+        self.apart = self._apart()
+        self.nearness = self._nearness()
+        self.pins = {problem.number[pin.instruction]: pin for pin in problem.pins}
+        delay = problem.rules.max_delay
+        self.max_delay = FAR if delay is None else delay
+        timed = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
+        #: Whether times follow from places, save on cycles.
+        self.places_decide = delay is None and not timed
+
+    def _apart(self) -> list[list[int]]:
+        """For each group the groups that stand on other tiles: siblings, and one start chosen for each flow."""
+        pairs = set(self.structure.apart)
+        starts = sorted({self.group[choices[0]] for choices in self.structure.start_choices})
+        pairs |= {(one, two) for at, one in enumerate(starts) for two in starts[at + 1 :]}
+        found: list[list[int]] = [[] for _ in self.members]
+        for one, two in sorted(pairs):
+            found[one].append(two)
+            found[two].append(one)
+        return found
+
+    def _nearness(self) -> Ints:
+        """``[groups, groups]``: edges between them, whatever their direction: two tiles are no more links apart than that."""
+        size = len(self.members)
+        linked = np.zeros((size, size), bool)
+        for edge in self.structure.between:
+            linked[self.group[edge.source], self.group[edge.target]] = True
+        return _steps(linked)
+
+    def heights(self, ii: int) -> list[int]:
+        """Clocks from each issue to the end of the loop body, at an interval that recurrences allow (Rau 1994, HeightR)."""
+        height = np.full(self.count, self.latency, np.int64)
+        edges = self.structure.between
+        if not edges:
+            return [int(each) for each in height]
+        source = np.array([edge.source for edge in edges])
+        target = np.array([edge.target for edge in edges])
+        weight = np.array([self.latency + self.structure.least_hops(edge) - ii * edge.distance for edge in edges])
+        for _ in range(self.count + 1):
+            after = height.copy()
+            np.maximum.at(after, source, height[target] + weight)
+            if (after == height).all():
+                break
+            height = after
+        return [int(each) for each in height]
+
+    def loops_fit(self, ii: int) -> bool:
+        """Whether values that an instruction gives to itself come in time, and wait no longer than they may."""
+        return all(0 <= ii * distance - self.latency <= self.max_delay for _, distance in self.loops)
+
+    def neighbours(self) -> list[list[int]]:
+        """For each group the groups that it exchanges values with."""
+        found: dict[int, set[int]] = defaultdict(set)
+        for edge in self.structure.between:
+            one, two = self.group[edge.source], self.group[edge.target]
+            if one != two:
+                found[one].add(two)
+                found[two].add(one)
+        return [sorted(found[group]) for group in range(len(self.members))]
+
+
+def _steps(linked: npt.NDArray[np.bool_]) -> Ints:
+    """All-pairs numbers of steps, FAR where there is no way."""
+    if not len(linked):
+        return np.zeros((0, 0), np.int64)
+    found = shortest_path(coo_array(linked.astype(float)).tocsr(), directed=False, unweighted=True)
+    return np.where(np.isfinite(found), found, FAR).astype(np.int64)

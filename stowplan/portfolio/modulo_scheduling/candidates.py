@@ -1,0 +1,149 @@
+"""The candidates for modulo scheduling, as functions of (problem, context); each runs in a process of its own.
+
+What depends on the load of the machine (incumbents of others, the clock) is left alone in deterministic runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stowplan.models.modulo_scheduling.bounds import find_obstacle
+from stowplan.models.modulo_scheduling.plan import Plan, decode_objective, describe_objective
+from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.portfolio.context import Context
+from stowplan.portfolio.modulo_scheduling.body import Body
+from stowplan.portfolio.modulo_scheduling.evolution import Evolution
+from stowplan.portfolio.modulo_scheduling.search import Search, Tally, is_least, list_scheduling, random_play
+
+#: Placements of deterministic runs, for each second of the limit.
+PLACEMENTS = 2_500
+
+#: Evaluations that random play and evolution get where work is not limited.
+BUDGET = 20_000
+
+#: Placements of the search, for each instruction, that may pass without an improvement.
+PATIENCE = 20_000
+
+#: Part of a deterministic run's seconds that CP-SAT gets, in its own.
+_DETERMINISTIC_PART = 0.25
+
+
+def _begin(problem: Problem, context: Context, source: str) -> Tally | None:
+    """What every heuristic needs; None where there is nothing to search."""
+    reason = find_obstacle(problem)
+    if reason is not None:
+        context.proven_infeasible(source, {"explanation": reason})
+        return None
+    if problem.rules.pass_through and not _single_links_do(problem):
+        context.note("values that pass through tiles are quicker here than single links: left to CP-SAT")
+        return None
+    return Tally(Body(problem), on_better=lambda plan: context.plan(plan, source))
+
+
+def _single_links_do(problem: Problem) -> bool:
+    """Whether no way over several links is quicker than a single one: then plans of single links are valid in either case."""
+    one, several = problem.machine.one_link, problem.machine.any_links
+    return all(clocks is None or clocks == several[a][b] for a, row in enumerate(one) for b, clocks in enumerate(row))
+
+
+def _report(context: Context, tally: Tally, source: str) -> None:
+    found = "nothing" if tally.best is None else describe_objective(tally.best.objective)
+    context.note(f"{source}: {found} after {tally.evaluations} evaluations")
+
+
+def _closed(context: Context) -> bool:
+    """Whether someone has a plan that is proven to be the best."""
+    return not context.options.deterministic and is_least(*context.incumbent())
+
+
+def _stopper(context: Context) -> Callable[[], bool]:
+    return lambda: context.stop() or _closed(context)
+
+
+def search(problem: Problem, context: Context) -> None:
+    """List scheduling with eviction (``list``), then smaller intervals and shorter iterations (``search``)."""
+    tally = _begin(problem, context, "list")
+    if tally is None:
+        return
+    list_scheduling(tally, context.options.seed, context.stop)
+    _report(context, tally, "list")
+    tally.on_better = lambda plan: context.plan(plan, "search")
+    run = Search(tally, context.options.seed + 1)
+    stop = _stopper(context)
+    limit = int(PLACEMENTS * context.options.time_limit) if context.options.deterministic else None
+    improved = tally.placements
+    known = tally.best
+    while not stop():
+        least = tally.body.least_ii
+        if not context.options.deterministic:
+            plan, bound = context.incumbent()
+            if plan is not None:
+                run.adopt(plan)
+            least = max(least, 0 if bound is None else decode_objective(bound)[0])
+        if tally.best is not known:
+            known, improved = tally.best, tally.placements
+        if limit is not None and tally.placements >= limit:
+            break
+        if limit is None and tally.placements - improved > PATIENCE * tally.body.count:
+            break
+        run.step(least, stop)
+    _report(context, tally, "search")
+
+
+def random(problem: Problem, context: Context) -> None:
+    """Random legal play."""
+    tally = _begin(problem, context, "random")
+    if tally is not None:
+        random_play(tally, context.options.seed, _budget(context, tally), _stopper(context))
+        _report(context, tally, "random")
+
+
+def evolution(problem: Problem, context: Context) -> None:
+    """Evolutionary search over placements."""
+    tally = _begin(problem, context, "evolution")
+    if tally is None or not problem.instructions:
+        return
+    budget = _budget(context, tally)
+    run = Evolution(tally, context.options.seed)
+    stop = _stopper(context)
+    while tally.evaluations < budget and not stop():
+        run.generation(stop)
+    _report(context, tally, "evolution")
+
+
+def _budget(context: Context, tally: Tally) -> int:
+    if not context.options.deterministic:
+        return BUDGET
+    return min(BUDGET, int(PLACEMENTS * context.options.time_limit) // max(1, tally.body.count) + 1)
+
+
+def cpsat(problem: Problem, context: Context) -> None:
+    """The exact models, from the best schedule known: of the others, or of list scheduling, which costs little."""
+    from stowplan.models.modulo_scheduling import cpsat as model
+
+    options = context.options
+    outcome = model.solve(
+        problem,
+        time_limit=context.remaining(),
+        seed=options.seed,
+        deterministic_limit=_DETERMINISTIC_PART * options.time_limit if options.deterministic else None,
+        hint=_hint(problem, context),
+        on_plan=lambda plan: context.plan(plan, "cpsat"),
+        on_bound=lambda bound: context.bound(bound, "cpsat"),
+        should_stop=_stopper(context),
+    )
+    if outcome.status == "infeasible":
+        context.proven_infeasible("cpsat", {"explanation": outcome.reason} if outcome.reason else None)
+    elif outcome.bound is not None:
+        context.bound(outcome.bound, "cpsat")
+
+
+def _hint(problem: Problem, context: Context) -> Plan | None:
+    known: Plan | None = None if context.options.deterministic else context.incumbent()[0]
+    if known is not None or find_obstacle(problem) is not None or not problem.instructions:
+        return known
+    if problem.rules.pass_through and not _single_links_do(problem):
+        return None
+    tally = Tally(Body(problem))
+    list_scheduling(tally, context.options.seed, context.stop)
+    return tally.best

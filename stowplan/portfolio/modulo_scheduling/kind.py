@@ -1,0 +1,106 @@
+"""Modulo scheduling as a kind of problem: how its plans are verified, its candidates, and what results say of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stowplan.models.modulo_scheduling import plan as plans
+from stowplan.models.modulo_scheduling import problem as problems
+from stowplan.models.modulo_scheduling.bounds import critical_path, objective_bound, recurrence_mii, resource_mii
+from stowplan.models.modulo_scheduling.plan import Plan, decode_objective
+from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.models.modulo_scheduling.structure import Structure
+from stowplan.models.modulo_scheduling.verify import verify
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.registry import Candidate, Check, Kind
+from stowplan.result import SCHEDULE_UNIT
+
+_HERE = "stowplan.portfolio.modulo_scheduling.candidates"
+
+
+def _verify(problem: Problem, plan: Plan) -> Check:
+    found = verify(problem, plan)
+    return Check(found.ok, found.objective, tuple(f"{each.code}: {each.message}" for each in found.violations))
+
+
+def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
+    ids = tuple(instruction.id for instruction in problem.instructions)
+    return msgspec.structs.replace(plan, objective=objective, instructions=ids, name=problem.name, target=problem.target)
+
+
+def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    found = [
+        Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=1.0),
+        Candidate("search", "heuristic", f"{_HERE}:search", share=0.5),
+    ]
+    # By name only: what the paper compares with. They are no match for the search.
+    named = {*options.candidates} & {"random", "evolution"}
+    return found + [Candidate(name, "baseline", f"{_HERE}:{name}", share=0.3) for name in sorted(named)]
+
+
+def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+    structure = Structure(problem)
+    resources, recurrences = resource_mii(problem, structure), recurrence_mii(problem, structure)
+    facts: dict[str, Any] = {
+        "instructions": len(problem.instructions),
+        "edges": len(problem.edges),
+        "variables": len(problem.variables),
+        "tiles": problem.machine.tiles,
+        "mii": max(resources, recurrences),
+        "mii_resources": resources,
+        "mii_recurrences": recurrences,
+        "critical_path": critical_path(problem, structure),
+    }
+    if plan is not None:
+        facts["ii"] = plan.ii
+        facts["latency"] = plan.makespan
+        facts["tiles_used"] = len(set(plan.tiles))
+        facts["longest_delay"] = max(plan.delays, default=0)
+    return facts
+
+
+def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[str, Any]:
+    """What the bound says of the interval, and of the clocks of an iteration at the interval found."""
+    if bound is None:
+        return {}
+    least, path = decode_objective(bound)
+    if objective is None:
+        return {"ii_bound": least, "interval": f"II {least} or more (proven), latency {path} or more"}
+    ii, makespan = decode_objective(objective)
+    is_minimal = ii <= least
+    shortest = path if is_minimal else critical_path(problem)
+    if not is_minimal:
+        words = f"II {ii}; {least} or more is proven, latency {makespan}"
+    elif makespan <= shortest:
+        words = f"II {ii} is minimal (proven), latency {makespan} is minimal at it (proven)"
+    else:
+        words = f"II {ii} is minimal (proven), latency {makespan}; {shortest} or more at it is proven"
+    return {"ii_bound": least, "ii_is_minimal": is_minimal, "latency_bound": shortest, "interval": words}
+
+
+def _identity(problem: Problem) -> dict[str, str]:
+    model = "initiation interval, then latency, in clocks"
+    return {"program": problem.name, "target": problem.target, "cost_model": model, "digest": problem.digest}
+
+
+KIND = Kind(
+    name="modulo_scheduling",
+    problem_type=Problem,
+    problem_format=problems.FORMAT,
+    plan_format=plans.FORMAT,
+    decode_problem=problems.decode,
+    decode_plan=plans.decode,
+    verify=_verify,
+    finish=_finish,
+    initial=lambda problem: {},
+    bound=objective_bound,
+    candidates=_candidates,
+    baseline="list",
+    facts=_facts,
+    identity=_identity,
+    unit=SCHEDULE_UNIT,
+    baseline_sources=("list",),
+    proven=_proven,
+)

@@ -1,0 +1,274 @@
+"""Iterative modulo scheduling with places: list scheduling that throws out what stands in the way.
+
+After B. R. Rau, "Iterative modulo scheduling" (MICRO 1994): instructions are taken in order of their height; each goes to the
+first free slot at which its operands are there; where there is none it is put somewhere all the same, and what it conflicts
+with is taken out and scheduled again. New here is that a place is a tile and a slot, that values only go as far as links
+reach, and that a tile is dear which is further from the tiles of related instructions than their values can travel.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from stowplan.portfolio.modulo_scheduling.body import FAR, Body, Ints
+
+#: Clocks that a missing link is worth when tiles are compared.
+_NEAR_WEIGHT = 6.0
+
+#: How often a forced placement takes any tile, so that it does not go round in circles.
+_ANY_TILE = 0.15
+
+
+class Mapper:
+    """A partial schedule at one interval.
+
+    Parameters
+    ----------
+    tiles
+        Tile of each group where they are given; then only times are looked for.
+    careless
+        Take any free place, not the best: random legal play.
+    """
+
+    def __init__(
+        self, body: Body, ii: int, chance: random.Random, tiles: Sequence[int] | None = None, *, careless: bool = False
+    ):
+        self.body, self.ii = body, ii
+        self._chance = chance
+        self._careless = careless
+        self._allowed = body.allowed if tiles is None else [[tile] for tile in tiles]
+        self.slots = min(ii, body.problem.machine.instruction_depth)
+        self.tile: Ints = np.full(len(body.members), -1, np.int64)
+        """[groups] -1 for none."""
+        self.time: dict[int, int] = {}
+        """Of the instructions that are placed."""
+        self._taken: dict[tuple[int, int], int] = {}
+        self._load = [0] * body.tiles
+        self._words = [0] * body.tiles
+        self._placed = [0] * len(body.members)
+        self._last: dict[int, int] = {}
+        self.steps = 0
+        """Placements so far."""
+
+    def run(self, order: Sequence[float], budget: int, stop: Callable[[], bool], *, evict: bool = True) -> bool:
+        """Place everything that is not placed yet, highest ``order`` first; whether that worked within the budget."""
+        if not self.body.loops_fit(self.ii):
+            return False
+        waiting = [(-order[number], number) for number in range(self.body.count) if number not in self.time]
+        heapq.heapify(waiting)
+        while waiting:
+            if budget <= 0 or (self.steps % 32 == 0 and stop()):
+                return False
+            number = heapq.heappop(waiting)[1]
+            if number in self.time:
+                continue
+            budget -= 1
+            self.steps += 1
+            place = self._best_place(number)
+            if place is None and not evict:
+                return False
+            for other in self._put(number, *place) if place is not None else self._force(number):
+                heapq.heappush(waiting, (-order[other], other))
+        return True
+
+    def take_out(self, numbers: Sequence[int]) -> None:
+        """Take instructions out, to be placed again."""
+        for number in numbers:
+            if number in self.time:
+                self._remove(number)
+
+    def adopt(self, tiles: Sequence[int], times: Sequence[int]) -> None:
+        """Begin with a valid schedule, tiles and times of all instructions."""
+        for number, time in enumerate(times):
+            self._put(number, tiles[number], time)
+
+    @property
+    def tiles(self) -> list[int]:
+        """Tile of each instruction of a complete schedule."""
+        return [int(self.tile[group]) for group in self.body.group]
+
+    @property
+    def times(self) -> list[int]:
+        """Issue of each instruction of a complete schedule."""
+        return [self.time[number] for number in range(self.body.count)]
+
+    # Places
+
+    def _best_place(self, number: int) -> tuple[int, int] | None:
+        """(tile, time) with no conflict, None where there is none."""
+        body, group = self.body, self.body.group[number]
+        if self.tile[group] >= 0:
+            tile = int(self.tile[group])
+            time = self._first_time(number, tile)
+            return None if time is None else (tile, time)
+        barred = {int(self.tile[other]) for other in body.apart[group]}
+        distance = self._distances(group)
+        best, found = float(FAR), None
+        for tile in self._allowed[group]:
+            if tile in barred or self._words[tile] + body.words[group] > body.room:
+                continue
+            if self._load[tile] + len(body.members[group]) > self.slots or not self._reaches(group, tile):
+                continue
+            time = self._first_time(number, tile)
+            if time is None:
+                continue
+            cost = self._chance.random() * (1.0 if not self._careless else FAR / 2)
+            if not self._careless:
+                cost += time + _NEAR_WEIGHT * float(distance[tile])
+            if cost < best:
+                best, found = cost, (tile, time)
+        return found
+
+    def _distances(self, group: int) -> Ints:
+        """[tiles] Links by which a tile is too far from the tiles of related groups, in sum."""
+        placed = np.flatnonzero((self.tile >= 0) & (self.body.nearness[group] < FAR))
+        excess = self.body.steps[:, self.tile[placed]] - self.body.nearness[group, placed]
+        found: Ints = np.maximum(excess, 0).sum(axis=1)
+        return found
+
+    def _reaches(self, group: int, tile: int) -> bool:
+        """Whether links lead to and from the tiles of all neighbours that are placed."""
+        hops = self.body.hops
+        for number in self.body.members[group]:
+            for value in self.body.incoming[number]:
+                other = self.body.group[value.other]
+                if self.tile[other] >= 0 and hops[self.tile[other]][tile] == FAR and other != group:
+                    return False
+            for value in self.body.outgoing[number]:
+                other = self.body.group[value.other]
+                if self.tile[other] >= 0 and hops[tile][self.tile[other]] == FAR and other != group:
+                    return False
+        return True
+
+    def _window(self, number: int, tile: int) -> tuple[int, int]:
+        """First and last clock at which all values from and to placed instructions come in time on this tile."""
+        body, ii = self.body, self.ii
+        low, high = 0, FAR
+        for value in body.incoming[number]:
+            if value.other in self.time:
+                clocks = body.hops[self.tile[body.group[value.other]]][tile]
+                ready = self.time[value.other] + body.latency + clocks - ii * value.distance
+                low = max(low, ready)
+                high = min(high, ready + body.max_delay)
+        for value in body.outgoing[number]:
+            if value.other in self.time:
+                clocks = body.hops[tile][self.tile[body.group[value.other]]]
+                due = self.time[value.other] - body.latency - clocks + ii * value.distance
+                high = min(high, due)
+                low = max(low, due - body.max_delay)
+        return low, high
+
+    def _first_time(self, number: int, tile: int) -> int | None:
+        """First clock in the window whose slot is free, None where there is none."""
+        low, high = self._window(number, tile)
+        if low >= FAR // 2:
+            return None
+        pin = self.body.pins.get(number)
+        for time in range(low, min(high, low + self.ii - 1) + 1):
+            issue = time
+            if pin is not None and pin.time is not None:
+                if not low <= pin.time <= high:
+                    return None
+                issue = pin.time
+            if pin is not None and pin.slot is not None and issue % self.ii != pin.slot:
+                continue
+            if (tile, issue % self.ii) not in self._taken:
+                return issue
+        return None
+
+    # Placing by force
+
+    def _force(self, number: int) -> list[int]:
+        """Put an instruction where it costs little; returns what had to go."""
+        body, group = self.body, self.body.group[number]
+        tiles = self._allowed[group]
+        if self._chance.random() < _ANY_TILE:
+            tile = self._chance.choice(tiles)
+        else:
+            distance = self._distances(group)
+            cost = [4.0 * float(distance[tile]) + self._victims(group, tile) + 2.0 * self._chance.random() for tile in tiles]
+            tile = tiles[cost.index(min(cost))]
+        low, _ = self._window(number, tile) if self._reaches(group, tile) else (0, 0)
+        # Later than last time, as Rau has it: so that two do not throw each other out for ever.
+        time = max(low, self._last.get(number, -1) + 1) if low < FAR // 2 else self._last.get(number, -1) + 1
+        pin = body.pins.get(number)
+        if pin is not None and pin.slot is not None:
+            time += (pin.slot - time) % self.ii
+        if pin is not None and pin.time is not None:
+            time = pin.time
+        return self._put(number, tile, time)
+
+    def _victims(self, group: int, tile: int) -> float:
+        """How many would have to go if the group were put on a tile, roughly."""
+        count = float(self._load[tile] >= self.slots)
+        count += sum(len(self.body.members[other]) for other in self.body.apart[group] if self.tile[other] == tile)
+        hops = self.body.hops
+        for number in self.body.members[group]:
+            for value in self.body.incoming[number]:
+                at = self.tile[self.body.group[value.other]]
+                count += at >= 0 and hops[at][tile] == FAR
+            for value in self.body.outgoing[number]:
+                at = self.tile[self.body.group[value.other]]
+                count += at >= 0 and hops[tile][at] == FAR
+        return count
+
+    def _put(self, number: int, tile: int, time: int) -> list[int]:
+        """Place an instruction, taking out all that conflicts with it; returns what that was."""
+        body, group = self.body, self.body.group[number]
+        gone: list[int] = []
+
+        def remove(others: Sequence[int]) -> None:
+            for other in others:
+                if other in self.time and other != number:
+                    self._remove(other)
+                    gone.append(other)
+
+        if self.tile[group] != tile:
+            remove(body.members[group])
+            for other in body.apart[group]:
+                if self.tile[other] == tile:
+                    remove(body.members[other])
+            here = [other for other in range(len(body.members)) if self.tile[other] == tile]
+            self._chance.shuffle(here)
+            while here and (self._words[tile] + body.words[group] > body.room):
+                remove(body.members[here.pop()])
+        occupant = self._taken.get((tile, time % self.ii))
+        if occupant is not None:
+            remove([occupant])
+        if self._load[tile] >= self.slots:
+            remove([self._chance.choice([other for (at, _), other in sorted(self._taken.items()) if at == tile])])
+        for value in body.incoming[number]:
+            if value.other in self.time:
+                clocks = body.hops[self.tile[body.group[value.other]]][tile]
+                wait = time + self.ii * value.distance - self.time[value.other] - body.latency - clocks
+                if not 0 <= wait <= body.max_delay:
+                    remove([value.other])
+        for value in body.outgoing[number]:
+            if value.other in self.time:
+                clocks = body.hops[tile][self.tile[body.group[value.other]]]
+                wait = self.time[value.other] + self.ii * value.distance - time - body.latency - clocks
+                if not 0 <= wait <= body.max_delay:
+                    remove([value.other])
+        if self._placed[group] == 0:
+            self._words[tile] += body.words[group]
+        self.tile[group] = tile
+        self._placed[group] += 1
+        self._load[tile] += 1
+        self._taken[tile, time % self.ii] = number
+        self.time[number] = time
+        self._last[number] = time
+        return gone
+
+    def _remove(self, number: int) -> None:
+        group = self.body.group[number]
+        tile = int(self.tile[group])
+        del self._taken[tile, self.time.pop(number) % self.ii]
+        self._load[tile] -= 1
+        self._placed[group] -= 1
+        if self._placed[group] == 0:
+            self._words[tile] -= self.body.words[group]
+            self.tile[group] = -1

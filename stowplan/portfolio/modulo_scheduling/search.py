@@ -1,0 +1,213 @@
+"""List scheduling with eviction, random play, and a search around the best schedule; all counted in evaluations.
+
+An evaluation is as much work as placing every instruction of the loop body once, however the placements are spread: the
+complete mappings of random play and evolution count one each, and so do as many placements of the list scheduler.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
+from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
+from stowplan.portfolio.modulo_scheduling.body import Body
+from stowplan.portfolio.modulo_scheduling.mapper import Mapper
+
+#: Placements for each instruction before an interval is given up (the budget ratio of Rau 1994), at first and at most.
+FIRST_RATIO, MOST_RATIO = 6, 100
+
+#: Tries of the list scheduler at each interval.
+TRIES = 3
+
+#: Attempts that a random play gets at an interval before it goes to the next.
+_PLAYS = 50
+
+
+@dataclass
+class Tally:
+    """What a heuristic has found, and what it has cost."""
+
+    body: Body
+    placements: int = 0
+    best: Plan | None = None
+    on_better: Callable[[Plan], None] | None = None
+    progress: list[tuple[int, int]] = field(default_factory=list)
+    """(evaluations, best objective) at each improvement."""
+
+    @property
+    def evaluations(self) -> int:
+        """See the module."""
+        return -(-self.placements // max(1, self.body.count))
+
+    def offer(self, ii: int, tiles: list[int], times: list[int]) -> bool:
+        """Make a plan of a complete schedule and keep it where it is better; whether it was."""
+        if self.body.places_decide:
+            # The same places once more, without the detours that evictions leave behind.
+            fixed = _settled(self.body, ii, times)
+            again = list_schedule(
+                self.body.structure, ii, tiles, {number: fixed[number] for number in self.body.structure.recurrent}
+            )
+            self.placements += self.body.count
+            if max(again, default=0) < max(times, default=0):
+                times = again
+        plan = make_plan(self.body.structure, ii, tiles, times)
+        if plan is None or (self.best is not None and plan.objective >= self.best.objective):
+            return False
+        self.best = plan
+        self.progress.append((self.evaluations, plan.objective))
+        if self.on_better is not None:
+            self.on_better(plan)
+        return True
+
+
+def _settled(body: Body, ii: int, times: list[int]) -> list[int]:
+    """Times of every cycle moved by whole intervals, so that its first is in the first interval."""
+    first: dict[int, int] = {}
+    for number in body.structure.recurrent:
+        each = body.structure.component[number]
+        first[each] = min(first.get(each, times[number]), times[number])
+    return [time - first.get(body.structure.component[number], time) // ii * ii for number, time in enumerate(times)]
+
+
+def intervals(body: Body) -> Iterator[int]:
+    """Intervals to try, from the least."""
+    return iter(range(body.least_ii, body.problem.machine.spoke_depth + 1))
+
+
+def list_scheduling(tally: Tally, seed: int, stop: Callable[[], bool]) -> bool:
+    """The first schedule from the least interval upwards; whether there is one. The same seed gives the same schedule."""
+    body = tally.body
+    for ii in intervals(body):
+        for attempt in range(TRIES):
+            chance = random.Random(f"{seed} {ii} {attempt}")
+            if stop():
+                return False
+            if _attempt(tally, ii, chance, FIRST_RATIO, stop, noise=0.1 * attempt):
+                return True
+        if not body.places_decide:
+            continue
+    return False
+
+
+def _attempt(tally: Tally, ii: int, chance: random.Random, ratio: int, stop: Callable[[], bool], noise: float) -> bool:
+    """One run of the list scheduler; whether it came to its end."""
+    body = tally.body
+    mapper = Mapper(body, ii, chance)
+    order = [height * (1 + noise * chance.random()) for height in body.heights(ii)]
+    done = mapper.run(order, ratio * body.count, stop)
+    tally.placements += mapper.steps
+    if done:
+        tally.offer(ii, mapper.tiles, mapper.times)
+    return done
+
+
+def random_play(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bool]) -> None:
+    """Instruction by instruction, in order of height, each to any place that breaks no rule; what ends in none is given up.
+
+    Intervals from the least upwards until one works, then again and again at that and the one below.
+    """
+    body, chance = tally.body, random.Random(seed)
+    every = list(intervals(body))
+    at = 0
+    while tally.evaluations < evaluations and every and not stop():
+        ii = every[at]
+        order = [float(height) for height in body.heights(ii)]
+        for _ in range(_PLAYS):
+            mapper = Mapper(body, ii, chance, careless=True)
+            done = mapper.run(order, body.count, stop, evict=False)
+            # A play that ends early has cost an evaluation all the same: as in the paper, it is one more that failed.
+            tally.placements += body.count
+            if done:
+                tally.offer(ii, mapper.tiles, mapper.times)
+            if stop() or tally.evaluations >= evaluations:
+                return
+        if tally.best is None:
+            at = min(at + 1, len(every) - 1)
+        else:
+            at = max(0, tally.best.ii - every[0] - (at == tally.best.ii - every[0]))
+
+
+class Search:
+    """From the first schedule on: smaller intervals from scratch, and shorter iterations by taking out and putting back."""
+
+    def __init__(self, tally: Tally, seed: int):
+        self.tally = tally
+        self._chance = random.Random(seed)
+        self._ratio = float(FIRST_RATIO)
+        self._now: Plan | None = None
+
+    def adopt(self, plan: Plan) -> None:
+        """Go on from another's schedule over single links."""
+        if all(len(route) <= 1 for route in plan.routes):
+            self.tally.best = plan if self.tally.best is None else min(self.tally.best, plan, key=lambda each: each.objective)
+
+    def step(self, least: int, stop: Callable[[], bool]) -> None:
+        """One attempt; ``least`` is the least interval that is not refuted."""
+        best = self.tally.best
+        if best is None:
+            ii = self._chance.choice(list(intervals(self.tally.body)) or [least])
+            _attempt(self.tally, ii, self._chance, int(self._ratio), stop, noise=0.5)
+        elif best.ii > least and self._chance.random() < 0.7:
+            # Just below the best mostly, for that is the easiest.
+            ii = best.ii - 1 if self._chance.random() < 0.7 else self._chance.randint(least, best.ii - 1)
+            _attempt(self.tally, ii, self._chance, int(self._ratio), stop, noise=self._chance.choice((0.0, 0.2, 1.0)))
+        else:
+            self._rebuild(stop)
+            return
+        self._ratio = min(MOST_RATIO, self._ratio * 1.1)
+
+    def _rebuild(self, stop: Callable[[], bool]) -> None:
+        """Take some related instructions out of the best schedule and put them back, in an order drawn anew."""
+        tally, body, best = self.tally, self.tally.body, self.tally.best
+        assert best is not None
+        if self._now is None or self._now.ii != best.ii or self._chance.random() < 0.02:
+            self._now = best
+        now = self._now
+        mapper = Mapper(body, now.ii, self._chance)
+        mapper.adopt(now.tiles, now.times)
+        mapper.take_out(self._some(now))
+        order = [height * (1 + 0.3 * self._chance.random()) for height in body.heights(now.ii)]
+        done = mapper.run(order, 2 * body.count, stop)
+        tally.placements += mapper.steps
+        if not done:
+            return
+        tiles, times = mapper.tiles, mapper.times
+        if body.places_decide:
+            fixed = _settled(body, now.ii, times)
+            again = list_schedule(body.structure, now.ii, tiles, {each: fixed[each] for each in body.structure.recurrent})
+            tally.placements += body.count
+            times = again if max(again, default=0) < max(times, default=0) else times
+        plan = make_plan(body.structure, now.ii, tiles, times)
+        # Sideways steps count: most changes leave the longest chain as it is.
+        if plan is not None and plan.objective <= now.objective:
+            self._now = plan
+            tally.offer(now.ii, tiles, times)
+
+    def _some(self, plan: Plan) -> list[int]:
+        """A ball of instructions around one, mostly around one that ends late."""
+        body = self.tally.body
+        late = max(plan.times) - 2 * body.latency
+        first = self._chance.randrange(body.count)
+        if self._chance.random() < 0.5:
+            first = self._chance.choice([number for number, time in enumerate(plan.times) if time >= late])
+        size = self._chance.randint(1, max(1, min(body.count, 12)))
+        found, frontier = [first], [first]
+        while frontier and len(found) < size:
+            at = frontier.pop(self._chance.randrange(len(frontier)))
+            for value in (*body.incoming[at], *body.outgoing[at]):
+                if value.other not in found:
+                    found.append(value.other)
+                    frontier.append(value.other)
+        return found[:size]
+
+
+def is_least(plan: Plan | None, bound: int | None) -> bool:
+    """Whether a plan is proven to be the best."""
+    return plan is not None and bound is not None and plan.objective <= bound
+
+
+def least_of(body: Body) -> int:
+    """The bound that costs nothing."""
+    return encode_objective(body.least_ii, body.path)
