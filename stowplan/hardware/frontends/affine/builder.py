@@ -123,6 +123,7 @@ class Builder:
         self._inputs: list[str] = []
         self._statements: list[Statement] = []
         self._names: set[str] = set()
+        self._counts: dict[str, int] = {}
 
     def build(self, *outputs: Variable) -> Program:
         """The checked program with these outputs; raises InputError naming the operator where something is wrong."""
@@ -133,6 +134,11 @@ class Builder:
     def program(self, outputs: Sequence[str]) -> Program:
         """The program as it stands, unchecked."""
         return Program(self.name, dict(self._tensors), tuple(self._inputs), tuple(self._statements), tuple(outputs))
+
+    @property
+    def size(self) -> int:
+        """Statements so far."""
+        return len(self._statements)
 
     # Tensors
 
@@ -149,10 +155,11 @@ class Builder:
         return variable
 
     def _unique(self, name: str, taken: Any) -> str:
-        found, number = name, 1
+        found = name
         while found in taken:
-            number += 1
-            found = f"{name}.{number}"
+            # Counted on from the last one, so that many of one name take no longer than few.
+            self._counts[name] = self._counts.get(name, 1) + 1
+            found = f"{name}.{self._counts[name]}"
         return found
 
     def _statement_name(self, name: str) -> str:

@@ -242,7 +242,7 @@ class _Walk:
                 begin[axis], end[axis], step[axis] = size - 1 - begin[axis], size - 1 - end[axis], -by
         name = node.output[0]
         if backwards:
-            source = self._builder.reverse(source, backwards, name)
+            source = self._builder.reverse(source, backwards, f"{name}/reversed")
         self._values[name] = self._builder.slice(source, begin, end, step, name)
 
     def _split(self, node: Any, options: dict[str, Any]) -> None:
@@ -294,7 +294,7 @@ class _Walk:
             start = int(number.reshape(-1)[0]) % table.shape[axis]
             begin = [start if at == axis else 0 for at in range(len(table.shape))]
             end = [start + 1 if at == axis else size for at, size in enumerate(table.shape)]
-            part = self._builder.slice(table, begin, end, name=node.output[0])
+            part = self._builder.slice(table, begin, end, name=f"{node.output[0]}/part")
             self._values[node.output[0]] = self._builder.reshape(part, self._shape(node.output[0]), node.output[0])
             return
         rows = self._variable(node.input[1])
