@@ -19,6 +19,7 @@ from stowplan import files
 from stowplan.deadline import limit_after
 from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.portfolio import registry
+from stowplan.portfolio.loop_bodies import is_loop_body, is_machine, parse_rules
 from stowplan.portfolio.networks import NetworkOptions, check_target, is_network
 from stowplan.portfolio.read import read
 from stowplan.portfolio.solve import FAMILIES, solve
@@ -32,7 +33,7 @@ INTERNAL_ERROR = 70
 #: Exit code of an interrupted run.
 CANCELLED = 130
 
-_INPUT_SUFFIXES = (".hlo", ".hlo.txt", ".csv", ".json", ".onnx")
+_INPUT_SUFFIXES = (".hlo", ".hlo.txt", ".csv", ".json", ".onnx", ".dot", ".gv")
 _OWN_SUFFIXES = (".plan.json", ".result.json")
 
 
@@ -46,6 +47,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     stalls: str | None = None
     precision: str | None = None
     """Given to networks."""
+    rules: tuple[str, ...] = ()
+    """``NAME=VALUE``, given to data-flow graphs."""
     time_limit: float = 30.0
     """Seconds for each input, reading included."""
     candidates: tuple[str, ...] = FAMILIES
@@ -152,7 +155,7 @@ def run_batch(
     output = Path(folder)
     if not 0 < settings.time_limit < math.inf:
         raise UsageError(f"found a time limit of {settings.time_limit} s, expected more than 0, and finite")
-    if settings.target is not None:
+    if settings.target is not None and not is_machine(settings.target):
         check_target(settings.target)
     _make_folder(output)
     for item in items:
@@ -217,7 +220,7 @@ def _inputs_of(suite: Path) -> Iterator[Item]:
 def _stem(path: Path) -> str:
     """Name of a file without the suffixes of an input."""
     name = path.name.removesuffix(".gz")
-    for suffix in (".txt", ".csv", ".json", ".hlo"):
+    for suffix in (".txt", ".csv", ".json", ".hlo", ".dot", ".gv"):
         name = name.removesuffix(suffix)
     return name or path.name
 
@@ -230,7 +233,11 @@ def _is_input(path: Path) -> bool:
         return True
     try:
         data = files.read_bytes(path)
-        return is_network(path, data) or files.peek_format(data) in {kind.problem_format for kind in registry.kinds()}
+        return (
+            is_loop_body(path, data)
+            or is_network(path, data)
+            or files.peek_format(data) in {kind.problem_format for kind in registry.kinds()}
+        )
     except InputError:
         return False
 
@@ -265,7 +272,10 @@ def _failure(item: Item, settings: Settings, error: Exception) -> Record:
 
 def _read(path: Path, settings: Settings) -> Any:
     # A target is for those inputs that need one: a suite may hold programs and problems side by side.
-    is_layered = is_network(path, files.read_bytes(path) if files.is_json(path) else None)
+    data = files.read_bytes(path) if files.is_json(path) else None
+    if is_loop_body(path, data, settings.target):
+        return read(path, settings.target, loop=parse_rules(settings.rules))
+    is_layered = is_network(path, data)
     is_program = not is_layered and not files.is_json(path) and not path.name.lower().removesuffix(".gz").endswith(".csv")
     return read(
         path,

@@ -134,6 +134,15 @@ def load_array(target: str | Path) -> Machine:
     return load_machine(ALIASES.get(str(target), target))
 
 
+def is_machine(target: str | Path) -> bool:
+    """Whether a target is a machine with tiles, by its name or by its file."""
+    try:
+        load_array(target)
+    except InputError:
+        return False
+    return True
+
+
 def named_arrays() -> list[tuple[str, Machine]]:
     """Machines that come with the package, each by the name that is quickest to type."""
     short = {name: alias for alias, name in ALIASES.items()}

@@ -84,7 +84,7 @@ def _draw_frame(problem: Problem, plan: Plan, ax: Axes) -> None:
         for tile in range(machine.tiles)
     ]
     ax.set_yticks(range(machine.tiles), names)
-    ax.set_xlabel("slot")
+    ax.set_xlabel("slot   (t: clock in iteration 0; thick edge: starts a flow; dashed: from an earlier iteration)", fontsize=8)
     ax.set_ylabel("tile" if machine.columns == 1 else "tile (row, column)")
     ax.tick_params(length=0)
     for tile in range(machine.tiles + 1):
@@ -147,16 +147,11 @@ def _draw_value(problem: Problem, plan: Plan, edge: Edge, route: tuple[int, ...]
             [x for x, _ in stops], [y for _, y in stops], marker="o", markersize=3, linestyle="none", color=colour, zorder=2
         )
     else:
-        bend = 0.0 if begin[1] != end[1] and begin[0] != end[0] else -0.3
-        far = abs(begin[1] - end[1]) > 1 or abs(begin[0] - end[0]) > 1
-        side = _side_of_box(begin, end) if bend and far else None
-        first, last = side or (begin, _edge_of_box(begin, end))
-        patch = FancyArrowPatch(
-            first, last, connectionstyle=f"arc3,rad={bend if far else 0.0}", zorder=2, shrinkA=0, shrinkB=0, **look
-        )
+        first, last, bend = _around(begin, end)
+        patch = FancyArrowPatch(first, last, connectionstyle=f"arc3,rad={bend}", zorder=2, shrinkA=0, shrinkB=0, **look)
     ax.add_patch(patch)
     if edge.distance:
-        middle = ((begin[0] + end[0]) / 2 + (_WIDE / 2 + 0.05 if begin == end else 0.05), (begin[1] + end[1]) / 2)
+        middle = ((begin[0] + end[0]) / 2 + (_WIDE / 2 + 0.09 if begin == end else 0.05), (begin[1] + end[1]) / 2)
         ax.text(*middle, f"-{edge.distance}", fontsize=7, color=colour, ha="left", va="center", zorder=5)
 
 
@@ -167,11 +162,14 @@ def _edge_of_box(begin: tuple[float, float], end: tuple[float, float]) -> tuple[
     return (end[0] + across / scale, end[1] + down / scale)
 
 
-def _side_of_box(begin: tuple[float, float], end: tuple[float, float]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Ends of an arrow that goes around the boxes between two of one row or column, at their side."""
-    if begin[0] == end[0]:
-        return (begin[0] + _WIDE / 2 * (-1 if end[1] < begin[1] else 1), begin[1]), (
-            end[0] + _WIDE / 2 * (-1 if end[1] < begin[1] else 1),
-            end[1],
-        )
-    return (begin[0], begin[1] - _HIGH / 2), (end[0], end[1] - _HIGH / 2)
+def _around(begin: tuple[float, float], end: tuple[float, float]) -> tuple[tuple[float, float], tuple[float, float], float]:
+    """Ends of an arrow and its bend; it goes around boxes that may stand between two of one row or column."""
+    across, down = end[0] - begin[0], end[1] - begin[1]
+    if across == 0 and abs(down) > 1:
+        # Upwards at the left, downwards at the right.
+        side = _WIDE / 2 * (-1 if down < 0 else 1)
+        return (begin[0] + side, begin[1]), (end[0] + side, end[1]), -0.3
+    if down == 0 and abs(across) > 1:
+        top = _HIGH / 2
+        return (begin[0], begin[1] - top), (end[0], end[1] - top), -0.1 if across > 0 else 0.1
+    return begin, _edge_of_box(begin, end), 0.0

@@ -100,8 +100,11 @@ class Body:
             height = after
         return [int(each) for each in height]
 
-    def loops_fit(self, ii: int) -> bool:
-        """Whether values that an instruction gives to itself come in time, and wait no longer than they may."""
+    def may_fit(self, ii: int) -> bool:
+        """Whether values that an instruction gives to itself come in time and wait no longer than they may, and pins can hold."""
+        for pin in self.pins.values():
+            if pin.slot is not None and (pin.slot >= ii or (pin.time is not None and pin.time % ii != pin.slot)):
+                return False
         return all(0 <= ii * distance - self.latency <= self.max_delay for _, distance in self.loops)
 
     def neighbours(self) -> list[list[int]]:

@@ -68,6 +68,8 @@ def search(problem: Problem, context: Context) -> None:
     list_scheduling(tally, context.options.seed, context.stop)
     _report(context, tally, "list")
     tally.on_better = lambda plan: context.plan(plan, "search")
+    if not problem.instructions:
+        return
     run = Search(tally, context.options.seed + 1)
     stop = _stopper(context)
     limit = int(PLACEMENTS * context.options.time_limit) if context.options.deterministic else None
@@ -131,6 +133,7 @@ def cpsat(problem: Problem, context: Context) -> None:
         on_plan=lambda plan: context.plan(plan, "cpsat"),
         on_bound=lambda bound: context.bound(bound, "cpsat"),
         should_stop=_stopper(context),
+        incumbent=None if options.deterministic else lambda: context.incumbent()[0],
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("cpsat", {"explanation": outcome.reason} if outcome.reason else None)

@@ -56,7 +56,7 @@ class Mapper:
 
     def run(self, order: Sequence[float], budget: int, stop: Callable[[], bool], *, evict: bool = True) -> bool:
         """Place everything that is not placed yet, highest ``order`` first; whether that worked within the budget."""
-        if not self.body.loops_fit(self.ii):
+        if not self.body.may_fit(self.ii):
             return False
         waiting = [(-order[number], number) for number in range(self.body.count) if number not in self.time]
         heapq.heapify(waiting)

@@ -69,7 +69,7 @@ def join(name: str, nodes: Iterable[Node], arrows: Iterable[Arrow], source: str 
         operands = [
             Operand(
                 instruction=arrow.source,
-                distance=(arrow.source == arrow.target) if arrow.distance is None else arrow.distance,
+                distance=int(arrow.source == arrow.target) if arrow.distance is None else arrow.distance,
             )
             for arrow in order
         ]

@@ -58,6 +58,7 @@ def solve(
     on_plan: Callable[[Plan], None] | None = None,
     on_bound: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    incumbent: Callable[[], Plan | None] | None = None,
 ) -> Outcome:
     """Best plan of a problem, with a proven bound; or the proof that there is none.
 
@@ -75,8 +76,11 @@ def solve(
         Called with every better plan and bound, from the solver's threads.
     should_stop
         Asked every 50 ms; True ends the search.
+    incumbent
+        Asked between two models for a better valid plan that was found elsewhere.
     """
     search = _Search(problem, Budget(time_limit, deterministic_limit, should_stop), workers, seed, on_plan, on_bound)
+    search.elsewhere = incumbent
     reason = find_obstacle(problem, search.structure)
     if reason is not None:
         return Outcome("infeasible", None, None, reason)
@@ -109,6 +113,7 @@ class _Search:
         self.plan: Plan | None = None
         self.bound = 0
         self.reason: str | None = None
+        self.elsewhere: Callable[[], Plan | None] | None = None
         self.least = least_ii(problem, self.structure)
         self.path = critical_path(problem, self.structure)
         self.most = problem.machine.spoke_depth
@@ -130,6 +135,12 @@ class _Search:
             self.plan = plan
         if self._on_plan is not None:
             self._on_plan(plan)
+
+    def look_elsewhere(self) -> None:
+        """Take in a better plan of others."""
+        plan = None if self.elsewhere is None else self.elsewhere()
+        if plan is not None and (self.plan is None or plan.objective < self.plan.objective):
+            self.plan = plan
 
     def offer_bound(self, bound: int) -> None:
         """Keep the bound where it is the best so far."""
@@ -187,6 +198,9 @@ class _Search:
         self.raise_bound()
         share = STEP_SHARE
         while not self.is_settled and not self.budget.is_spent and self._spare > 0:
+            self.look_elsewhere()
+            if self.is_settled:
+                break
             settled = self.close_in(share) if self.places_decide else self.sweep(share)
             share = share if settled else 2 * share
 
@@ -275,6 +289,7 @@ class _Search:
 
     def shorten(self) -> None:
         """Make one iteration as short as it can be at the interval of the plan."""
+        self.look_elsewhere()
         if self.plan is None or self.budget.is_spent or self.plan.objective <= self.bound:
             return
         plan = self.plan
