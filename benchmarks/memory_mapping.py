@@ -102,6 +102,11 @@ def summary(rows: dict[str, dict[str, Any]]) -> list[str]:
                 f"{max(ratios):.3f} at best, {min(ratios):.3f} at worst; "
                 f"faster on {sum(ratio > 1 for ratio in ratios)} of {len(ratios)}."
             )
+            limits = [row["baselines"][baseline] / row["bound"] for row in rows.values() if baseline in row["baselines"]]
+            lines.append(
+                f"  No plans can be better than {baseline}'s by more than {statistics.fmean(limits):.4f} on arithmetic average: "
+                "that is every plan at its bound."
+            )
     beaten = sum(
         row["sources"].get("insertion", math.inf) < row["sources"]["greedy"]
         for row in rows.values()

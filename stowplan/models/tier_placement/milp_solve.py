@@ -22,6 +22,10 @@ from stowplan.models.tier_placement.problem import Problem
 #: By how much HiGHS may miss rows and integers. Far below its default, so that a bound misses little of a picosecond.
 TIGHT = 1e-9
 
+#: Presolve's rules 14 (sparsify) and 15 (probing), as bits: HiGHS 1.12 loses optimal solutions of some MILPs with them, and then
+#: "proves" what is not so.
+UNSAFE_RULES = 1 << 14 | 1 << 15
+
 #: Nodes of branch and bound for a unit of the deterministic limit.
 NODES = 150
 
@@ -262,6 +266,7 @@ def new_highs(matrix: MatrixModel, seed: int) -> highspy.Highs:
     highs.silent()
     highs.setOptionValue("threads", 1)
     highs.setOptionValue("random_seed", seed % (1 << 31))
+    highs.setOptionValue("presolve_rule_off", UNSAFE_RULES)
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = matrix.columns, matrix.rows
     lp.col_cost_, lp.col_lower_, lp.col_upper_ = matrix.cost, matrix.lower, matrix.upper
