@@ -178,7 +178,7 @@ def _add_layouts(built: Model) -> None:
 
 
 def _add_capacity(built: Model) -> None:
-    """What is on chip at a crowded moment fits; said once in bytes, and once in whole units (see :attr:`Structure.unit`)."""
+    """What is on chip at a crowded moment fits, whole units and rests apart (see :attr:`Structure.unit`)."""
     problem, structure, unit = built.problem, built.structure, built.structure.unit
     layouts: dict[int, list[int]] = {}
     for tensor, layout in built.copies:
@@ -193,9 +193,9 @@ def _add_capacity(built: Model) -> None:
                 (built.copies[tensor, layout], problem.tensors[tensor].layout_bytes(layout))
                 for layout in layouts.get(tensor, [])
             )
-        built.model.add(cp_model.LinearExpr.sum([size * item for item, size in items]) <= problem.capacity)
         large = [(item, size // unit) for item, size in items if size >= unit]
         if not large:
+            built.model.add(cp_model.LinearExpr.sum([size * item for item, size in items]) <= problem.capacity)
             continue
         rounded = built.model.new_int_var(0, whole, f"rounded {number}")
         built.rounded[number] = rounded

@@ -78,7 +78,7 @@ class Model:
             for first, operator in zip(self.option_columns, self.problem.operators, strict=True)
         ]
         stays = [
-            bool(known) if known is not None else values[self.stay_columns[tensor]] > 0.5
+            known if known is not None else bool(values[self.stay_columns[tensor]] > 0.5)
             for tensor, known in enumerate(self.structure.on_chip)
         ]
         return assemble(self.problem, options, stays)

@@ -37,8 +37,11 @@ def _sizes(problem: Problem, options: Sequence[int]) -> list[tuple[int, int]]:
     return found
 
 
-def by_density(problem: Problem, options: Sequence[int]) -> list[bool]:
-    """What saves most for its bytes and the length of its life first, as long as there is room."""
+def by_density(problem: Problem, options: Sequence[int], preferred: Sequence[float] | None = None) -> list[bool]:
+    """What saves most for its bytes and the length of its life first, as long as there is room.
+
+    ``preferred`` says how much each tensor should stay, from another source, and goes before that.
+    """
     sizes = _sizes(problem, options)
     stays = [False] * len(problem.tensors)
     load = _Load(problem)
@@ -50,7 +53,8 @@ def by_density(problem: Problem, options: Sequence[int]) -> list[bool]:
         return sizes[tensor][1] / (max(1, sizes[tensor][0]) * (life[1] - life[0]))
 
     candidates = [tensor for tensor, life in enumerate(lives) if life is not None and sizes[tensor][1] > 0]
-    for tensor in sorted(candidates, key=lambda each: (-density(each), each)):
+    wish = preferred or [0.0] * len(problem.tensors)
+    for tensor in sorted(candidates, key=lambda each: (-round(wish[each], 2), -density(each), each)):
         life = lives[tensor]
         stays[tensor] = life is not None and load.take(life, sizes[tensor][0])
     return stays
