@@ -120,6 +120,7 @@ class State:
         """Alias groups that Drop-backup forbids to place."""
         self.resets = 0
         """How often an infeasible state led back."""
+        self._legal: tuple[Action, ...] | None = None
         self._backup: State | None = None
         self._save_backup()
 
@@ -143,7 +144,9 @@ class State:
 
     def legal_actions(self) -> tuple[Action, ...]:
         """Actions allowed now; none once the game is over, at least one before."""
-        return () if self.is_over else self._legal_actions()
+        if self._legal is None:
+            self._legal = () if self.is_over else self._legal_actions()
+        return self._legal
 
     def placement(self, action: Action) -> Placement | None:
         """What Copy or NoCopy would occupy in the present move; None where it is impossible, and for Drop."""
@@ -163,7 +166,8 @@ class State:
             assert placement is not None
             self._place(action, placement)
         self.position += 1
-        if self.position < len(self.game.moves) and not self._legal_actions():
+        self._legal = None
+        if not self.is_over and not self.legal_actions():
             self._leave_infeasible()
         elif not any(tensor.binds for tensor in self.tensors):
             self._save_backup()
@@ -336,13 +340,14 @@ class State:
         """No action is legal: back to the backup, and never again place this alias group; or the game is lost."""
         if not self.game.drop_backup:
             self._take(State(self.game))
-            self.is_lost = True
+            self.is_lost, self._legal = True, None
             return
         backup, group = self._backup, self.move.alias_group
         assert backup is not None
         assert group >= 0
         self._take(backup)
         self.dropped |= {group}
+        self._legal = None
         self.resets += 1
         self._save_backup()
 
@@ -357,4 +362,5 @@ class State:
         """Become equal to another state of the same game."""
         self.position, self.return_ps, self.is_lost = other.position, other.return_ps, other.is_lost
         self.fast, self.residencies, self.copies = other.fast.copy(), other.residencies.copy(), other.copies.copy()
-        self.tensors, self.channel, self.dropped = other.tensors.copy(), other.channel.copy(), other.dropped
+        self.tensors, self.channel = other.tensors.copy(), other.channel.copy()
+        self.dropped, self._legal = other.dropped, other._legal
