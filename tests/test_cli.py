@@ -46,7 +46,7 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("solved")
     problem = stowplan.read(MODULE, target="tpu-v4")
     data = build(problem)
-    _, state, _ = heuristics.run(heuristics.production_greedy(data), lambda: False)
+    state, _ = heuristics.run(heuristics.production_greedy(data), lambda: False)
     problem.save(folder / "problem.json")
     export_plan(problem, data, state).save(folder / "plan.json")
     return folder / "problem.json", folder / "plan.json"
