@@ -101,7 +101,7 @@ class Body:
         return [int(each) for each in height]
 
     def may_fit(self, ii: int) -> bool:
-        """Whether values that an instruction gives to itself come in time and wait no longer than they may, and pins can hold."""
+        """Whether pins can hold, and values that instructions give to themselves come in time but not too early."""
         for pin in self.pins.values():
             if pin.slot is not None and (pin.slot >= ii or (pin.time is not None and pin.time % ii != pin.slot)):
                 return False

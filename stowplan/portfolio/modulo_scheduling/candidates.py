@@ -95,7 +95,7 @@ def search(problem: Problem, context: Context) -> None:
 def random(problem: Problem, context: Context) -> None:
     """Random legal play."""
     tally = _begin(problem, context, "random")
-    if tally is not None:
+    if tally is not None and problem.instructions:
         random_play(tally, context.options.seed, _budget(context, tally), _stopper(context))
         _report(context, tally, "random")
 
