@@ -8,13 +8,14 @@ from collections.abc import Hashable, Iterator
 
 import pytest
 
+from stowplan.learned_guidance.memory_mapping.channel import Window
 from stowplan.learned_guidance.memory_mapping.future import Future, OptimisticReturn
 from stowplan.learned_guidance.memory_mapping.game import Game, State, reset
 from stowplan.learned_guidance.memory_mapping.optimum import GameOptimum, game_optimum
 from stowplan.models.memory_mapping.milp import relaxation_bound
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
-from tests.learned_guidance.programs import play_on
+from tests.learned_guidance.programs import play, play_on, program
 from tests.memory_mapping import brute_force
 from tests.memory_mapping.cases import random_problem
 
@@ -109,6 +110,41 @@ def test_equal_keys_have_equal_futures() -> None:
             merged += key in further
             assert further.setdefault(key, gain) == gain
     assert merged > 200
+
+
+def keys_of(problem: Problem, *games: str) -> list[Hashable]:
+    """Keys of the states that these actions lead to."""
+    game = Game(problem, drop_backup=False)
+    found = []
+    for actions in games:
+        state = game.reset()
+        play(state, actions)
+        found.append(Future(game).key(state))
+    return found
+
+
+def test_keys_tell_which_uses_of_an_open_step_are_fast() -> None:
+    one, two, three = keys_of(program(["", "", "a b c"], {"a": 1, "b": 1, "c": 1}, inputs="abc"), "cd", "dc", "dd")
+    assert len({one, two, three}) == 3
+
+
+def test_keys_tell_what_the_channel_has_left() -> None:
+    problem = program([">a", "", "a", "b"], {"a": 4, "b": 2}, inputs="b")
+    held, copied = keys_of(problem, "nn", "cn")
+    # Memory is the same, and a is not used again; but its copy out has taken the time in which b could come in.
+    assert held != copied
+    assert game_optimum(problem).return_ps == 300
+
+
+@pytest.mark.parametrize(("one", "two", "equal"), [((0, 4), (1, 4), True), ((1, 4), (2, 4), False), ((0, 1), (0, 2), True)])
+def test_keys_forget_where_a_window_began_before(one: Window, two: Window, equal: bool) -> None:
+    """The first move is at step 2, and nothing reaches back from there."""
+    game = Game(program(["", "", ">a", "", ""], {"a": 1}), drop_backup=False)
+    states = [game.reset(), game.reset()]
+    for state, window in zip(states, (one, two), strict=True):
+        state.channel.windows.append(window)
+    keys = {Future(game).key(state) for state in states}
+    assert len(keys) == (1 if equal else 2)
 
 
 def larger_problem() -> Problem:
