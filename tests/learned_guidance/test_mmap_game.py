@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from stowplan.learned_guidance.memory_mapping.game import Action, State, reset
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Table
 from stowplan.models.memory_mapping.verify import verify
+from stowplan.portfolio.read import read
 from tests.learned_guidance.programs import play, play_on, program
 from tests.memory_mapping.cases import random_problem
 
@@ -304,6 +306,23 @@ def test_every_game_is_a_valid_plan_with_the_return_it_says(manner: str, strict:
             assert state.resets <= len({move.alias_group for move in state.game.moves} - {-1})
     assert copies > 100
     assert manner != "place" or (resets > 5 and lost > 5)
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("name", ["alexnet_train_b32", "lstm_scan_train_b32"])
+def test_games_on_compiled_programs(corpus: Path, name: str) -> None:
+    problem = read(corpus / "tpu_v4" / f"{name}.hlo.txt.gz", target="tpu-v4")
+    assert isinstance(problem, Problem)
+    returns = []
+    for strict in (True, False):
+        for manner in ("random", "greedy"):
+            state = reset(problem, strict_copy_windows=strict)
+            total = play_on(state, random.Random(name), manner)
+            assert verify(problem, state.plan()).ok
+            assert total == problem.all_slow_ps - state.plan().objective_ps
+            returns.append(total)
+    assert returns[1] > returns[0] > 0
+    assert returns[3] > returns[2] > 0
 
 
 def assert_copies_meet_their_uses(state: State) -> None:
