@@ -112,10 +112,11 @@ def test_ctrl_c_gives_the_best_plan_so_far(cli: Cli, tmp_path: Path) -> None:
     )
     assert process.stderr is not None
     for line in process.stderr:
-        if "all_slow" in line:
+        if " ms, bound" in line:
             break
     workers: list[int] = []
     while not workers:
+        assert process.poll() is None, process.communicate()[1]
         workers = children(process.pid)
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
