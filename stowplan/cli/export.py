@@ -51,7 +51,7 @@ def export_command(
     cycles: Cycles = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write the MILP of a compiled program's memory mapping for any MILP solver (docs/milp.md).
+    """Write the MILP of memory mapping for solvers of your own.
 
     Its optimum is a lower bound on the latency of every valid plan.
     """

@@ -87,7 +87,7 @@ def convert_command(
     rules: LoopRules = None,
     fixed: Fixed = None,
 ) -> None:
-    """Turn a compiled program or network and a target into a problem file."""
+    """Turn an input and a target into a problem file."""
     from stowplan.portfolio.read import read
     from stowplan.portfolio.registry import kind_of
 
