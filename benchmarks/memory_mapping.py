@@ -104,7 +104,7 @@ def summary(rows: dict[str, dict[str, Any]]) -> list[str]:
             )
             limits = [row["baselines"][baseline] / row["bound"] for row in rows.values() if baseline in row["baselines"]]
             lines.append(
-                f"  No plans can be better than {baseline}'s by more than {statistics.fmean(limits):.4f} on arithmetic average: "
+                f"  No plans can be more than {statistics.fmean(limits):.4f} times better on arithmetic average: "
                 "that is every plan at its bound."
             )
     beaten = sum(
