@@ -9,6 +9,7 @@ from stowplan.models.bank_mapping import cpsat, milp
 from stowplan.models.bank_mapping.assemble import assemble, objective_bound
 from stowplan.models.bank_mapping.plan import decode
 from stowplan.models.bank_mapping.problem import Problem
+from stowplan.models.bank_mapping.stages import solve_stage, stages_of
 from stowplan.models.bank_mapping.verify import verify
 from tests.bank_mapping.cases import every_plan, random_problem
 from tests.bank_mapping.reference import cost
@@ -77,6 +78,32 @@ def test_milp_is_optimal(solved: list[tuple[Problem, int | None]], solver: str) 
         assert plan.objective == best, problem.name
         assert bound is not None
         assert best * (1 - 1e-5) - 1 <= bound <= best, problem.name
+
+
+def test_stages_bound_ever_better_and_the_last_is_optimal(solved: list[tuple[Problem, int | None]]) -> None:
+    several = 0
+    for problem, best in solved:
+        built = milp.build(problem)
+        matrices = stages_of(built)
+        several += len(matrices) > 1
+        bounds = []
+        for matrix in matrices:
+            found = solve_stage(built, matrix, time_limit=20, on_bound=bounds.append)
+            if best is None:
+                continue
+            assert found.proven
+            assert found.bound is not None
+            assert found.values is not None
+            bounds.append(found.bound)
+        if best is None:
+            assert found.infeasible, problem.name
+            continue
+        assert max(bounds) <= best, problem.name
+        assert bounds[-1] >= best * (1 - 1e-5) - 1
+        plan = built.extract(found.values)
+        assert verify(problem, plan).ok, problem.name
+        assert plan.objective == best, problem.name
+    assert several >= 20
 
 
 def test_cheap_bound_holds(solved: list[tuple[Problem, int | None]]) -> None:

@@ -11,9 +11,10 @@ import pytest
 from stowplan.errors import UsageError
 from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.models.mip.solve import solve as solve_mip
+from stowplan.models.mip.with_highs import new_highs
 from stowplan.models.tier_placement import cpsat, milp
 from stowplan.models.tier_placement.bounds import linear_bound
-from stowplan.models.tier_placement.milp_solve import new_highs, solve_milp
+from stowplan.models.tier_placement.milp_solve import solve_milp
 from stowplan.models.tier_placement.offsets import Offsets
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.structure import Structure

@@ -28,6 +28,7 @@ from stowplan.models.mip.logs import rounded_down
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
 from stowplan.models.mip.outcome import Outcome, Status
 from stowplan.models.mip.solve import LINEAR_ONLY
+from stowplan.models.mip.with_highs import UNSAFE_RULES
 
 #: Solvers by name.
 SOLVERS = {
@@ -123,6 +124,8 @@ def solve(
     if solver in ("gscip", "mathopt-highs", "cp-sat"):
         parameters.relative_gap_tolerance = 1e-9
         parameters.absolute_gap_tolerance = 1e-9
+    if solver == "mathopt-highs":
+        parameters.highs.int_options["presolve_rule_off"] = UNSAFE_RULES
     if solver == "cp-sat":
         # By default it cuts columns off at 1e7.
         parameters.cp_sat.mip_max_bound = _LARGEST_INTEGER

@@ -65,8 +65,8 @@ def linear_bound(
 
     The floors, where HiGHS does not finish within ``time_limit`` seconds.
     """
+    from stowplan.models.mip.with_highs import new_highs
     from stowplan.models.tier_placement.milp import build
-    from stowplan.models.tier_placement.milp_solve import new_highs
 
     model = build(problem)
     if not model.matrix.columns:

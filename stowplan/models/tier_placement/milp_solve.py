@@ -10,8 +10,9 @@ import highspy
 import numpy as np
 
 from stowplan.models.mip import outcome as mip_outcome
-from stowplan.models.mip.matrix import TOLERANCE, FloatArray, MatrixModel
+from stowplan.models.mip.matrix import TOLERANCE, FloatArray
 from stowplan.models.mip.solve import LINEAR_ONLY, WHOLE_NUMBERS, solve
+from stowplan.models.mip.with_highs import new_highs
 from stowplan.models.tier_placement.assemble import plan_of
 from stowplan.models.tier_placement.milp import Model, build
 from stowplan.models.tier_placement.offsets import Offsets
@@ -21,10 +22,6 @@ from stowplan.models.tier_placement.problem import Problem
 
 #: By how much HiGHS may miss rows and integers. Far below its default, so that a bound misses little of a picosecond.
 TIGHT = 1e-9
-
-#: Presolve's rules 14 (sparsify) and 15 (probing), as bits: HiGHS 1.12 loses optimal solutions of some MILPs with them, and then
-#: "proves" what is not so.
-UNSAFE_RULES = 1 << 14 | 1 << 15
 
 #: Nodes of branch and bound for a unit of the deterministic limit.
 NODES = 150
@@ -258,25 +255,3 @@ class _Highs:
         self._given = plan.objective_ps
         self._report.take(plan)
         event.data_in.setSolution(self._report.model.add_hint(plan))
-
-
-def new_highs(matrix: MatrixModel, seed: int) -> highspy.Highs:
-    """HiGHS on one thread with a model in it."""
-    highs = highspy.Highs()
-    highs.silent()
-    highs.setOptionValue("threads", 1)
-    highs.setOptionValue("random_seed", seed % (1 << 31))
-    highs.setOptionValue("presolve_rule_off", UNSAFE_RULES)
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = matrix.columns, matrix.rows
-    lp.col_cost_, lp.col_lower_, lp.col_upper_ = matrix.cost, matrix.lower, matrix.upper
-    lp.row_lower_, lp.row_upper_ = matrix.row_lower, matrix.row_upper
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = matrix.matrix.indptr
-    lp.a_matrix_.index_ = matrix.matrix.indices
-    lp.a_matrix_.value_ = matrix.matrix.data
-    if matrix.is_integer.any():
-        whole, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
-        lp.integrality_ = [whole if each else real for each in matrix.is_integer]
-    highs.passModel(lp)
-    return highs

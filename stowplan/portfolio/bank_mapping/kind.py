@@ -38,7 +38,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     return [
         Candidate("search", "heuristic", f"{_HERE}:search", share=0.2),
         Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.6),
-        Candidate("milp", "exact", f"{_HERE}:milp", share=0.4, proves_only=options.deterministic),
+        Candidate("milp", "exact", "stowplan.portfolio.bank_mapping.staged:milp", share=0.4, proves_only=options.deterministic),
     ]
 
 

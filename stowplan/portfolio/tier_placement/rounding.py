@@ -14,8 +14,8 @@ from stowplan.portfolio.tier_placement.arrays import Data, Ints
 
 def rounded_map(problem: Problem, data: Data, seconds: float, stop: Callable[[], bool]) -> Ints | None:
     """[m] A valid map; None where the relaxation is not solved within ``seconds``, or its rounding does not fit."""
+    from stowplan.models.mip.with_highs import new_highs
     from stowplan.models.tier_placement.milp import build
-    from stowplan.models.tier_placement.milp_solve import new_highs
 
     model = build(problem)
     if not model.matrix.columns:

@@ -1,0 +1,33 @@
+"""HiGHS by its own interface, which has callbacks and options that MathOpt's lacks."""
+
+from __future__ import annotations
+
+import highspy
+
+from stowplan.models.mip.matrix import MatrixModel
+
+#: Presolve's rules 14 (sparsify) and 15 (probing), as bits: HiGHS 1.12 loses optimal solutions of some MILPs with them, and
+#: then "proves" what is not so.
+UNSAFE_RULES = 1 << 14 | 1 << 15
+
+
+def new_highs(matrix: MatrixModel, seed: int) -> highspy.Highs:
+    """HiGHS on one thread with a model in it."""
+    highs = highspy.Highs()
+    highs.silent()
+    highs.setOptionValue("threads", 1)
+    highs.setOptionValue("random_seed", seed % (1 << 31))
+    highs.setOptionValue("presolve_rule_off", UNSAFE_RULES)
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = matrix.columns, matrix.rows
+    lp.col_cost_, lp.col_lower_, lp.col_upper_ = matrix.cost, matrix.lower, matrix.upper
+    lp.row_lower_, lp.row_upper_ = matrix.row_lower, matrix.row_upper
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    lp.a_matrix_.start_ = matrix.matrix.indptr
+    lp.a_matrix_.index_ = matrix.matrix.indices
+    lp.a_matrix_.value_ = matrix.matrix.data
+    if matrix.is_integer.any():
+        whole, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
+        lp.integrality_ = [whole if each else real for each in matrix.is_integer]
+    highs.passModel(lp)
+    return highs
