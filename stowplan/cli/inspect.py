@@ -153,6 +153,7 @@ def show_command(
     check_outputs((png, config), inputs=(plan, problem, compare, fixed, *(cycles or ())))
     network = network_options(precision, granularity, address_spaces)
     found, given = _open_both(problem, plan, target, capacity, cost_model, stalls, cycles, network, loop_options(rules, fixed))
+    from stowplan.models.bank_mapping.problem import Problem as BankProblem
     from stowplan.models.tier_placement.problem import Problem as TierProblem
 
     if is_schedule_problem(found):
@@ -165,6 +166,9 @@ def show_command(
         raise UsageError(f"--{'json' if as_json else 'simulate'}: is for data-flow graphs on a machine with tiles")
     if isinstance(found, TierProblem):
         _show_map(found, given, plan, compare, png, everything)
+        return
+    if isinstance(found, BankProblem):
+        _show_banks(found, given, plan, compare, png, everything)
         return
     from stowplan.hardware.simulator import simulate
     from stowplan.models.memory_mapping.problem import Problem
@@ -216,6 +220,32 @@ def _show_map(problem: Any, given: Any, plan: Path, compare: Path | None, png: P
     from stowplan.report.tier_chart import save_map_picture
 
     save_map_picture(problem, [(plan.stem, given), *([before] if before else [])], png)
+    note(str(png))
+
+
+def _show_banks(problem: Any, given: Any, plan: Path, compare: Path | None, png: Path | None, everything: bool) -> None:
+    """A bank mapping beside another, or beside both baselines."""
+    from stowplan.portfolio.read import read_plan
+    from stowplan.portfolio.registry import kind_of
+    from stowplan.report.banks import check_fits, summarize_mapping
+
+    def checked(path: Path, value: Any) -> Any:
+        try:
+            return check_fits(problem, value)
+        except InputError as error:
+            raise error.within(path) from None
+
+    checked(plan, given)
+    if compare is not None:
+        others = [(compare.stem, checked(compare, read_plan(compare)))]
+    else:
+        others = list(kind_of(problem).initial(problem).items())
+    if png is None:
+        say(summarize_mapping(problem, given, others, top=None if everything else 40))
+        return
+    from stowplan.report.bank_chart import save_mapping_picture
+
+    save_mapping_picture(problem, [(plan.stem, given), *others], png)
     note(str(png))
 
 

@@ -24,6 +24,7 @@ from stowplan.hardware.inferentia.traffic import traffic
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.candidates import agrees, local_plan, propagated_plan
+from stowplan.report.banks import bytes_on_chip, moved, summarize_mapping
 from tests.affine_cases import random_program
 from tests.bank_mapping.cases import random_problem
 
@@ -72,6 +73,48 @@ def test_solve_by_the_front_door(graph: Path, tmp_path: Path, capsys: pytest.Cap
     assert command("verify", str(graph), str(plan)) == 0
     assert command("convert", str(graph), "--target", "inferentia", "-o", str(tmp_path / "problem.json")) == 0
     assert command("verify", str(tmp_path / "problem.json"), str(plan)) == 0
+
+
+def test_show(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, picture = tmp_path / "plan.json", tmp_path / "plan.png"
+    assert command("solve", str(graph), "--target", "inferentia", "-o", str(plan), "-q", "--time-limit", "20") == 0
+    capsys.readouterr()
+    assert command("show", str(plan), str(graph)) == 0
+    shown = capsys.readouterr().out
+    for words in ("16 banks", "24 MiB at the peak", "this plan", "local", "propagation", "copied between banks", "on chip"):
+        assert words in shown, shown
+    assert "dimension " in shown
+    assert command("show", str(plan), str(graph), "--png", str(picture)) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    plan.write_text(plan.read_text().replace('"problem": "', '"problem": "0', 1))
+    capsys.readouterr()
+    assert command("show", str(plan), str(graph)) == 2
+    assert "for another problem" in capsys.readouterr().err
+
+
+def test_what_is_shown_is_what_the_verifier_counts() -> None:
+    copies = 0
+    for seed in range(150):
+        problem = random_problem(seed)
+        plan = propagated_plan(problem)
+        if not verify(problem, plan).ok:
+            continue
+        copies += len(plan.copies)
+        copied, outside = moved(problem, plan)
+        assert problem.copy_weight * copied + problem.off_chip_weight * outside == plan.objective
+        assert bytes_on_chip(problem, plan).sum(axis=0).max(initial=0) <= problem.capacity
+        text = summarize_mapping(problem, plan, top=None)
+        lines = text.splitlines()
+        assert sum(" on chip " in line for line in lines) == sum(plan.on_chip)
+        assert all(each.name in text for each in problem.tensors)
+        if plan.copies:
+            begin = next(at for at, line in enumerate(lines) if line.startswith("  copy of"))
+            end = next(at for at, line in enumerate(lines) if line.startswith("  tensor"))
+            assert end - begin - 1 == len(plan.copies)
+            assert "more copies" in summarize_mapping(problem, plan, top=len(plan.copies) - 1)
+        else:
+            assert "no copies" in text
+    assert copies > 10
 
 
 def test_options_that_do_not_belong(graph: Path) -> None:

@@ -1,0 +1,118 @@
+"""What a bank mapping looks like in numbers: bytes moved beside other plans, and every tensor's layout, place and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.errors import InputError
+from stowplan.models.bank_mapping.plan import BankCopy, Plan
+from stowplan.models.bank_mapping.problem import Problem
+from stowplan.models.bank_mapping.verify import verify
+from stowplan.report.units import format_bytes, shorten
+
+#: Rules without which a plan cannot be read; one that breaks others is worth looking at.
+_UNREADABLE = ("wrong_problem", "wrong_count", "unknown_option", "unknown_layout")
+
+
+def check_fits(problem: Problem, plan: object) -> Plan:
+    """The plan, where it is one for this problem; raises :class:`~stowplan.errors.InputError` where it is not."""
+    if not isinstance(plan, Plan):
+        raise InputError(f"found a {type(plan).__name__} of another kind, expected a bank mapping")
+    if plan.problem != problem.digest:
+        raise InputError("the plan is for another problem: expected the same graph and target")
+    for violation in verify(problem, plan).violations:
+        if violation.code in _UNREADABLE:
+            raise InputError(violation.message)
+    return plan
+
+
+def moved(problem: Problem, plan: Plan) -> tuple[int, int]:
+    """(bytes copied between banks, bytes moved to and from main memory)."""
+    found = verify(problem, plan)
+    return found.copied_bytes or 0, found.off_chip_bytes or 0
+
+
+def bytes_on_chip(problem: Problem, plan: Plan) -> NDArray[np.int64]:
+    """Bytes of tensors and of copies on chip at each operator, ``[2, operators]``."""
+    change = np.zeros((2, len(problem.operators) + 1), np.int64)
+    copied = _copied(problem, plan)
+    for tensor, stays in enumerate(plan.on_chip):
+        life = problem.life(tensor)
+        if not stays or life is None:
+            continue
+        for row, size in enumerate((problem.tensors[tensor].bytes, copied[tensor])):
+            change[row, life[0]] += size
+            change[row, life[1]] -= size
+    return np.cumsum(change, axis=1)[:, :-1]
+
+
+def _copied(problem: Problem, plan: Plan) -> list[int]:
+    """Bytes of each tensor's copies."""
+    copied = [0] * len(problem.tensors)
+    for copy in plan.copies:
+        copied[copy.tensor] += problem.tensors[copy.tensor].layout_bytes(copy.layout)
+    return copied
+
+
+def summarize_mapping(problem: Problem, plan: Plan, others: Sequence[tuple[str, Plan]] = (), top: int | None = 40) -> str:
+    """A bank mapping for people to read: totals beside those of other plans, copies, and tensors, the largest first.
+
+    Parameters
+    ----------
+    top
+        Copies and tensors listed at most, of each; None for all.
+    """
+    space = bytes_on_chip(problem, plan).sum(axis=0).max(initial=0)
+    stay = sum(plan.on_chip)
+    lines = [
+        f"{problem.name} on {problem.target} ({problem.banks} banks): {len(problem.operators)} operators, "
+        f"{len(problem.tensors)} tensors, {stay} on chip",
+        f"  scratchpad {format_bytes(int(space))} of {format_bytes(problem.capacity)} at the peak",
+        f"  {'':<14}{'copied between banks':>22}{'moved off chip':>18}{'together':>14}",
+    ]
+    for name, each in (("this plan", plan), *others):
+        copied, outside = moved(problem, each)
+        between, together = format_bytes(copied), format_bytes(copied + outside)
+        lines.append(f"  {shorten(name, 13):<14}{between:>22}{format_bytes(outside):>18}{together:>14}")
+    lines += _copy_lines(problem, plan, top)
+    return "\n".join(lines + _tensor_lines(problem, plan, top))
+
+
+def _copy_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
+    if not plan.copies:
+        return ["  no copies between banks"]
+
+    def size(copy: BankCopy) -> int:
+        return problem.tensors[copy.tensor].layout_bytes(copy.layout)
+
+    shown = sorted(plan.copies, key=lambda copy: (-size(copy), copy.before, copy.tensor))[:top]
+    lines = [f"  {'copy of':<28}  {'from':<13} {'to':<28} {'before':<28} {'size':>10}"]
+    for copy in shown:
+        tensor = problem.tensors[copy.tensor]
+        lines.append(
+            f"  {shorten(tensor.name, 28):<28}  {tensor.layout_name(plan.layouts[copy.tensor]):<13} "
+            f"{shorten(tensor.layout_name(copy.layout), 28):<28} "
+            f"{shorten(problem.operators[copy.before].name, 28):<28} {format_bytes(size(copy)):>10}"
+        )
+    return lines + _rest(len(plan.copies) - len(shown), "copies")
+
+
+def _tensor_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
+    copied = _copied(problem, plan)
+    order = sorted(range(len(problem.tensors)), key=lambda tensor: (-problem.tensors[tensor].bytes, tensor))[:top]
+    lines = [f"  {'tensor':<28} {'size':>10}  {'spread along':<13} {'place':<9} {'copies':>10}"]
+    for number in order:
+        tensor = problem.tensors[number]
+        lines.append(
+            f"  {shorten(tensor.name, 28):<28} {format_bytes(tensor.bytes):>10}  "
+            f"{tensor.layout_name(plan.layouts[number]):<13} {'on chip' if plan.on_chip[number] else 'off chip':<9} "
+            f"{format_bytes(copied[number]) if copied[number] else '-':>10}"
+        )
+    return lines + _rest(len(problem.tensors) - len(order), "tensors")
+
+
+def _rest(count: int, what: str) -> list[str]:
+    return [f"  ... and {count} more {what}"] if count else []
