@@ -256,20 +256,29 @@ def targets_command() -> None:
     from stowplan.hardware.targets import load_target, target_names
     from stowplan.portfolio.loop_bodies import named_arrays
 
+    groups: dict[str, list[tuple[str, str, str]]] = {}
+    programs = groups.setdefault("compiled programs (memory mapping)", [])
     for name in target_names():
         described = load_target(name)
-        mebibytes = described.fast_memory.capacity / 2**20
-        say(f"{name:<12} {mebibytes:6g} MiB fast memory  {described.description}")
+        programs.append((name, f"{described.fast_memory.capacity / 2**20:g} MiB fast memory", described.description))
+    networks = groups.setdefault("networks (tier placement)", [])
     for name in tiered.target_names():
         chip = tiered.load_target(name)
         sizes = ", ".join(f"{tier.name} {tier.capacity / 2**20:g} MiB" for tier in chip.tiers)
-        say(f"{name:<12} for networks: {sizes}  {chip.description}")
+        networks.append((name, sizes, chip.description))
+    graphs = groups.setdefault("graphs (bank mapping)", [])
     for name in banked.target_names():
         machine = banked.load_target(name)
         size = machine.scratchpad.capacity / 2**20
-        say(f"{name:<12} for graphs: {machine.banks} banks, {size:g} MiB scratchpad  {machine.description}")
+        graphs.append((name, f"{machine.banks} banks, {size:g} MiB scratchpad", machine.description))
+    arrays = groups.setdefault("loop bodies (modulo scheduling)", [])
     for name, array in named_arrays():
-        say(f"{name:<12} for loop bodies: {array.tiles} tiles, latency {array.latency}  {array.name}")
+        arrays.append((name, f"{array.tiles} tiles, latency {array.latency}", array.name if array.name != name else ""))
+    for number, (title, rows) in enumerate(groups.items()):
+        say(("\n" if number else "") + f"for {title}")
+        width = max(len(what) for _, what, _ in rows)
+        for name, what, description in rows:
+            say(f"  {name:<12}  {what:<{width}}  {description}".rstrip())
 
 
 def _open_both(

@@ -82,7 +82,7 @@ def test_convert_takes_all_options(run: Run, tmp_path: Path) -> None:
 def test_targets(run: Run) -> None:
     code, out, _ = run("targets")
     assert code == 0
-    assert "nnp-i        for networks: DRAM 32768 MiB, LLC 24 MiB, SRAM 4 MiB" in out
+    assert "nnp-i         DRAM 32768 MiB, LLC 24 MiB, SRAM 4 MiB" in out
 
 
 def test_batch(run: Run, tmp_path: Path) -> None:
