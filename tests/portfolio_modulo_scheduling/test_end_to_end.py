@@ -254,7 +254,7 @@ def test_batch(run: Run, tmp_path: Path) -> None:
 def test_targets(run: Run) -> None:
     code, out, _ = run("targets")
     assert code == 0
-    assert "se           for loop bodies: 16 tiles, latency 3  streaming-engine" in out
+    assert "se            16 tiles, latency 3  streaming-engine" in out
 
 
 def test_from_python() -> None:
