@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -195,22 +196,24 @@ def show_command(
     say(summarize_plan(found, given, simulate(found, given), top=None if everything else 40))
 
 
+def _fitting(check_fits: Callable[[Any, Any], Any], problem: Any, path: Path, value: Any) -> Any:
+    """A plan read from a path, which errors then name, if it fits the problem."""
+    try:
+        return check_fits(problem, value)
+    except InputError as error:
+        raise error.within(path) from None
+
+
 def _show_map(problem: Any, given: Any, plan: Path, compare: Path | None, png: Path | None, everything: bool) -> None:
     """A tier placement beside another, or beside the compiler's own."""
     from stowplan.hardware.nnp_i.compiler import compiler_plan
     from stowplan.portfolio.read import read_plan
     from stowplan.report.tiers import check_fits, summarize_map
 
-    def checked(path: Path, value: Any) -> Any:
-        try:
-            return check_fits(problem, value)
-        except InputError as error:
-            raise error.within(path) from None
-
-    checked(plan, given)
+    _fitting(check_fits, problem, plan, given)
     before: tuple[str, Any] | None
     if compare is not None:
-        before = (compare.stem, checked(compare, read_plan(compare)))
+        before = (compare.stem, _fitting(check_fits, problem, compare, read_plan(compare)))
     else:
         compiled = compiler_plan(problem)
         before = None if compiled is None else ("compiler", compiled)
@@ -229,15 +232,9 @@ def _show_banks(problem: Any, given: Any, plan: Path, compare: Path | None, png:
     from stowplan.portfolio.registry import kind_of
     from stowplan.report.banks import check_fits, summarize_mapping
 
-    def checked(path: Path, value: Any) -> Any:
-        try:
-            return check_fits(problem, value)
-        except InputError as error:
-            raise error.within(path) from None
-
-    checked(plan, given)
+    _fitting(check_fits, problem, plan, given)
     if compare is not None:
-        others = [(compare.stem, checked(compare, read_plan(compare)))]
+        others = [(compare.stem, _fitting(check_fits, problem, compare, read_plan(compare)))]
     else:
         others = list(kind_of(problem).initial(problem).items())
     if png is None:

@@ -93,6 +93,16 @@ class Kind:
     """``(problem, objective, bound)`` to details that say in the kind's own terms what is proven."""
 
 
+def identify(problem: Any) -> dict[str, str]:
+    """The identity of a problem that says it all itself."""
+    return {
+        "program": problem.name,
+        "target": problem.target,
+        "cost_model": problem.cost_model,
+        "digest": problem.digest,
+    }
+
+
 @cache
 def kind(name: str) -> Kind:
     """Kind of this name; raises UsageError where there is none."""

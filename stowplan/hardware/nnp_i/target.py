@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 from typing import get_args
 
 import msgspec
 
-from stowplan import files
 from stowplan.errors import InputError
 from stowplan.hardware.network import Layer, Precision
-from stowplan.hardware.targets import MAX_TARGET_BYTES
+from stowplan.hardware.targets.toml_files import decode_file, read_target, shipped_names
 from stowplan.hardware.targets.units import (
     Bytes,
     BytesPerSecond,
     ElementsPerSecond,
     FlopsPerSecond,
     Picoseconds,
-    decode_hook,
     duration_ps,
 )
 
 FORMAT = "stowplan.tier_target"
 VERSION = 1
+
+#: Where the files that come with the package lie.
+_PACKAGE = __name__.rpartition(".")[0]
 
 #: Operations that only move data: they take the time of their bytes and no more.
 MOVES = frozenset({"view", "reshape", "transpose", "concat", "slice", "pad", "embedding", "gather"})
@@ -94,8 +94,7 @@ class TierTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 def target_names() -> tuple[str, ...]:
     """Names of the targets with tiers that come with the package, sorted."""
-    files_here = resources.files(__package__).iterdir()
-    return tuple(sorted(entry.name.removesuffix(".toml") for entry in files_here if entry.name.endswith(".toml")))
+    return shipped_names(_PACKAGE)
 
 
 def load_target(name_or_path: str | Path) -> TierTarget:
@@ -106,28 +105,9 @@ def load_target(name_or_path: str | Path) -> TierTarget:
     InputError
         An unknown name, a missing file, not TOML, a field that is missing, unknown or out of range.
     """
-    if isinstance(name_or_path, Path) or name_or_path.endswith(".toml") or "/" in name_or_path or "\\" in name_or_path:
-        return decode_target(files.read_bytes(name_or_path, MAX_TARGET_BYTES), source=name_or_path)
-    if name_or_path not in target_names():
-        known = ", ".join(target_names())
-        raise InputError(f"found target {name_or_path!r}, expected one of {known}, or the path of a .toml file")
-    file = f"{name_or_path}.toml"
-    return decode_target((resources.files(__package__) / file).read_bytes(), source=file)
+    return decode_target(*read_target(name_or_path, _PACKAGE))
 
 
 def decode_target(data: bytes, source: str | Path | None = None) -> TierTarget:
     """Target from the bytes of a TOML file; raises InputError as :func:`load_target` does."""
-    try:
-        head = msgspec.toml.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"not a TOML file: {error}", source=source) from error
-    for key, expected in (("format", FORMAT), ("version", VERSION)):
-        if head.get(key) != expected:
-            raise InputError(f"found {head.get(key)!r}, expected {expected!r}", source=source, place=key)
-    try:
-        return msgspec.convert(head, TierTarget, dec_hook=decode_hook)
-    except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `")
-        raise InputError(message, source=source, place=path.rstrip("`").removeprefix("$.") or None) from error
-    except InputError as error:
-        raise (error if source is None else error.within(source)) from None
+    return decode_file(data, TierTarget, FORMAT, VERSION, source)

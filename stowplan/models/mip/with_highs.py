@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import highspy
 
 from stowplan.models.mip.matrix import MatrixModel
@@ -31,3 +34,20 @@ def new_highs(matrix: MatrixModel, seed: int) -> highspy.Highs:
         lp.integrality_ = [whole if each else real for each in matrix.is_integer]
     highs.passModel(lp)
     return highs
+
+
+def solve_relaxed(matrix: MatrixModel, seed: int, time_limit: float, should_stop: Callable[[], bool] | None) -> Any:
+    """HiGHS's solution of the linear relaxation, valid or not, after ``time_limit`` seconds at most."""
+    highs = new_highs(matrix.relaxed(), seed)
+    highs.setOptionValue("time_limit", time_limit)
+    if should_stop is not None:
+        stop = should_stop
+
+        def ask(event: Any) -> None:
+            if stop():
+                event.interrupt()
+
+        highs.cbSimplexInterrupt += ask
+        highs.cbIpmInterrupt += ask
+    highs.run()
+    return highs.getSolution()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -65,25 +64,13 @@ def linear_bound(
 
     The floors, where HiGHS does not finish within ``time_limit`` seconds.
     """
-    from stowplan.models.mip.with_highs import new_highs
+    from stowplan.models.mip.with_highs import solve_relaxed
     from stowplan.models.tier_placement.milp import build
 
     model = build(problem)
     if not model.matrix.columns:
         return model.structure.base_ps
-    highs = new_highs(model.matrix.relaxed(), seed)
-    highs.setOptionValue("time_limit", time_limit)
-    if should_stop is not None:
-        stop = should_stop
-
-        def ask(event: Any) -> None:
-            if stop():
-                event.interrupt()
-
-        highs.cbSimplexInterrupt += ask
-        highs.cbIpmInterrupt += ask
-    highs.run()
-    solution = highs.getSolution()
+    solution = solve_relaxed(model.matrix, seed, time_limit, should_stop)
     if not solution.dual_valid:
         return model.structure.base_ps
     return model.dual_bound_ps(np.array(solution.row_dual))

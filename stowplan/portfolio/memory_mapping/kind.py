@@ -13,7 +13,7 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.registry import Candidate, Check, Kind
+from stowplan.portfolio.registry import Candidate, Check, Kind, identify
 
 _HERE = "stowplan.portfolio.memory_mapping"
 
@@ -98,15 +98,6 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     return facts
 
 
-def _identity(problem: Problem) -> dict[str, str]:
-    return {
-        "program": problem.name,
-        "target": problem.target,
-        "cost_model": problem.cost_model,
-        "digest": problem.digest,
-    }
-
-
 KIND = Kind(
     name="memory_mapping",
     problem_type=Problem,
@@ -121,6 +112,6 @@ KIND = Kind(
     candidates=_candidates,
     baseline="greedy",
     facts=_facts,
-    identity=_identity,
+    identity=identify,
     baseline_sources=("greedy",),
 )

@@ -13,7 +13,7 @@ from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.registry import Candidate, Check, Kind
+from stowplan.portfolio.registry import Candidate, Check, Kind, identify
 
 _HERE = "stowplan.portfolio.tier_placement.candidates"
 
@@ -84,15 +84,6 @@ def _bytes_in(problem: Problem, tiers: range, tier_of: tuple[int, ...], sizes: l
     }
 
 
-def _identity(problem: Problem) -> dict[str, str]:
-    return {
-        "program": problem.name,
-        "target": problem.target,
-        "cost_model": problem.cost_model,
-        "digest": problem.digest,
-    }
-
-
 KIND = Kind(
     name="tier_placement",
     problem_type=Problem,
@@ -107,6 +98,6 @@ KIND = Kind(
     candidates=_candidates,
     baseline="compiler",
     facts=_facts,
-    identity=_identity,
+    identity=identify,
     baseline_sources=("compiler", "greedy_dp"),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -14,23 +13,13 @@ from stowplan.portfolio.tier_placement.arrays import Data, Ints
 
 def rounded_map(problem: Problem, data: Data, seconds: float, stop: Callable[[], bool]) -> Ints | None:
     """[m] A valid map; None where the relaxation is not solved within ``seconds``, or its rounding does not fit."""
-    from stowplan.models.mip.with_highs import new_highs
+    from stowplan.models.mip.with_highs import solve_relaxed
     from stowplan.models.tier_placement.milp import build
 
     model = build(problem)
     if not model.matrix.columns:
         return None
-    highs = new_highs(model.matrix.relaxed(), 0)
-    highs.setOptionValue("time_limit", seconds)
-
-    def ask(event: Any) -> None:
-        if stop():
-            event.interrupt()
-
-    highs.cbSimplexInterrupt += ask
-    highs.cbIpmInterrupt += ask
-    highs.run()
-    solution = highs.getSolution()
+    solution = solve_relaxed(model.matrix, 0, seconds, stop)
     if not solution.value_valid:
         return None
     tiers = model.tiers(np.array(solution.col_value))

@@ -5,18 +5,17 @@ Operands that broadcast (``Add`` of a matrix and a row) are read through a broad
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stowplan import files
-from stowplan.errors import InputError, MissingDependencyError
+from stowplan.errors import InputError
 from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.expression import constant, index
 from stowplan.hardware.affine.program import UNSPREAD, Load, Option, Piece, Program
 from stowplan.hardware.frontends.affine.builder import Builder, Variable
+from stowplan.hardware.frontends.onnx_file import read_onnx_file
 
 _ELEMENTWISE_NAMES = """
     Abs Add And Cast CastLike Ceil Celu Clip Cos Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish
@@ -40,30 +39,9 @@ def read_affine_onnx(path: str | Path) -> Program:
     InputError
         Not an ONNX model, shapes that are not fixed, or a slice or pad whose numbers are not in the file; names the operator.
     """
+    found = read_onnx_file(path)
     try:
-        import onnx
-        from onnx import inliner, shape_inference
-    except ImportError as error:
-        raise MissingDependencyError("reading an ONNX model needs onnx: pip install 'stowplan[frontends]'") from error
-    data = files.read_bytes(path)
-    try:
-        model = onnx.load_model_from_string(data)
-        if not model.graph.node:
-            raise InputError("not an ONNX model, or one without nodes", source=path)
-        if model.functions:
-            model = inliner.inline_local_functions(model)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = shape_inference.infer_shapes(model, data_prop=True)
-    except InputError:
-        raise
-    except Exception as error:
-        # protobuf and onnx raise errors of many types, over several lines.
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(f"not an ONNX model: {reason[0]}", source=path) from error
-    name = Path(path).name.removesuffix(".gz").removesuffix(".onnx").removesuffix(".stripped")
-    try:
-        return _Walk(model.graph, onnx, name).program()
+        return _Walk(found.graph, found.onnx, found.name).program()
     except InputError as error:
         raise error.within(path) from None
 

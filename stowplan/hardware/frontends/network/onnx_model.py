@@ -6,14 +6,13 @@ place of one (a convolution's kernel, the table of a Gather, the right side of a
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
-from stowplan import files
-from stowplan.errors import InputError, MissingDependencyError
+from stowplan.errors import InputError
 from stowplan.hardware.frontends.network.coarsen import Granularity, coarsen
 from stowplan.hardware.frontends.network.trace import FREE, Dims, Operation, Trace, Window, elements
+from stowplan.hardware.frontends.onnx_file import read_onnx_file
 from stowplan.hardware.network import Network
 
 _OPS = {
@@ -84,30 +83,9 @@ def read_onnx(path: str | Path, *, granularity: Granularity = "auto") -> Network
     InputError
         Not an ONNX model, control flow, or shapes that are not fixed.
     """
+    found = read_onnx_file(path)
     try:
-        import onnx
-        from onnx import inliner, shape_inference
-    except ImportError as error:
-        raise MissingDependencyError("reading an ONNX model needs onnx: pip install 'stowplan[frontends]'") from error
-    data = files.read_bytes(path)
-    try:
-        model = onnx.load_model_from_string(data)
-        if not model.graph.node:
-            raise InputError("not an ONNX model, or one without nodes", source=path)
-        if model.functions:
-            model = inliner.inline_local_functions(model)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = shape_inference.infer_shapes(model, data_prop=True)
-    except InputError:
-        raise
-    except Exception as error:
-        # protobuf and onnx raise errors of many types, over several lines.
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(f"not an ONNX model: {reason[0]}", source=path) from error
-    try:
-        name = Path(path).name.removesuffix(".gz").removesuffix(".onnx").removesuffix(".stripped")
-        return coarsen(_Tracer(model.graph, onnx.TensorProto, name).trace(), granularity)
+        return coarsen(_Tracer(found.graph, found.onnx.TensorProto, found.name).trace(), granularity)
     except InputError as error:
         raise error.within(path) from None
 
