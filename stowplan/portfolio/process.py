@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 import msgspec
 
-from stowplan.portfolio.compiled import INTERPRET
+from stowplan.compiled import INTERPRET
 from stowplan.portfolio.worker import Incumbent, Job, Report, read_message, write_message
 
 #: Letters that wait at most. A candidate that reports faster than plans are verified waits itself.

@@ -6,7 +6,7 @@ import importlib
 import sys
 import time
 
-from stowplan.portfolio.compiled import cache_folder
+from stowplan.compiled import cache_folder
 
 #: Modules with a ``warm_up`` that runs everything compiled on the smallest of problems, by kind.
 COMPILED = {

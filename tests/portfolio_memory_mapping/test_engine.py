@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from stowplan.portfolio.compiled import INTERPRET, njit_inner
+from stowplan.compiled import INTERPRET, njit_inner
 from stowplan.portfolio.memory_mapping import arrays
 from stowplan.portfolio.memory_mapping.engine import new_state
 from tests.memory_mapping.cases import random_problem

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.compiled import filled
 from stowplan.models.memory_mapping.problem import Loop, Problem
-from stowplan.portfolio.compiled import filled
 
 Ints = NDArray[np.int64]
 

@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Iterator
 
+from stowplan.compiled import mark_warm
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.compiled import mark_warm
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan, import_plan

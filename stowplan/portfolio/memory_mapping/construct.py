@@ -5,7 +5,7 @@ from __future__ import annotations
 from numpy import float64
 from numpy.typing import NDArray
 
-from stowplan.portfolio.compiled import njit_once, njit_outer
+from stowplan.compiled import njit_once, njit_outer
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
 from stowplan.portfolio.memory_mapping.engine import access_gain, remove_tensor
 from stowplan.portfolio.memory_mapping.insert import COPY, DEFINE, EAGER, insert_best, insert_tensor

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stowplan.portfolio.compiled import njit_inner, njit_outer, records
+from stowplan.compiled import njit_inner, njit_outer, records
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
 from stowplan.portfolio.memory_mapping.space import ROOM, STRIDE, place, unplace
 from stowplan.portfolio.memory_mapping.state import COPIED, NEVER, PRELOADED, CopyRow, Draft, MomentRow, SlotRow, State, Totals

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from stowplan.compiled import mark_warm
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
-from stowplan.portfolio.compiled import mark_warm
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints, build
 from stowplan.portfolio.memory_mapping.construct import Floats, construct, measure, repack
 from stowplan.portfolio.memory_mapping.engine import new_state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stowplan.portfolio.compiled import njit_inner, njit_once
+from stowplan.compiled import njit_inner, njit_once
 from stowplan.portfolio.memory_mapping.arrays import Data
 from stowplan.portfolio.memory_mapping.engine import (
     access_gain,

@@ -53,7 +53,7 @@ def _bound(problem: Problem) -> int:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    from stowplan.portfolio.compiled import is_warm
+    from stowplan.compiled import is_warm
 
     found = [Candidate("search", "heuristic", f"{_HERE}.candidates:search", share=1.0)]
     if not is_warm():

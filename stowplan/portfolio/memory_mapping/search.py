@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stowplan.portfolio.compiled import njit_inner, njit_once, njit_outer, records
+from stowplan.compiled import njit_inner, njit_once, njit_outer, records
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
 from stowplan.portfolio.memory_mapping.construct import Floats
 from stowplan.portfolio.memory_mapping.engine import (

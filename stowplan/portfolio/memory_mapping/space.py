@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowplan.portfolio.compiled import njit_inner, njit_once
+from stowplan.compiled import njit_inner, njit_once
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
 from stowplan.portfolio.memory_mapping.state import NEVER, SlotRow, State
 

@@ -12,7 +12,7 @@ boundaries move.
 
 from __future__ import annotations
 
-from stowplan.portfolio.compiled import njit_inner, njit_once
+from stowplan.compiled import njit_inner, njit_once
 from stowplan.portfolio.memory_mapping.arrays import Data
 from stowplan.portfolio.memory_mapping.state import NEVER, State
 

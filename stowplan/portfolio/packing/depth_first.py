@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stowplan.portfolio.compiled import filled, njit, records
+from stowplan.compiled import filled, njit, records
 from stowplan.portfolio.packing.arrays import Data, Ints, neighbours
 
 _FAR = 1 << 62
@@ -21,7 +21,7 @@ _ENTER, _SUCCEED, _NEXT_CANDIDATE, _NEXT_PART = 0, 1, 2, 3
 
 
 class Buffer:
-    """What the search knows of a buffer: a row of a table of :func:`stowplan.portfolio.compiled.records`."""
+    """What the search knows of a buffer: a row of a table of :func:`stowplan.compiled.records`."""
 
     units: int
     """Size."""

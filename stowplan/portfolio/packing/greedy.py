@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stowplan.portfolio.compiled import njit
+from stowplan.compiled import njit
 from stowplan.portfolio.packing.arrays import Ints
 
 _FAR = 1 << 62

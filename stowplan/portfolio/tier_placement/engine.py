@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stowplan.portfolio.compiled import njit, njit_inner
+from stowplan.compiled import njit, njit_inner
 from stowplan.portfolio.tier_placement.arrays import Data, Ints
 
 #: Tensors that one move may put elsewhere, and others that it may throw out for them, at most.

@@ -2,7 +2,7 @@
 
 Numba looks only at the file of a function to see whether its cached code is fresh, not at the files of those it calls, and
 it cannot import a cached function where the package is read-only and there is no writable home. So the cache lies in a
-folder of the user's whose name carries a digest of all the compiled sources (:data:`SOURCES`).
+folder of the user's whose name carries a digest of a room's compiled sources (:data:`SOURCES`).
 
 Compiling everything takes some twenty seconds, once (``python -m stowplan.portfolio.warm_up`` does it ahead of time). Until
 it has been done on a machine (:func:`is_warm`), the runner lets the same functions run interpreted: set
@@ -15,7 +15,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -28,30 +28,35 @@ R = TypeVar("R")
 INTERPRET = "STOWPLAN_INTERPRET"
 _MARKER = "complete"
 
-#: Files that decide what the compiled code is: every module with compiled functions, and what it takes constants from.
-SOURCES = (
-    "compiled.py",
-    "memory_mapping/arrays.py",
-    "memory_mapping/state.py",
-    "memory_mapping/space.py",
-    "memory_mapping/engine.py",
-    "memory_mapping/timeline.py",
-    "memory_mapping/insert.py",
-    "memory_mapping/construct.py",
-    "memory_mapping/search.py",
-    "packing/greedy.py",
-    "packing/depth_first.py",
-    "tier_placement/engine.py",
-)
+#: Files that decide what the compiled code is, by the room it is in: every module with compiled functions, and what it takes
+#: constants from. Each room has a cache of its own, so that a change in one leaves the others warm.
+SOURCES = {
+    "learned_guidance": (),
+    "portfolio": (
+        "memory_mapping/arrays.py",
+        "memory_mapping/state.py",
+        "memory_mapping/space.py",
+        "memory_mapping/engine.py",
+        "memory_mapping/timeline.py",
+        "memory_mapping/insert.py",
+        "memory_mapping/construct.py",
+        "memory_mapping/search.py",
+        "packing/greedy.py",
+        "packing/depth_first.py",
+        "tier_placement/engine.py",
+    ),
+}
+
+#: The room whose heuristics stand in interpreted until they are compiled.
+HEURISTICS = "portfolio"
 
 
-@lru_cache(maxsize=1)
-def cache_folder() -> Path:
-    """Where compiled code is kept; ``STOWPLAN_CACHE`` names another place."""
+@cache
+def cache_folder(room: str = HEURISTICS) -> Path:
+    """Where a room's compiled code is kept; ``STOWPLAN_CACHE`` names another place."""
     # Not numba.__version__: the parent of the workers asks too, and importing numba takes a third of a second.
     digest = hashlib.sha256(metadata.version("numba").encode())
-    for source in SOURCES:
-        path = Path(__file__).parent / source
+    for path in (Path(__file__), *(Path(__file__).parent / room / source for source in SOURCES[room])):
         # Numba itself looks for a file of this path and age; anything else it compiles again.
         digest.update(f"{path} {path.stat().st_mtime_ns} ".encode() + path.read_bytes())
     base = os.environ.get("STOWPLAN_CACHE")
@@ -127,10 +132,12 @@ def _compile(function: F, **options: Any) -> F:
         return function
     import numba
 
+    # A function of no room, as in a test, is kept beside the heuristics.
+    room = next((part for part in function.__module__.split(".")[1:2] if part in SOURCES), HEURISTICS)
     # The place of a function's cache is fixed when it is decorated; other packages keep theirs.
     config: Any = numba.config
     before = config.CACHE_DIR
-    config.CACHE_DIR = str(cache_folder())
+    config.CACHE_DIR = str(cache_folder(room))
     try:
         return cast(F, numba.njit(function, cache=True, error_model="numpy", **options))
     finally:

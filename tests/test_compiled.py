@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stowplan.portfolio import compiled
+from stowplan import compiled
 
 
 @pytest.fixture
@@ -22,14 +22,16 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     compiled.cache_folder.cache_clear()
 
 
-def test_every_compiled_source_of_memory_mapping_is_part_of_the_digest() -> None:
-    root = Path(compiled.__file__).parent
-    using = {
-        str(path.relative_to(root)) for path in (root / "memory_mapping").glob("*.py") if "compiled import" in path.read_text()
-    }
-    decorated = {name for name in using if "@njit" in (root / name).read_text()}
-    assert decorated
-    assert decorated <= set(compiled.SOURCES)
+@pytest.mark.parametrize("room", compiled.SOURCES)
+def test_every_compiled_source_is_part_of_the_digest(room: str) -> None:
+    root = Path(compiled.__file__).parent / room
+    decorated = {str(path.relative_to(root)) for path in root.rglob("*.py") if "\n@njit" in path.read_text()}
+    assert decorated <= set(compiled.SOURCES[room])
+    assert decorated or room != compiled.HEURISTICS
+
+
+def test_rooms_keep_their_code_apart(fresh: Path) -> None:
+    assert compiled.cache_folder("learned_guidance") != compiled.cache_folder("portfolio")
 
 
 def test_warm_only_once_marked(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,5 +62,5 @@ def test_interpreted_functions_stay_as_they_are(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_asking_whether_it_is_warm_does_not_import_numba() -> None:
-    code = "import sys; from stowplan.portfolio.compiled import is_warm; is_warm(); assert 'numba' not in sys.modules"
+    code = "import sys; from stowplan.compiled import is_warm; is_warm(); assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
