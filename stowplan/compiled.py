@@ -31,7 +31,10 @@ _MARKER = "complete"
 #: Files that decide what the compiled code is, by the room it is in: every module with compiled functions, and what it takes
 #: constants from. Each room has a cache of its own, so that a change in one leaves the others warm.
 SOURCES = {
-    "learned_guidance": (),
+    "learned_guidance": (
+        "memory_mapping/kernel/layout.py",
+        "memory_mapping/kernel/tables.py",
+    ),
     "portfolio": (
         "memory_mapping/arrays.py",
         "memory_mapping/state.py",
