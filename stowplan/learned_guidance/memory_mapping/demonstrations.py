@@ -1,9 +1,9 @@
 """Plans of others as games of MMapGame: a heuristic's, an exact model's or a compiler's plan shows a learner how to play.
 
-A plan says of every use whether it is fast, where its content comes from and whether it is copied out; each move has one action
-that says the same (:func:`suggested`). Offsets and copy windows are the game's own, so now and then the suggestion is not legal,
-and the nearest action that is takes its place. What the game does not have is lost: preloads, a second channel, copies that
-stall.
+A plan says of every use whether it is fast, where its content comes from and whether it is copied out; each move has one
+action that says the same (:func:`suggested`). Offsets and copy windows are the game's own, so now and then the suggestion is
+not legal, and the nearest action that is takes its place. What the game does not have is lost: preloads, a second channel,
+copies that stall.
 """
 
 from __future__ import annotations
