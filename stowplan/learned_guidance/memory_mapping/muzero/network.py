@@ -1,0 +1,233 @@
+"""The network of MMap-MuZero: representation encoder, dynamics, and heads (Wang et al. 2023, section 4.3.1 and figure 4).
+
+The encoder makes an embedding of each part of an observation: a ResNet of the memory map, embeddings of ids beside the features of
+each buffer, and small networks for profile, supplies, actions and globals. An MLP over all of them gives the hidden state.
+Dynamics and heads are MLPs. Hidden states are scaled to [0, 1] as in MuZero (Schrittwieser et al. 2020, appendix G).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from stowplan.learned_guidance.memory_mapping.muzero.categorical import Support
+from stowplan.learned_guidance.memory_mapping.muzero.network_config import NetworkConfig
+from stowplan.learned_guidance.memory_mapping.observation_layout import (
+    FIRST_ID,
+    ActionFeature,
+    BufferFeature,
+    GlobalFeature,
+    Observations,
+    SupplyFeature,
+)
+
+ACTIONS = 3
+
+
+class Initial(NamedTuple):
+    """What the network makes of B observations."""
+
+    hidden: Tensor
+    """(B, H), entries from 0 to 1."""
+    policy_logits: Tensor
+    """(B, 3), in the order of ``Action``."""
+    value_logits: Tensor
+    """(B, value bins)."""
+
+
+class Recurrent(NamedTuple):
+    """What the network expects after one more action in each of B hidden states."""
+
+    hidden: Tensor
+    reward_logits: Tensor
+    """(B, reward bins)."""
+    policy_logits: Tensor
+    value_logits: Tensor
+
+
+class MMapNetwork(nn.Module):
+    """Representation, dynamics and prediction; sizes in ``config``. Works on any device."""
+
+    def __init__(self, config: NetworkConfig):
+        super().__init__()
+        self.config = config
+        self.value_support = Support(config.value_bins, config.value_limit)
+        self.reward_support = Support(config.reward_bins, config.reward_limit)
+        self.encoder = Encoder(config)
+        self.action = nn.Embedding(ACTIONS, config.dynamics_width)
+        self.dynamics = nn.ModuleList(
+            DynamicsBlock(config.hidden, config.dynamics_width) for _ in range(config.dynamics_blocks)
+        )
+        self.policy = Head(config.hidden, config.head_layers, ACTIONS)
+        self.value = Head(config.hidden, config.head_layers, config.value_bins)
+        self.reward = Head(config.hidden, config.head_layers, config.reward_bins)
+
+    def initial(self, observations: Observations[Tensor]) -> Initial:
+        """Encode states and predict from them."""
+        hidden = to_unit_range(self.encoder(observations))
+        return Initial(hidden, self.policy(hidden), self.value(hidden))
+
+    def recurrent(self, hidden: Tensor, action: Tensor) -> Recurrent:
+        """Hidden states (B, H) after the actions (B,), whole numbers, and what is predicted there."""
+        chosen = self.action(action)
+        for block in self.dynamics:
+            hidden = block(hidden, chosen)
+        # The reward is read before the scaling, which each state has of its own.
+        reward = self.reward(hidden)
+        hidden = to_unit_range(hidden)
+        return Recurrent(hidden, reward, self.policy(hidden), self.value(hidden))
+
+
+def to_unit_range(hidden: Tensor) -> Tensor:
+    """Each row scaled to [0, 1]."""
+    low, high = hidden.amin(1, keepdim=True), hidden.amax(1, keepdim=True)
+    return (hidden - low) / (high - low + 1e-5)
+
+
+def mlp(inputs: int, widths: Sequence[int]) -> nn.Sequential:
+    """Linear layers, each with a layer norm and a ReLU."""
+    layers: list[nn.Module] = []
+    for width in widths:
+        layers += [nn.Linear(inputs, width), nn.LayerNorm(width), nn.ReLU()]
+        inputs = width
+    return nn.Sequential(*layers)
+
+
+class Head(nn.Sequential):
+    """An MLP with a last layer near zero, so that an untrained network prefers nothing."""
+
+    def __init__(self, inputs: int, widths: Sequence[int], outputs: int):
+        last = nn.Linear(widths[-1] if widths else inputs, outputs)
+        nn.init.normal_(last.weight, std=1e-3)
+        nn.init.zeros_(last.bias)
+        super().__init__(*mlp(inputs, widths), last)
+
+
+class DynamicsBlock(nn.Module):
+    """Residual block of two layers; the action comes in before the first one's norm, as a one-hot input would."""
+
+    def __init__(self, hidden: int, width: int):
+        super().__init__()
+        self.first = nn.Linear(hidden, width)
+        self.norm = nn.LayerNorm(width)
+        self.second = nn.Linear(width, hidden)
+
+    def forward(self, hidden: Tensor, action: Tensor) -> Tensor:
+        """Hidden states (B, H) and embedded actions (B, width)."""
+        return hidden + self.second(torch.relu(self.norm(self.first(hidden) + action)))
+
+
+class Encoder(nn.Module):
+    """Observations to (B, H), not scaled yet."""
+
+    def __init__(self, config: NetworkConfig):
+        super().__init__()
+        self.of_map = MapEncoder(config)
+        self.of_buffers = BufferEncoder(config)
+        seen = config.observation
+        self.of_profile = LineEncoder(
+            seen.profile_bins, 1, config.profile_patch, config.profile_channels, config.profile_features
+        )
+        self.of_supply = LineEncoder(
+            seen.supply_slots, len(SupplyFeature), config.supply_patch, config.supply_channels, config.supply_features
+        )
+        self.of_summary = mlp(ACTIONS * len(ActionFeature) + len(GlobalFeature), [config.summary_features])
+        width = (
+            config.map_features
+            + seen.buffers * config.buffer_features
+            + config.profile_features
+            + config.supply_features
+            + config.summary_features
+        )
+        widths = config.encoder_layers
+        self.join = nn.Sequential(*mlp(width, widths), nn.Linear(widths[-1] if widths else width, config.hidden))
+
+    def forward(self, observations: Observations[Tensor]) -> Tensor:
+        """Tensors of the shapes and types of :class:`Observations`."""
+        summary = torch.cat([observations.actions.flatten(1), observations.globals], dim=1)
+        parts = [
+            self.of_buffers(observations.buffers),
+            self.of_map(observations.memory_map),
+            self.of_profile(observations.profile.unsqueeze(-1).to(summary.dtype) / 255),
+            self.of_supply(observations.supply),
+            self.of_summary(summary),
+        ]
+        return self.join(torch.cat(parts, dim=1))
+
+
+class BufferEncoder(nn.Module):
+    """One layer for every buffer alike, ids embedded; the results side by side, so that each keeps its role."""
+
+    def __init__(self, config: NetworkConfig):
+        super().__init__()
+        self.tensor_id = nn.Embedding(config.observation.id_buckets, config.id_embedding)
+        self.alias_id = nn.Embedding(config.observation.id_buckets, config.id_embedding)
+        self.layer = mlp(FIRST_ID + 2 * config.id_embedding, [config.buffer_features])
+
+    def forward(self, buffers: Tensor) -> Tensor:
+        """(B, n, features) to (B, n * buffer_features)."""
+        ids = buffers[..., FIRST_ID:].long()
+        tensor = self.tensor_id(ids[..., BufferFeature.TENSOR_ID - FIRST_ID])
+        alias = self.alias_id(ids[..., BufferFeature.ALIAS_ID - FIRST_ID])
+        return self.layer(torch.cat([buffers[..., :FIRST_ID], tensor, alias], dim=-1)).flatten(1)
+
+
+class LineEncoder(nn.Module):
+    """A line of points with channels: patches of neighbouring points, one layer for all patches alike, then one over all."""
+
+    def __init__(self, length: int, channels: int, patch: int, patch_channels: int, outputs: int):
+        super().__init__()
+        self.patches = length // patch
+        self.patch = nn.Linear(patch * channels, patch_channels)
+        self.layer = mlp(self.patches * patch_channels, [outputs])
+
+    def forward(self, line: Tensor) -> Tensor:
+        """(B, length, channels) to (B, outputs)."""
+        patches = line.reshape(line.shape[0], self.patches, -1)
+        return self.layer(torch.relu(self.patch(patches)).flatten(1))
+
+
+class MapEncoder(nn.Module):
+    """ResNet of the memory map. The first layer takes it by patches, so that all others see few cells."""
+
+    def __init__(self, config: NetworkConfig):
+        super().__init__()
+        patch, inputs = config.map_patch, config.map_stages[0][0]
+        self.patch = nn.Conv2d(1, inputs, patch, stride=patch)
+        layers: list[nn.Module] = []
+        for number, (channels, blocks) in enumerate(config.map_stages):
+            if number:
+                layers += [nn.Conv2d(inputs, channels, 3, stride=2, padding=1), nn.GroupNorm(1, channels), nn.ReLU()]
+            layers += [ResidualBlock(channels) for _ in range(blocks)]
+            inputs = channels
+        self.stages = nn.Sequential(*layers)
+        self.bottleneck = nn.Conv2d(inputs, config.map_bottleneck, 1)
+        reach = patch << (len(config.map_stages) - 1)
+        cells = (config.observation.map_rows // reach) * (config.observation.map_columns // reach)
+        self.layer = mlp(cells * config.map_bottleneck, [config.map_features])
+
+    def forward(self, image: Tensor) -> Tensor:
+        """(B, rows, columns) uint8 to (B, map_features)."""
+        x = image.unsqueeze(1).to(self.patch.weight.dtype) / 255
+        x = torch.relu(self.bottleneck(self.stages(torch.relu(self.patch(x)))))
+        return self.layer(x.flatten(1))
+
+
+class ResidualBlock(nn.Module):
+    """Two 3 x 3 convolutions, normalised over channels and cells of each image (a layer norm), around a shortcut."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.first_norm = nn.GroupNorm(1, channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second_norm = nn.GroupNorm(1, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape: (B, channels, rows, columns)."""
+        inner = torch.relu(self.first_norm(self.first(x)))
+        return functional.relu(x + self.second_norm(self.second(inner)))

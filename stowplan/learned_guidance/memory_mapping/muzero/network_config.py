@@ -1,0 +1,162 @@
+"""Sizes of what MMap-MuZero sees, and of its network (Wang et al. 2023, section 4.3.1 and figure 4).
+
+The paper gives the parts and a few sizes; ``docs/mmap-muzero-network.md`` says which are its own and which were chosen here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from stowplan.errors import InputError
+
+
+def _require(holds: bool, place: str, message: str) -> None:
+    if not holds:
+        raise InputError(message, place=place)
+
+
+def _require_positive(config: Any, zero_allowed: frozenset[str] = frozenset()) -> None:
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            least = 0 if each.name in zero_allowed else 1
+            # Limits are real numbers.
+            holds = value >= least if isinstance(value, int) else value > 0
+            _require(holds, each.name, f"found {value}, expected at least {least}")
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationConfig:
+    """What of a state is shown to the network."""
+
+    future_buffers: int = 5
+    """Buffers to be decided after the present one that are described as it is (k)."""
+    same_tensor_buffers: int = 5
+    """Later buffers of the present one's tensor that are described (l)."""
+    id_buckets: int = 128
+    """Tensor and alias ids are told apart modulo this less one; 0 stands for none."""
+    map_rows: int = 128
+    """Rows of the memory map: each an equal part of fast memory."""
+    map_columns: int = 128
+    """Columns of the memory map: logical time, the target time at the first step of column ``map_columns // 2``."""
+    steps_per_column: int = 1
+    binary_map: bool = False
+    """A cell tells only whether any of it is occupied (the paper's image), not which part of it."""
+    profile_bins: int = 1024
+    """Parts of fast memory whose occupancy at the target time is shown."""
+    supply_slots: int = 64
+    """Slots of the supply profile; the target time's is number ``supply_slots // 2``."""
+
+    def __post_init__(self) -> None:
+        _require_positive(self, frozenset({"future_buffers", "same_tensor_buffers"}))
+        _require(self.id_buckets >= 2, "id_buckets", f"found {self.id_buckets}, expected at least 2")
+
+    @property
+    def buffers(self) -> int:
+        """Buffers described: the present one, ``future_buffers``, ``same_tensor_buffers``."""
+        return 1 + self.future_buffers + self.same_tensor_buffers
+
+    @classmethod
+    def cpu(cls) -> ObservationConfig:
+        """What a processor encodes fast: a profile in 1024 parts, and supplies of 64 slots."""
+        return cls()
+
+    @classmethod
+    def paper(cls) -> ObservationConfig:
+        """The paper's: a binary map, and a profile of 32768 parts, the largest memory it names."""
+        return cls(id_buckets=1024, binary_map=True, profile_bins=32768, supply_slots=256)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    """Sizes of the network's parts; all linear layers but the last ones are followed by a layer norm and a ReLU."""
+
+    observation: ObservationConfig = field(default_factory=ObservationConfig)
+    hidden: int = 128
+    """Entries of a hidden state."""
+
+    # The encoder's parts, each ending in a vector of ``*_features``.
+    id_embedding: int = 8
+    """Entries of the embeddings of a tensor id and of an alias id."""
+    buffer_features: int = 32
+    """For each of the buffers described."""
+    map_patch: int = 8
+    """The memory map's first layer reads patches of so many rows and columns, side by side."""
+    map_stages: tuple[tuple[int, int], ...] = ((16, 1), (24, 1))
+    """Stages of the ResNet as (channels, residual blocks); each but the first halves rows and columns."""
+    map_bottleneck: int = 8
+    """Channels left when the last stage's cells are laid out as one vector."""
+    map_features: int = 64
+    profile_patch: int = 16
+    profile_channels: int = 8
+    profile_features: int = 32
+    supply_patch: int = 4
+    supply_channels: int = 16
+    supply_features: int = 32
+    summary_features: int = 64
+    """Action features and global features together."""
+    encoder_layers: tuple[int, ...] = (128,)
+    """Widths of the MLP over all parts, before its last layer, which has ``hidden``."""
+
+    # Dynamics and heads.
+    dynamics_blocks: int = 2
+    """Residual blocks of two layers, ``dynamics_width`` wide inside."""
+    dynamics_width: int = 128
+    head_layers: tuple[int, ...] = (64,)
+    """Widths of each head's layers before its last."""
+    value_bins: int = 61
+    value_limit: float = 8.0
+    """In units of the game's ``unit_ps``."""
+    reward_bins: int = 61
+    reward_limit: float = 4.0
+
+    def __post_init__(self) -> None:
+        _require_positive(self)
+        _require(bool(self.map_stages), "map_stages", "found none, expected at least one stage")
+        for name in ("encoder_layers", "head_layers"):
+            widths = getattr(self, name)
+            _require(all(width >= 1 for width in widths), name, f"found {widths}, expected widths of at least 1")
+        for stage in self.map_stages:
+            _require(min(stage) >= 1, "map_stages", f"found {stage}, expected channels and blocks of at least 1")
+        seen = self.observation
+        reach = self.map_patch << (len(self.map_stages) - 1)
+        for name, size, patch in (
+            ("map_rows", seen.map_rows, reach),
+            ("map_columns", seen.map_columns, reach),
+            ("profile_bins", seen.profile_bins, self.profile_patch),
+            ("supply_slots", seen.supply_slots, self.supply_patch),
+        ):
+            _require(size % patch == 0, f"observation.{name}", f"found {size}, expected a multiple of {patch}")
+
+    @classmethod
+    def cpu(cls) -> NetworkConfig:
+        """About a quarter of a million parameters; searched and trained on one core."""
+        return cls()
+
+    @classmethod
+    def paper(cls) -> NetworkConfig:
+        """Of the size that the paper's inputs ask for; for an accelerator."""
+        return cls(
+            observation=ObservationConfig.paper(),
+            hidden=512,
+            id_embedding=32,
+            buffer_features=128,
+            map_patch=2,
+            map_stages=((32, 2), (64, 2), (128, 2), (128, 2)),
+            map_bottleneck=32,
+            map_features=256,
+            profile_patch=64,
+            profile_channels=16,
+            profile_features=256,
+            supply_patch=4,
+            supply_channels=32,
+            supply_features=128,
+            summary_features=128,
+            encoder_layers=(1024,),
+            dynamics_blocks=4,
+            dynamics_width=512,
+            head_layers=(256, 256),
+            value_bins=301,
+            reward_bins=301,
+        )
