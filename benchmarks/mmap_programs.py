@@ -11,17 +11,28 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec.structs import replace
 
 from stowplan.learned_guidance.memory_mapping.moves import moves_of
 from stowplan.learned_guidance.memory_mapping.optimum import GameOptimum, game_optimum
+from stowplan.learned_guidance.memory_mapping.variants import peak_live_bytes, window, with_capacity
 from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Tensor, Use
+from stowplan.portfolio.read import read
 
 #: Picoseconds a byte: slow memory and copies at 1 TB/s, fast memory at 5 TB/s.
 SLOW_PS, FAST_PS, COPY_PS = 1.0, 0.2, 1.0
 ALIGNMENT = 512
 MOVES = range(20, 36)
+
+#: Fast memory, as part of what lives at once.
+CAPACITIES = 0.25, 0.7
+
+#: A window saves at least this part of its time by fast memory.
+LEAST_GAIN = 0.05
 
 
 @dataclass
@@ -60,14 +71,11 @@ class Builder:
 
     def problem(self, name: str) -> Problem:
         """The program, with fast memory of a random part of what lives at once."""
-        peak = self._peak_bytes()
-        largest = max(tensor.size for tensor in self.tensors.values())
-        capacity = max(largest, round(peak * self.rng.uniform(0.25, 0.7)))
-        return Problem(
+        problem = Problem(
             name=name,
             target="miniature",
             cost_model="roofline",
-            capacity=capacity // ALIGNMENT * ALIGNMENT,
+            capacity=1,
             steps=tuple(self.steps),
             tensors=tuple(self.tensors.values()),
             loops=tuple(self.loops),
@@ -75,16 +83,7 @@ class Builder:
             stalls="forbidden",
             alias_rule=self.rng.choice(["in_place", "in_place", "uniform"]),
         )
-
-    def _peak_bytes(self) -> int:
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for number, step in enumerate(self.steps):
-            for use in step.uses:
-                first.setdefault(use.tensor, number)
-                last[use.tensor] = number
-        sizes = [tensor.size for tensor in self.tensors.values()]
-        return max(sum(sizes[t] for t in first if first[t] <= at <= last[t]) for at in range(len(self.steps)))
+        return _in_part_of_its_peak(problem, self.rng)
 
 
 def _training(build: Builder) -> None:
@@ -177,10 +176,37 @@ def small_program(kind: str, seed: int) -> Problem:
     raise AssertionError(f"no {kind} program has a number of moves in {MOVES}")
 
 
+def small_window(problem: Problem, seed: int) -> Problem:
+    """A random window of a program, with a number of moves in :data:`MOVES` and something to gain, in less fast memory."""
+    rng = random.Random(f"{problem.name} {seed}")
+    starts = [move.start for move in moves_of(problem)]
+    for _ in range(1000):
+        first, length = rng.randrange(max(1, len(starts) - MOVES.start)), rng.choice(MOVES)
+        start, end = starts[first], starts[min(first + length, len(starts) - 1)]
+        part = window(problem, start, max(start + 1, end))
+        if len(moves_of(part)) in MOVES and part.all_slow_ps - part.all_fast_ps >= LEAST_GAIN * part.all_slow_ps:
+            return _in_part_of_its_peak(part, rng)
+    raise AssertionError(f"no window of {problem.name} has a number of moves in {MOVES}")
+
+
+def _in_part_of_its_peak(problem: Problem, rng: random.Random) -> Problem:
+    """In so little memory that there is something to decide; the largest tensor still fits."""
+    largest = max(tensor.size for tensor in problem.tensors)
+    capacity = max(largest, round(rng.uniform(*CAPACITIES) * peak_live_bytes(problem)))
+    return replace(with_capacity(problem, -(-capacity // problem.alignment) * problem.alignment), name=problem.name)
+
+
 def small_programs(count: int) -> Iterator[Problem]:
     """The first programs of all kinds in turn."""
     for number in range(count):
         yield small_program(list(KINDS)[number % len(KINDS)], number // len(KINDS))
+
+
+def small_windows(paths: Sequence[Path], count: int, target: str) -> Iterator[Problem]:
+    """So many windows of each module in turn."""
+    for path in paths:
+        problem = read(path, target=target)
+        yield from (small_window(problem, seed) for seed in range(count))
 
 
 def prove(problem: Problem, time_limit: float) -> GameOptimum:
@@ -190,11 +216,15 @@ def prove(problem: Problem, time_limit: float) -> GameOptimum:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("modules", nargs="*", type=Path, help="modules to take windows of, instead")
     parser.add_argument("--count", type=int, default=12)
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each proof")
     options = parser.parse_args()
     print("| program | moves | R of the best game | proven | states | seconds |\n| --- | --- | --- | --- | --- | --- |")
-    for problem in small_programs(options.count):
+    programs = small_programs(options.count)
+    if options.modules:
+        programs = small_windows(options.modules, options.count, "tpu-v4")
+    for problem in programs:
         began = time.monotonic()
         best = prove(problem, options.time_limit)
         gain = problem.normalised_return(problem.all_slow_ps - best.return_ps)
