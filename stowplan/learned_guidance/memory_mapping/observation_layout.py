@@ -1,20 +1,21 @@
 """What stands where in an observation of MMapGame: names of the features, and the arrays they are in.
 
-Everything is dimensionless and comparable between programs. ``docs/mmap-muzero-network.md`` explains each feature; here are their
-places. *near* is a signed logarithm of a number of steps, *ratio* a logarithm of a ratio (see ``observation_kernel.py``).
+Everything is dimensionless and comparable between programs. ``docs/mmap-muzero-network.md`` explains each feature; here are
+their places. *near* is a signed logarithm of a number of steps, *ratio* a logarithm of a ratio (see ``observation_kernel.py``).
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.learned_guidance.memory_mapping.muzero.network_config import ObservationConfig
 
-Array = TypeVar("Array")
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
 
 
 class BufferFeature(IntEnum):
@@ -130,24 +131,24 @@ class GlobalFeature(IntEnum):
     HAS_BACKUP = 18
 
 
-class Observations(NamedTuple, Generic[Array]):
-    """Observations of B states, as NumPy arrays or as tensors."""
+class Observations(NamedTuple):
+    """Observations of B states."""
 
-    buffers: Array
+    buffers: Floats
     """(B, 1 + k + l, :class:`BufferFeature`) float32: present, future, and later buffers of the present one's tensor."""
-    memory_map: Array
+    memory_map: Bytes
     """(B, rows, columns) uint8: part of the cell that is occupied, 255 for all of it; row 0 is at offset 0."""
-    profile: Array
+    profile: Bytes
     """(B, bins) uint8: part of the bin that is occupied at the target time."""
-    supply: Array
+    supply: Floats
     """(B, slots, :class:`SupplyFeature`) float32."""
-    actions: Array
+    actions: Floats
     """(B, 3, :class:`ActionFeature`) float32."""
-    globals: Array
+    globals: Floats
     """(B, :class:`GlobalFeature`) float32."""
 
 
-def empty_observations(config: ObservationConfig, batch: int) -> Observations[NDArray[Any]]:
+def empty_observations(config: ObservationConfig, batch: int) -> Observations:
     """Room for ``batch`` observations, all zero."""
     return Observations(
         buffers=np.zeros((batch, config.buffers, len(BufferFeature)), np.float32),

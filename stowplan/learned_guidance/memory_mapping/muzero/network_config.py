@@ -100,10 +100,10 @@ class NetworkConfig:
     """Widths of the MLP over all parts, before its last layer, which has ``hidden``."""
 
     # Dynamics and heads.
-    dynamics_blocks: int = 2
+    dynamics_blocks: int = 1
     """Residual blocks of two layers, ``dynamics_width`` wide inside."""
-    dynamics_width: int = 128
-    head_layers: tuple[int, ...] = (64,)
+    dynamics_width: int = 160
+    head_layers: tuple[int, ...] = (48,)
     """Widths of each head's layers before its last."""
     value_bins: int = 61
     value_limit: float = 8.0
