@@ -1,0 +1,21 @@
+"""Registers the package's Gymnasium environments; importing this module is enough.
+
+Without an import of one's own, put the module before the name, as Gymnasium allows since 1.0, where it gave up loading the
+environments of installed packages by itself::
+
+    gymnasium.make("stowplan.learned_guidance.environments:stowplan/MMapGame-v0")
+"""
+
+from __future__ import annotations
+
+import gymnasium
+
+#: Memory mapping, played move by move: :class:`~stowplan.learned_guidance.memory_mapping.environment.MMapGameEnv`.
+MMAP_GAME = "stowplan/MMapGame-v0"
+
+# A second import, as after importlib.reload, must not warn of an environment overridden by itself.
+if MMAP_GAME not in gymnasium.registry:
+    gymnasium.register(
+        id=MMAP_GAME,
+        entry_point="stowplan.learned_guidance.memory_mapping.environment:MMapGameEnv",
+    )
