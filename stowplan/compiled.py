@@ -34,6 +34,11 @@ SOURCES = {
     "learned_guidance": (
         "memory_mapping/kernel/layout.py",
         "memory_mapping/kernel/tables.py",
+        "memory_mapping/kernel/windows.py",
+        "memory_mapping/kernel/places.py",
+        "memory_mapping/kernel/rules.py",
+        "memory_mapping/kernel/play.py",
+        "memory_mapping/muzero/tree.py",
     ),
     "portfolio": (
         "memory_mapping/arrays.py",

@@ -1,1 +1,34 @@
 """MMapGame, compiled: the rules of ``game.py`` on flat tables and one flat vector for a state."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stowplan.learned_guidance.memory_mapping.game import Action
+from stowplan.learned_guidance.memory_mapping.kernel.play import play_actions, play_greedy, play_preferences, play_random
+from stowplan.learned_guidance.memory_mapping.kernel.state import CompiledGame, CompiledState
+from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
+
+__all__ = ["CompiledGame", "CompiledState", "play_actions", "play_greedy", "play_preferences", "play_random", "warm_up"]
+
+
+def warm_up() -> None:
+    """Compile everything, where it has not been, by playing a program of two steps."""
+    step = Step("step", "add", 1, (Use(0, False, 1),), (Piece(1, (1,), (0,)),))
+    game = CompiledGame(
+        Problem(
+            name="warm-up",
+            target="none",
+            cost_model="none",
+            capacity=1,
+            steps=(step, step),
+            tensors=(Tensor("tensor", 1, 1, 1, is_input=True),),
+        )
+    )
+    count = len(game.moves)
+    play_random(game.tables, game.reset().data, 0)
+    play_preferences(game.tables, game.reset().data, np.zeros((count, 3), np.float32), np.zeros(count, np.int64))
+    state = game.reset()
+    for _ in range(state.benefit_ps):
+        state.step(Action.DROP)
+    game.reset().play([Action.DROP] * game.unit_ps)

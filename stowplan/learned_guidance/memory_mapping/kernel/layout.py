@@ -8,8 +8,8 @@ picoseconds, offsets bytes, ranges half-open, flags 0 or 1.
 * *tensors*, at ``at.at_tensors``: :data:`TENSOR` cells for each tensor
 * *slots*, at ``at.at_slots``: :data:`SLOT` cells for each slot of the channel
 * *latencies*, at ``at.at_latencies``: a cell for each step, its weighted latency (ps) with the uses that are fast now
-* *pieces*, at ``at.at_pieces``: a cell for each piece of each step (``StepRow.first_piece``), its weighted value (ps); a step with
-  a table has one cell, the number of the subset that is fast
+* *pieces*, at ``at.at_pieces``: a cell for each piece of each step (``StepRow.first_piece``), its weighted value (ps); a
+  step with a table has one cell, the number of the subset that is fast
 * *dropped*, at ``at.at_dropped``: a flag for each alias group, set where Drop-backup forbids to place it
 * *rows*, at ``at.at_rows``: :data:`ROW` cells for each move
 
@@ -111,7 +111,7 @@ AFTER_IT = 6
 
 # A move that is made.
 ACTION = 7
-"""The action; -1 in a row of no move."""
+"""The action."""
 WINDOW_FIRST, WINDOW_LAST = 8, 9
 """Slots ``[first, last)`` of its copy; -1 where it had none."""
 WAS_LATEST, WAS_SLOW_FROM, WAS_FLAGS = 10, 11, 12

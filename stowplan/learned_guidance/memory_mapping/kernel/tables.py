@@ -208,7 +208,6 @@ def build_tables(game: Game) -> Tables:
     initial[at["at_slots"] : at["at_latencies"] : layout.SLOT] = game.slots.supply_ps
     initial[at["at_latencies"] : at["at_pieces"]] = initial_latencies
     initial[at["at_pieces"] : at["at_dropped"]] = initial_pieces
-    initial[at["at_rows"] + layout.ACTION :: layout.ROW] = -1
     return Tables(
         program=filled(
             ProgramRow,
