@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from stowplan.errors import InputError
 from stowplan.learned_guidance.memory_mapping.demo import demo_problem
-from stowplan.learned_guidance.memory_mapping.game import Action, Game, State
+from stowplan.learned_guidance.memory_mapping.game import Action
+from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.picture import Picture, as_pixels, as_text
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem, load
@@ -76,8 +77,8 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         self.action_space = gymnasium.spaces.Discrete(len(Action))
         self.observation_space = _observation_space()
         # Games are made when first played: making one takes longer than playing it.
-        self._games: list[Game | None] = [None] * len(self.problems)
-        self._state: State | None = None
+        self._games: list[CompiledGame | None] = [None] * len(self.problems)
+        self._state: CompiledState | None = None
         self._is_over = True
         self._is_forfeited = False
 
@@ -124,11 +125,12 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Which actions are legal, bool of shape (3,); the name by which sb3-contrib's MaskablePPO asks for it."""
         state = self._playing()
+        if self._is_forfeited:
+            return np.zeros(len(Action), np.bool_)
         if state.is_over and not self._is_over:
             # A program without uses has no moves, but an episode has a step: one that does nothing.
             return np.array([False, False, True])
-        legal = () if self._is_over else state.legal_actions()
-        return np.array([action in legal for action in Action])
+        return state.legal
 
     def plan(self) -> Plan:
         """The plan of a game that is over; ValueError before. A lost game's plan keeps everything in slow memory."""
@@ -140,7 +142,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
     def render(self) -> Picture | str | None:
         """The memory map and the copy channel so far, as ``render_mode`` asks; None without one."""
         state = self._playing()
-        now = None if state.is_over else state.move.start
+        now = None if state.is_over else state.game.moves[state.position].start
         if self.render_mode == "rgb_array":
             return as_pixels(self.problem, state.residencies, state.copies, now)
         if self.render_mode == "ansi":
@@ -157,17 +159,17 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         moves = f"{problem.name}: move {state.position} of {len(state.game.moves)}, {earned}"
         if self._is_over or state.is_over:
             return f"{moves}, over\n"
-        move, mask = state.move, self.action_masks()
+        move, mask = state.game.moves[state.position], self.action_masks()
         role = "output" if move.is_output else "input"
         legal = ", ".join(action.name for action in Action if mask[action])
         return f"{moves}; next: {role} {problem.tensors[move.tensor].name} of step {move.start}: {legal}\n"
 
-    def _playing(self) -> State:
+    def _playing(self) -> CompiledState:
         if self._state is None:
             raise gymnasium.error.ResetNeeded("no game has begun: call reset() first")
         return self._state
 
-    def _choose(self, options: Mapping[str, Any]) -> Game:
+    def _choose(self, options: Mapping[str, Any]) -> CompiledGame:
         """The game of the next episode."""
         unknown = sorted(set(options) - {"problem"})
         if unknown:
@@ -184,8 +186,8 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
             game = self._games[wanted] = self._new_game(self.problems[wanted])
         return game
 
-    def _new_game(self, problem: Problem) -> Game:
-        return Game(problem, strict_copy_windows=self.strict_copy_windows, drop_backup=self.drop_backup)
+    def _new_game(self, problem: Problem) -> CompiledGame:
+        return CompiledGame(problem, strict_copy_windows=self.strict_copy_windows, drop_backup=self.drop_backup)
 
     def _most_cautious(self) -> Action:
         mask = self.action_masks()
