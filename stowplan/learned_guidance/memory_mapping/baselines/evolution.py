@@ -1,0 +1,179 @@
+"""Evolution strategies over the actions of one game: the search baseline of MMap-MuZero (Wang et al. 2023, section 5.1).
+
+The method is that of Salimans et al. 2017, "Evolution strategies as a scalable alternative to reinforcement learning": mirrored
+Gaussian perturbations of a vector of parameters, fitness by rank, a gradient step with Adam, weight decay. The parameters are
+three preferences for each move, and a candidate plays the legal action that it prefers most. Nothing is learned that another
+program could use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.compiled import njit_outer
+from stowplan.deadline import Deadline
+from stowplan.errors import UsageError
+from stowplan.learned_guidance.memory_mapping.curve import Best
+from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.kernel.play import play_preferences
+from stowplan.learned_guidance.memory_mapping.kernel.tables import Ints, Tables
+
+Floats = NDArray[np.float32]
+
+#: Moves played between two looks at the clock: some milliseconds.
+MOVES_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True)
+class EvolutionConfig:
+    """How to evolve. UsageError where a value makes no sense.
+
+    Only the order of a move's preferences counts, so that their scale is free: ``sigma`` matters in proportion to
+    ``learning_rate`` alone.
+    """
+
+    pairs: int = 32
+    """Mirrored pairs of candidates in a generation."""
+    sigma: float = 1.0
+    """Standard deviation of the perturbations."""
+    learning_rate: float = 0.1
+    weight_decay: float = 0.005
+    """Part of the parameters taken off in a step, times the learning rate."""
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+    def __post_init__(self) -> None:
+        for name, least in (("pairs", 1), ("sigma", 0.0), ("learning_rate", 0.0), ("weight_decay", 0.0)):
+            if not getattr(self, name) >= least:
+                raise UsageError(f"evolution: {name} is {getattr(self, name)}, expected {least} or more")
+        if not (0.0 <= self.beta1 < 1.0 and 0.0 <= self.beta2 < 1.0):
+            raise UsageError(f"evolution: betas are {self.beta1} and {self.beta2}, expected at least 0 and less than 1")
+
+
+def evolve(
+    game: CompiledGame,
+    config: EvolutionConfig | None = None,
+    *,
+    generations: int | None = None,
+    time_limit: float | None = None,
+    seed: int = 0,
+    should_stop: Callable[[], bool] | None = None,
+) -> Best:
+    """Evolve preferences from none, and keep the best game that any candidate plays.
+
+    Parameters
+    ----------
+    generations, time_limit, should_stop
+        What ends it: a number of generations, seconds, a callback; at least one game is played. UsageError where none is given.
+    seed
+        Decides all perturbations, so that with ``generations`` alone the result is the same every time.
+    """
+    if generations is None and time_limit is None and should_stop is None:
+        raise UsageError("evolution has no limit, expected generations, time_limit or should_stop")
+    config = config or EvolutionConfig()
+    best = Best()
+    deadline = Deadline(time_limit)
+
+    def stop() -> bool:
+        return best.games > 0 and (deadline.expired or (should_stop is not None and should_stop()))
+
+    candidates = _Candidates(game, best, stop)
+    rng = np.random.default_rng(seed)
+    shape = (len(game.moves), 3)
+    parameters = np.zeros(shape, np.float32)
+    adam = _Adam(shape, config)
+    generation = 0
+    while not stop() and (generations is None or generation < max(1, generations)):
+        noise = rng.standard_normal((config.pairs, *shape), np.float32)
+        returns = candidates.play(parameters, noise, config.sigma)
+        if returns is None:
+            break
+        fitness = ranks(returns)
+        weights = (fitness[:, 0] - fitness[:, 1]).astype(np.float32)
+        gradient = np.tensordot(weights, noise, 1) / (2 * config.pairs * config.sigma)
+        parameters += adam.step(gradient) - config.learning_rate * config.weight_decay * parameters
+        generation += 1
+    return best
+
+
+def ranks(returns: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Fitness by rank: -0.5 for the worst to 0.5 for the best, equal returns alike; the shape stays."""
+    _, place, count = np.unique(returns, return_inverse=True, return_counts=True)
+    middle = np.cumsum(count) - (count + 1) / 2
+    return (middle / max(1, returns.size - 1) - 0.5)[place].reshape(returns.shape)
+
+
+class _Adam:
+    """Steps uphill (Kingma and Ba 2015)."""
+
+    def __init__(self, shape: tuple[int, ...], config: EvolutionConfig):
+        self.config = config
+        self.mean = np.zeros(shape, np.float32)
+        self.square = np.zeros(shape, np.float32)
+        self.steps = 0
+
+    def step(self, gradient: Floats) -> Floats:
+        config = self.config
+        self.steps += 1
+        self.mean += (1 - config.beta1) * (gradient - self.mean)
+        self.square += (1 - config.beta2) * (gradient * gradient - self.square)
+        mean = self.mean / (1 - config.beta1**self.steps)
+        square = self.square / (1 - config.beta2**self.steps)
+        change: Floats = config.learning_rate * mean / (np.sqrt(square) + 1e-8)
+        return change
+
+
+class _Candidates:
+    """Plays the candidates of a generation, and offers the best of them."""
+
+    def __init__(self, game: CompiledGame, best: Best, stop: Callable[[], bool]):
+        self.game, self.best, self.stop = game, best, stop
+        moves = len(game.moves)
+        self.data = game.reset().data
+        self.preferences = np.zeros((moves, 3), np.float32)
+        self.actions = np.zeros((2, moves), np.int64)
+        self.at_once = max(1, MOVES_AT_ONCE // max(1, moves))
+
+    def play(self, parameters: Floats, noise: Floats, sigma: float) -> Ints | None:
+        """Returns of ``parameters + sigma * noise`` and ``parameters - sigma * noise``, (pairs, 2); None where time ran out."""
+        returns = np.zeros(2 * len(noise), np.int64)
+        for first in range(0, len(returns), self.at_once):
+            if self.stop():
+                return None
+            some = returns[first : first + self.at_once]
+            _play(self.game.tables, self.data, parameters, noise, sigma, first, some, self.preferences, self.actions)
+            self.best.offer(int(some.max()), self.actions[1], games=len(some))
+        return returns.reshape(-1, 2)
+
+
+@njit_outer
+def _play(
+    tables: Tables,
+    data: Ints,
+    parameters: Floats,
+    noise: Floats,
+    sigma: float,
+    first: int,
+    returns: Ints,
+    preferences: Floats,
+    actions: Ints,
+) -> None:
+    """Play the candidates from number ``first`` on, two of each pair; the actions of the best go to ``actions[1]``."""
+    highest = -(1 << 62)
+    for number in range(len(returns)):
+        pair = (first + number) // 2
+        scale = sigma if (first + number) % 2 == 0 else -sigma
+        for move in range(len(parameters)):
+            for action in range(3):
+                preferences[move, action] = parameters[move, action] + scale * noise[pair, move, action]
+        for cell in range(len(data)):
+            data[cell] = tables.initial[cell]
+        returns[number] = play_preferences(tables, data, preferences, actions[0])
+        if returns[number] > highest:
+            highest = returns[number]
+            for move in range(len(parameters)):
+                actions[1, move] = actions[0, move]
