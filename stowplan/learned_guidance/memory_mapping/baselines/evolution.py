@@ -47,9 +47,12 @@ class EvolutionConfig:
     beta2: float = 0.999
 
     def __post_init__(self) -> None:
-        for name, least in (("pairs", 1), ("sigma", 0.0), ("learning_rate", 0.0), ("weight_decay", 0.0)):
-            if not getattr(self, name) >= least:
-                raise UsageError(f"evolution: {name} is {getattr(self, name)}, expected {least} or more")
+        if not (self.pairs >= 1 and self.sigma > 0):
+            raise UsageError(f"evolution: found {self.pairs} pairs and sigma {self.sigma}, expected 1 or more, and more than 0")
+        if not (self.learning_rate >= 0 and self.weight_decay >= 0):
+            raise UsageError(
+                f"evolution: found learning rate {self.learning_rate} and weight decay {self.weight_decay}, expected 0 or more"
+            )
         if not (0.0 <= self.beta1 < 1.0 and 0.0 <= self.beta2 < 1.0):
             raise UsageError(f"evolution: betas are {self.beta1} and {self.beta2}, expected at least 0 and less than 1")
 
@@ -104,7 +107,7 @@ def ranks(returns: NDArray[np.integer]) -> NDArray[np.float64]:
     """Fitness by rank: -0.5 for the worst to 0.5 for the best, equal returns alike; the shape stays."""
     _, place, count = np.unique(returns, return_inverse=True, return_counts=True)
     middle = np.cumsum(count) - (count + 1) / 2
-    return (middle / max(1, returns.size - 1) - 0.5)[place].reshape(returns.shape)
+    return ((middle - (returns.size - 1) / 2) / max(1, returns.size - 1))[place].reshape(returns.shape)
 
 
 class _Adam:
