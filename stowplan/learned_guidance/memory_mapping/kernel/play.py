@@ -1,4 +1,4 @@
-"""Whole games, compiled: each function plays from a state to the end of the game, or of a list of actions."""
+"""Whole games, compiled: from a state to the end of the game, or of a list of actions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from stowplan.learned_guidance.memory_mapping.kernel.rules import action_of, ben
 from stowplan.learned_guidance.memory_mapping.kernel.tables import Ints, Tables
 
 Preferences = NDArray[np.float32]
+
+
+@njit_outer
+def play_one(tables: Tables, data: Ints, action: int) -> int:
+    """Make one legal move; the reward (ps)."""
+    return step(tables, data, action)
 
 
 @njit_outer
@@ -73,13 +79,10 @@ def play_greedy(tables: Tables, data: Ints) -> int:
     """
     while not is_over(tables, data):
         legal = data[LEGAL]
-        may_drop = legal >> DROP & 1
-        if may_drop and (legal == 1 << DROP or benefit(tables, data, data[POSITION]) <= 0):
-            step(tables, data, DROP)
-        elif legal >> COPY & 1:
-            step(tables, data, COPY)
-        else:
-            step(tables, data, NOCOPY)
+        action = DROP
+        if not legal >> DROP & 1 or (legal != 1 << DROP and benefit(tables, data, data[POSITION]) > 0):
+            action = COPY if legal >> COPY & 1 else NOCOPY
+        step(tables, data, action)
     return data[RETURN_PS]  # type: ignore[no-any-return]
 
 

@@ -61,7 +61,7 @@ from stowplan.learned_guidance.memory_mapping.kernel.tables import Ints, MoveRow
 from stowplan.learned_guidance.memory_mapping.kernel.windows import book, earliest_window, latest_window, unmark
 
 
-@njit_outer
+@njit_inner
 def step(tables: Tables, data: Ints, action: int) -> int:
     """Make the move with a legal action; the reward (ps)."""
     before = data[RETURN_PS]

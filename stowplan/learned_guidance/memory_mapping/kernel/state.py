@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from stowplan.learned_guidance.memory_mapping.game import Action, Game
 from stowplan.learned_guidance.memory_mapping.kernel import layout
-from stowplan.learned_guidance.memory_mapping.kernel.play import play_actions, play_greedy
-from stowplan.learned_guidance.memory_mapping.kernel.rules import look, present_benefit, step
+from stowplan.learned_guidance.memory_mapping.kernel.play import play_actions, play_greedy, play_one
+from stowplan.learned_guidance.memory_mapping.kernel.rules import look, present_benefit
 from stowplan.learned_guidance.memory_mapping.kernel.tables import Ints, build_tables
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
@@ -106,7 +106,7 @@ class CompiledState:
         if action not in (0, 1, 2) or not self.data[layout.LEGAL] >> action & 1:
             name = Action(action).name if action in (0, 1, 2) else f"action {action}"
             raise ValueError(f"{name} is not legal in move {self.position}")
-        return int(step(self.game.tables, self.data, int(action)))
+        return int(play_one(self.game.tables, self.data, int(action)))
 
     def play(self, actions: Sequence[int] | Ints) -> int:
         """Make many moves; the sum of their rewards. ValueError where one is not legal, with those before it made."""
