@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from stowplan.compiled import njit_inner, njit_outer
 from stowplan.learned_guidance.memory_mapping.kernel.layout import COPY, DROP, LEGAL, NOCOPY, POSITION, RETURN_PS
-from stowplan.learned_guidance.memory_mapping.kernel.rules import action_of, benefit, is_over, step
+from stowplan.learned_guidance.memory_mapping.kernel.rules import action_of, benefit, is_over, legal, step
 from stowplan.learned_guidance.memory_mapping.kernel.tables import Ints, Tables
 
 Preferences = NDArray[np.float32]
@@ -35,17 +35,17 @@ def play_random(tables: Tables, data: Ints, seed: int) -> int:
         if warming > 0:
             warming -= 1
             continue
-        legal = data[LEGAL]
-        count = (legal & 1) + ((legal >> 1) & 1) + (legal >> 2)
-        step(tables, data, _nth(legal, (one + 2147483398 - two) % 2147483562 * count // 2147483562))
+        mask = data[LEGAL]
+        count = (mask & 1) + ((mask >> 1) & 1) + (mask >> 2)
+        step(tables, data, _nth(mask, (one + 2147483398 - two) % 2147483562 * count // 2147483562))
     return data[RETURN_PS]  # type: ignore[no-any-return]
 
 
 @njit_inner
-def _nth(legal: int, number: int) -> int:
-    """The ``number``-th legal action."""
+def _nth(mask: int, number: int) -> int:
+    """The action of the ``number``-th bit that is set."""
     for action in range(3):
-        if legal >> action & 1:
+        if mask >> action & 1:
             if number == 0:
                 return action
             number -= 1
@@ -63,7 +63,7 @@ def play_preferences(tables: Tables, data: Ints, preferences: Preferences, actio
         position = data[POSITION]
         best = -1
         for action in range(3):
-            if data[LEGAL] >> action & 1 and (best < 0 or preferences[position, action] > preferences[position, best]):
+            if legal(tables, data, action) and (best < 0 or preferences[position, action] > preferences[position, best]):
                 best = action
         step(tables, data, best)
     for position in range(len(actions_out)):
@@ -73,15 +73,11 @@ def play_preferences(tables: Tables, data: Ints, preferences: Preferences, actio
 
 @njit_outer
 def play_greedy(tables: Tables, data: Ints) -> int:
-    """Play to the end, at each move the action of largest reward, resets aside; the return (ps).
-
-    Of equals, Drop before Copy before NoCopy: what saves nothing is not worth a place, and a copy frees the place sooner.
-    """
+    """Play to the end, at each move the action of largest reward, resets aside, the first of equals; the return (ps)."""
     while not is_over(tables, data):
-        legal = data[LEGAL]
-        action = DROP
-        if not legal >> DROP & 1 or (legal != 1 << DROP and benefit(tables, data, data[POSITION]) > 0):
-            action = COPY if legal >> COPY & 1 else NOCOPY
+        action = COPY if legal(tables, data, COPY) else NOCOPY
+        if legal(tables, data, DROP) and (data[LEGAL] == 1 << DROP or benefit(tables, data, data[POSITION]) < 0):
+            action = DROP
         step(tables, data, action)
     return data[RETURN_PS]  # type: ignore[no-any-return]
 
@@ -90,7 +86,8 @@ def play_greedy(tables: Tables, data: Ints) -> int:
 def play_actions(tables: Tables, data: Ints, actions: Ints) -> int:
     """Play a list of actions, as far as they are legal; how many were."""
     for number in range(len(actions)):
-        if not (data[LEGAL] >> actions[number]) & 1:
+        action = actions[number]
+        if not (COPY <= action <= DROP and legal(tables, data, action)):
             return number
-        step(tables, data, actions[number])
+        step(tables, data, action)
     return len(actions)
