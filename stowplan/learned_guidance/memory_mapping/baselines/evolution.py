@@ -107,7 +107,8 @@ def ranks(returns: NDArray[np.integer]) -> NDArray[np.float64]:
     """Fitness by rank: -0.5 for the worst to 0.5 for the best, equal returns alike; the shape stays."""
     _, place, count = np.unique(returns, return_inverse=True, return_counts=True)
     middle = np.cumsum(count) - (count + 1) / 2
-    return ((middle - (returns.size - 1) / 2) / max(1, returns.size - 1))[place].reshape(returns.shape)
+    fitness: NDArray[np.float64] = (middle - (returns.size - 1) / 2) / max(1, returns.size - 1)
+    return fitness[place].reshape(returns.shape)
 
 
 class _Adam:
