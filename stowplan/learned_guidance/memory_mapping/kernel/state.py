@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +83,7 @@ class CompiledState:
     @property
     def legal(self) -> NDArray[np.bool_]:
         """Which actions are legal, shape (3,); none once the game is over, at least one before."""
-        return (self.data[layout.LEGAL] >> np.arange(3) & 1).astype(np.bool_)
+        return np.array([bool(self.data[layout.LEGAL] >> action & 1) for action in range(3)])
 
     @property
     def placements(self) -> Ints:
@@ -108,7 +109,7 @@ class CompiledState:
             raise ValueError(f"{name} is not legal in move {self.position}")
         return int(play_one(self.game.tables, self.data, int(action)))
 
-    def play(self, actions: Sequence[int] | Ints) -> int:
+    def play(self, actions: Sequence[int] | NDArray[np.integer[Any]]) -> int:
         """Make many moves; the sum of their rewards. ValueError where one is not legal, with those before it made."""
         before = self.return_ps
         array = np.asarray(actions, dtype=np.int64)
