@@ -39,6 +39,8 @@ SOURCES = {
         "memory_mapping/kernel/rules.py",
         "memory_mapping/kernel/play.py",
         "memory_mapping/muzero/tree.py",
+        "memory_mapping/observation_layout.py",
+        "memory_mapping/observation_kernel.py",
         "memory_mapping/baselines/random_play.py",
         "memory_mapping/baselines/evolution.py",
     ),

@@ -93,7 +93,7 @@ class ActionFeature(IntEnum):
     """Of one action: what it would newly occupy, take and earn."""
 
     IS_LEGAL = 0
-    IS_POSSIBLE = 1  # there is a placement; the following three are 0 where there is none, and for Drop
+    OCCUPIES = 1  # it would newly occupy memory; all that follows is 0 for Drop and where it is not legal
     START = 2  # near: from the target time
     END = 3  # near: from the target time
     OFFSET = 4  # of capacity

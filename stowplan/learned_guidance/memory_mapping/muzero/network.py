@@ -188,7 +188,8 @@ class Encoder(nn.Module):
             self.of_supply(observations.supply),
             self.of_summary(summary),
         ]
-        return self.last(self.join(torch.cat(parts, dim=1)))
+        joined: Tensor = self.last(self.join(torch.cat(parts, dim=1)))
+        return joined
 
 
 class BufferEncoder(nn.Module):
@@ -205,7 +206,8 @@ class BufferEncoder(nn.Module):
         ids = buffers[..., FIRST_ID:].long()
         tensor = self.tensor_id(ids[..., BufferFeature.TENSOR_ID - FIRST_ID])
         alias = self.alias_id(ids[..., BufferFeature.ALIAS_ID - FIRST_ID])
-        return self.layer(torch.cat([buffers[..., :FIRST_ID], tensor, alias], dim=-1)).flatten(1)
+        layer: Tensor = self.layer(torch.cat([buffers[..., :FIRST_ID], tensor, alias], dim=-1))
+        return layer.flatten(1)
 
 
 class LineEncoder(nn.Module):
@@ -220,7 +222,8 @@ class LineEncoder(nn.Module):
     def forward(self, line: Tensor) -> Tensor:
         """(B, length, channels) to (B, outputs)."""
         patches = line.reshape(line.shape[0], self.patches, -1)
-        return self.layer(torch.relu(self.patch(patches)).flatten(1))
+        layer: Tensor = self.layer(torch.relu(self.patch(patches)).flatten(1))
+        return layer
 
 
 class MapEncoder(nn.Module):
@@ -242,7 +245,7 @@ class MapEncoder(nn.Module):
                 layers += [nn.Conv2d(inputs, channels, 3, stride=2, padding=1), nn.GroupNorm(1, channels), nn.ReLU()]
             layers += [ResidualBlock(channels) for _ in range(blocks)]
             inputs = channels
-        self.stages = nn.Sequential(*layers).to(memory_format=torch.channels_last)
+        self.stages = nn.Sequential(*layers)
         self.bottleneck = nn.Linear(inputs, config.map_bottleneck)
         halvings = len(config.map_stages) - 1
         cells = (self.grid[0] >> halvings) * (self.grid[1] >> halvings)
@@ -256,7 +259,8 @@ class MapEncoder(nn.Module):
         # Scaling the weights to 255 for a full cell is cheaper than scaling the image.
         cells = torch.relu(functional.linear(cells, self.patch.weight / 255, self.patch.bias))
         cells = self.stages(cells.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        return self.layer(torch.relu(self.bottleneck(cells)).flatten(1))
+        layer: Tensor = self.layer(torch.relu(self.bottleneck(cells)).flatten(1))
+        return layer
 
 
 class ResidualBlock(nn.Module):
