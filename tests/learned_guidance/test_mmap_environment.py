@@ -22,6 +22,10 @@ from stowplan.learned_guidance.environments import MMAP_GAME  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.demo import demo_problem  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.environment import MMapGameEnv  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.game import Action, reset  # noqa: E402
+from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame, play_greedy  # noqa: E402
+from stowplan.learned_guidance.memory_mapping.muzero.network_config import ObservationConfig  # noqa: E402
+from stowplan.learned_guidance.memory_mapping.observation import Observer, empty_observations  # noqa: E402
+from stowplan.learned_guidance.memory_mapping.observation_layout import ActionFeature  # noqa: E402
 from stowplan.models.memory_mapping.problem import Problem  # noqa: E402
 from stowplan.models.memory_mapping.verify import verify  # noqa: E402
 from tests.learned_guidance.programs import program  # noqa: E402
@@ -154,12 +158,14 @@ def test_every_game_is_a_valid_plan_with_the_return_it_says(manner: str, strict:
     assert manner != "place" or (resets > 5 and lost > 5)
 
 
-def test_a_masked_agent_plays_what_the_reference_plays() -> None:
-    rng = random.Random("reference")
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_masked_agent_plays_what_the_reference_plays(strict: bool) -> None:
+    rng = random.Random(f"reference {strict}")
     moves = 0
-    for _ in range(60):
+    for number in range(60):
         problem = random_problem(rng, steps=rng.randint(1, 14), tensors=rng.randint(1, 8))
-        env, state = MMapGameEnv(problem, reward_unit="ps"), reset(problem)
+        rules: Any = {"strict_copy_windows": strict, "drop_backup": number % 2 == 0}
+        env, state = MMapGameEnv(problem, reward_unit="ps", **rules), reset(problem, **rules)
         _, info = env.reset()
         while not state.is_over:
             assert [Action(action) for action in np.flatnonzero(info["action_mask"])] == list(state.legal_actions())
@@ -171,6 +177,67 @@ def test_a_masked_agent_plays_what_the_reference_plays() -> None:
         if moves and "plan" in info:
             assert info["plan"] == state.plan()
     assert moves > 500
+
+
+def test_a_masked_agent_plays_what_the_kernel_plays() -> None:
+    rng = random.Random("kernel")
+    resets = 0
+    for _ in range(60):
+        problem = random_problem(rng, steps=rng.randint(1, 14), tensors=rng.randint(1, 8))
+        env, actions = MMapGameEnv(problem, reward_unit="ps"), []
+        _, info = env.reset()
+        while "plan" not in info:
+            actions.append(rng.choice(np.flatnonzero(info["action_mask"]).tolist()))
+            info = env.step(actions[-1])[4]
+        state = CompiledGame(problem).reset()
+        if not state.is_over:
+            assert state.play(actions) == info["return_ps"]
+        assert (state.plan(), state.resets) == (info["plan"], info["resets"])
+        resets += state.resets
+    assert resets > 0
+
+
+def test_a_greedy_agent_sees_enough_to_play_as_the_kernel_does() -> None:
+    rng = random.Random("greedy")
+    for _ in range(40):
+        game = CompiledGame(random_problem(rng, steps=rng.randint(1, 14), tensors=rng.randint(1, 8), tables=False))
+        env = MMapGameEnv(game.problem)
+        observation, info = env.reset()
+        while "plan" not in info:
+            rewards = observation["actions"][:, ActionFeature.REWARD]
+            action = np.argmax(np.where(observation["action_mask"], rewards, -np.inf))
+            observation, _, _, _, info = env.step(action)
+        assert info["return_ps"] == play_greedy(game.tables, game.reset().data)
+
+
+def test_observations_are_those_of_the_observer() -> None:
+    rng = random.Random("observations")
+    config = ObservationConfig(
+        future_buffers=2, same_tensor_buffers=1, map_rows=8, map_columns=12, profile_bins=16, supply_slots=6
+    )
+    for _ in range(20):
+        game = CompiledGame(random_problem(rng, steps=rng.randint(2, 14), tensors=rng.randint(1, 8)))
+        env, state, observer = MMapGameEnv(game.problem, observation=config), game.reset(), Observer(game, config)
+        observation, _ = env.reset()
+        while not state.is_over:
+            expected = empty_observations(config, 1)
+            observer.observe(state, expected, 0)
+            for name, array in expected._asdict().items():
+                assert (observation[name] == array[0]).all()
+            assert observation.keys() == {*expected._fields, "action_mask"}
+            assert (observation["actions"][:, ActionFeature.IS_LEGAL] == observation["action_mask"]).all()
+            action = rng.choice(np.flatnonzero(state.legal).tolist())
+            state.step(action)
+            observation, _, terminated, _, _ = env.step(action)
+        assert terminated == state.is_over
+        assert not any(array.any() for array in observation.values())
+
+
+def test_rewards_in_units_of_the_greedy_game() -> None:
+    problem = demo_problem()
+    env = MMapGameEnv(problem, reward_unit="greedy")
+    rewards, info = play(env, random.Random(0))
+    assert sum(rewards) == pytest.approx(info["return_ps"] / CompiledGame(problem).unit_ps)
 
 
 def test_normalised_rewards_sum_to_the_normalised_return() -> None:
@@ -250,7 +317,7 @@ def test_order_is_enforced() -> None:
         ({"problem": 3}, "type int"),
         ({"problem": [b"x"]}, "type bytes"),
         ({"problem": "nowhere.json"}, "nowhere.json"),
-        ({"reward_unit": "s"}, "found reward_unit='s', expected one of 'normalised', 'ps'"),
+        ({"reward_unit": "s"}, "found reward_unit='s', expected one of 'normalised', 'greedy', 'ps'"),
         ({"on_illegal": "ignore"}, "found on_illegal='ignore'"),
         ({"render_mode": "human"}, "found render_mode='human'"),
     ],
@@ -269,7 +336,7 @@ def test_an_episode_may_name_its_problem(tmp_path: Path) -> None:
         assert env.problem.digest == second.digest
     env.reset(options={"problem": 0})
     assert env.problem is first
-    for options, message in (({"problem": 2}, "0 to 1"), ({"program": 0}, "'program'"), ({"problem": 1.5}, "type float")):
+    for options, message in (({"problem": 2}, "below 2"), ({"program": 0}, "'program'"), ({"problem": 1.5}, "type float")):
         with pytest.raises(InputError, match=message):
             env.reset(options=options)
     drawn = set()
@@ -277,6 +344,22 @@ def test_an_episode_may_name_its_problem(tmp_path: Path) -> None:
         env.reset(seed=seed)
         drawn.add(env.problem.digest)
     assert drawn == {first.digest, second.digest}
+
+
+def test_problems_may_be_drawn_by_a_function() -> None:
+    def draw(rng: np.random.Generator) -> Problem:
+        return random_problem(random.Random(int(rng.integers(1000))))
+
+    def digests() -> list[str]:
+        env = MMapGameEnv(draw)
+        result = []
+        for number in range(5):
+            play(env, random.Random(0), seed=7 if number == 0 else None)
+            result.append(env.problem.digest)
+        return result
+
+    assert digests() == digests()
+    assert len(set(digests())) == 5
 
 
 # Pictures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, SupportsFloat, SupportsInt, TypeAlias, cast, get_args
 
@@ -14,18 +14,26 @@ from stowplan.errors import InputError
 from stowplan.learned_guidance.memory_mapping.demo import demo_problem
 from stowplan.learned_guidance.memory_mapping.game import Action
 from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.muzero.network_config import ObservationConfig
+from stowplan.learned_guidance.memory_mapping.observation import Observer, empty_observations
 from stowplan.learned_guidance.memory_mapping.picture import Picture, as_pixels, as_text
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem, load
 
-RewardUnit = Literal["normalised", "ps"]
+RewardUnit = Literal["normalised", "greedy", "ps"]
 OnIllegal = Literal["replace", "lose", "raise"]
 
 ProblemSource: TypeAlias = Problem | str | Path
 """A problem, or the path of a problem file (``stowplan convert`` writes them)."""
 
+ProblemDraw: TypeAlias = Callable[[np.random.Generator], Problem]
+"""Makes problems at random, the same for the same generator: ``synthetic``, or windows of a large program."""
+
 Observation: TypeAlias = dict[str, npt.NDArray[Any]]
 Mask: TypeAlias = npt.NDArray[np.int8]
+
+#: No real number in an observation is larger, nor its negative; nearly all lie between -1 and 1.
+BOUND = 1e6
 
 #: What is played instead of an illegal action: the first of these that is legal. It commits to least.
 _MOST_CAUTIOUS = (Action.DROP, Action.NOCOPY, Action.COPY)
@@ -40,17 +48,21 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
     Parameters
     ----------
     problem
-        A problem, the path of a problem file, or several of them: each episode draws one. Without any, a small demo.
+        A problem, the path of a problem file, or several of them, of which each episode draws one; or a function that draws a
+        problem for each episode. Without any, a small demo.
     strict_copy_windows
         Copies end, and begin, right at their use (equation 6 to the letter).
     drop_backup
         Where no action is left, go back instead of losing the game (section 4.3.2).
     reward_unit
-        ``"normalised"``: rewards sum to the normalised return, 1 where all is fast. ``"ps"``: picoseconds saved.
+        ``"normalised"``: rewards sum to the normalised return, 1 where all is fast. ``"greedy"``: to the return in units of the
+        greedy game's, as the observations count. ``"ps"``: to the picoseconds saved.
     on_illegal
         What an action outside the mask does. ``"replace"``: Drop is played instead, or where that is not legal either, NoCopy,
         or else Copy. ``"lose"``: the episode ends, and its last reward takes back all before. ``"raise"``: InvalidAction, and
         nothing changes.
+    observation
+        How much of a state is shown: numbers of buffers, sizes of the memory map and so on.
     render_mode
         ``"rgb_array"`` or ``"ansi"``: the memory map and the copy channel.
     """
@@ -59,26 +71,31 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
 
     def __init__(
         self,
-        problem: ProblemSource | Sequence[ProblemSource] | None = None,
+        problem: ProblemSource | Sequence[ProblemSource] | ProblemDraw | None = None,
         *,
         strict_copy_windows: bool = False,
         drop_backup: bool = True,
         reward_unit: RewardUnit = "normalised",
         on_illegal: OnIllegal = "replace",
+        observation: ObservationConfig | None = None,
         render_mode: str | None = None,
     ):
         _check_choice("reward_unit", reward_unit, get_args(RewardUnit))
         _check_choice("on_illegal", on_illegal, get_args(OnIllegal))
         _check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
-        self.problems = _problems(problem)
-        """What episodes are drawn from."""
+        self._draw = problem if callable(problem) else None
+        self.problems = () if callable(problem) else _problems(problem)
+        """What episodes are drawn from; none where a function draws them."""
         self.strict_copy_windows, self.drop_backup = strict_copy_windows, drop_backup
         self.reward_unit, self.on_illegal, self.render_mode = reward_unit, on_illegal, render_mode
         self.action_space = gymnasium.spaces.Discrete(len(Action))
-        self.observation_space = _observation_space()
+        self._config = ObservationConfig() if observation is None else observation
+        self.observation_space = _observation_space(self._config)
         # Games are made when first played: making one takes longer than playing it.
-        self._games: list[CompiledGame | None] = [None] * len(self.problems)
+        self._observers: list[Observer | None] = [None] * len(self.problems)
+        self._observer: Observer | None = None
         self._state: CompiledState | None = None
+        self._mask = np.zeros(len(Action), np.bool_)
         self._is_over = True
         self._is_forfeited = False
 
@@ -98,8 +115,11 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
             ``{"problem": ...}`` plays this episode on that problem: a number in the environment's list, a problem or a path.
         """
         super().reset(seed=seed)
-        self._state = self._choose(options or {}).reset()
+        self._observer = self._choose(options or {})
+        self._state = self._observer.game.reset()
         self._is_over = self._is_forfeited = False
+        # A program without uses has no moves, but an episode has a step: a Drop that does nothing.
+        self._mask = np.array([False, False, True]) if self._state.is_over else self._state.legal
         return self._observation(), self._info(is_illegal=False)
 
     def step(self, action: SupportsInt) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -109,28 +129,24 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
             raise gymnasium.error.ResetNeeded("the game is over: call reset() before step()")
         if not self.action_space.contains(action):
             raise gymnasium.error.InvalidAction(f"found action {action!r}, expected 0, 1 or 2")
-        chosen = Action(int(action))
-        is_illegal = not self.action_masks()[chosen]
-        reward_ps = 0
+        chosen, reward_ps = int(action), 0
+        is_illegal = not self._mask[chosen]
         if is_illegal and self.on_illegal == "raise":
-            raise gymnasium.error.InvalidAction(f"{chosen.name} is not legal in move {state.position}")
+            raise gymnasium.error.InvalidAction(f"{Action(chosen).name} is not legal in move {state.position}")
         if is_illegal and self.on_illegal == "lose":
             self._is_forfeited, reward_ps = True, -state.return_ps
-        elif not state.is_over:
-            reward_ps = state.step(self._most_cautious() if is_illegal else chosen)
+            self._mask = np.zeros_like(self._mask)
+        else:
+            if not state.is_over:
+                reward_ps = state.step(self._most_cautious() if is_illegal else chosen)
+            self._mask = state.legal
         self._is_over = self._is_forfeited or state.is_over
-        reward = reward_ps / _unit_ps(self.problem) if self.reward_unit == "normalised" else float(reward_ps)
-        return self._observation(), reward, self._is_over, False, self._info(is_illegal=is_illegal)
+        return self._observation(), reward_ps / self._unit_ps(), self._is_over, False, self._info(is_illegal=is_illegal)
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Which actions are legal, bool of shape (3,); the name by which sb3-contrib's MaskablePPO asks for it."""
-        state = self._playing()
-        if self._is_forfeited:
-            return np.zeros(len(Action), np.bool_)
-        if state.is_over and not self._is_over:
-            # A program without uses has no moves, but an episode has a step: one that does nothing.
-            return np.array([False, False, True])
-        return state.legal
+        self._playing()
+        return self._mask.copy()
 
     def plan(self) -> Plan:
         """The plan of a game that is over; ValueError before. A lost game's plan keeps everything in slow memory."""
@@ -159,9 +175,9 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         moves = f"{problem.name}: move {state.position} of {len(state.game.moves)}, {earned}"
         if self._is_over or state.is_over:
             return f"{moves}, over\n"
-        move, mask = state.game.moves[state.position], self.action_masks()
+        move = state.game.moves[state.position]
         role = "output" if move.is_output else "input"
-        legal = ", ".join(action.name for action in Action if mask[action])
+        legal = ", ".join(action.name for action in Action if self._mask[action])
         return f"{moves}; next: {role} {problem.tensors[move.tensor].name} of step {move.start}: {legal}\n"
 
     def _playing(self) -> CompiledState:
@@ -169,39 +185,58 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
             raise gymnasium.error.ResetNeeded("no game has begun: call reset() first")
         return self._state
 
-    def _choose(self, options: Mapping[str, Any]) -> CompiledGame:
-        """The game of the next episode."""
+    def _choose(self, options: Mapping[str, Any]) -> Observer:
+        """The next episode's game, with its observer."""
         unknown = sorted(set(options) - {"problem"})
         if unknown:
             raise InputError(f"found reset option {unknown[0]!r}, expected 'problem'")
         wanted = options.get("problem")
+        if wanted is None and self._draw is not None:
+            return self._new_game(self._draw(self.np_random))
         if wanted is None:
-            wanted = int(self.np_random.integers(len(self.problems))) if len(self.problems) > 1 else 0
-        if not isinstance(wanted, int):
+            wanted = self.np_random.integers(len(self.problems)) if len(self.problems) > 1 else 0
+        if not isinstance(wanted, (int, np.integer)):
             return self._new_game(_read(wanted))
         if not 0 <= wanted < len(self.problems):
-            raise InputError(f"found problem {wanted}, expected 0 to {len(self.problems) - 1}")
-        game = self._games[wanted]
-        if game is None:
-            game = self._games[wanted] = self._new_game(self.problems[wanted])
-        return game
+            raise InputError(f"found problem {wanted}, expected a number below {len(self.problems)}")
+        observer = self._observers[wanted]
+        if observer is None:
+            observer = self._observers[wanted] = self._new_game(self.problems[wanted])
+        return observer
 
-    def _new_game(self, problem: Problem) -> CompiledGame:
-        return CompiledGame(problem, strict_copy_windows=self.strict_copy_windows, drop_backup=self.drop_backup)
+    def _new_game(self, problem: Problem) -> Observer:
+        game = CompiledGame(problem, strict_copy_windows=self.strict_copy_windows, drop_backup=self.drop_backup)
+        return Observer(game, self._config)
 
     def _most_cautious(self) -> Action:
-        mask = self.action_masks()
-        return next(action for action in _MOST_CAUTIOUS if mask[action])
+        return next(action for action in _MOST_CAUTIOUS if self._mask[action])
 
     def _observation(self) -> Observation:
-        state = self._playing()
-        done = state.position / max(1, len(state.game.moves))
-        return {"globals": np.array([done], np.float32), "action_mask": self.action_masks().astype(np.int8)}
+        """What is seen now; all zero once the game is over, when there is nothing left to decide."""
+        observer, state = self._observer, self._playing()
+        seen = empty_observations(self._config, 1)
+        if observer is not None and not state.is_over and not self._is_forfeited:
+            observer.observe(state, seen, 0)
+        result = {name: array[0] for name, array in seen._asdict().items()}
+        for array in result.values():
+            if array.dtype == np.float32:
+                np.clip(array, -BOUND, BOUND, out=array)
+        return {**result, "action_mask": self._mask.astype(np.int8)}
+
+    def _unit_ps(self) -> int:
+        """Picoseconds that a reward of 1 stands for."""
+        if self.reward_unit == "ps":
+            return 1
+        if self.reward_unit == "greedy":
+            return self._playing().game.unit_ps
+        # Where fast memory saves nothing, parts of the whole latency.
+        span = self.problem.all_slow_ps - self.problem.all_fast_ps
+        return span if span > 0 else max(1, self.problem.all_slow_ps)
 
     def _info(self, *, is_illegal: bool) -> dict[str, Any]:
         state = self._playing()
         info = {
-            "action_mask": self.action_masks().astype(np.int8),
+            "action_mask": self._mask.astype(np.int8),
             "return_ps": 0 if self._is_forfeited else state.return_ps,
             "resets": state.resets,
             "illegal": is_illegal,
@@ -214,11 +249,11 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         return info
 
 
-def _observation_space() -> gymnasium.Space[Observation]:
-    spaces = {
-        "globals": gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32),
-        "action_mask": gymnasium.spaces.MultiBinary(len(Action)),
-    }
+def _observation_space(config: ObservationConfig) -> gymnasium.Space[Observation]:
+    spaces: dict[str, gymnasium.Space[Any]] = {"action_mask": gymnasium.spaces.MultiBinary(len(Action))}
+    for name, array in empty_observations(config, 1)._asdict().items():
+        low, high = (0, 255) if array.dtype == np.uint8 else (-BOUND, BOUND)
+        spaces[name] = gymnasium.spaces.Box(low, high, array.shape[1:], array.dtype)
     # Gymnasium declares a Dict as a space of dictionaries of spaces.
     return cast("gymnasium.Space[Observation]", gymnasium.spaces.Dict(spaces))
 
@@ -242,12 +277,6 @@ def _read(source: ProblemSource) -> Problem:
     raise InputError(
         f"found a problem of type {type(source).__name__}, expected a memory-mapping Problem or the path of its file"
     )
-
-
-def _unit_ps(problem: Problem) -> int:
-    """Picoseconds that a normalised reward of 1 stands for; where fast memory saves nothing, the whole latency."""
-    span = problem.all_slow_ps - problem.all_fast_ps
-    return span if span > 0 else max(1, problem.all_slow_ps)
 
 
 def _check_choice(name: str, value: object, choices: Sequence[object]) -> None:
