@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stowplan.learned_guidance.memory_mapping.game import Action, Game, State
+from stowplan.learned_guidance.memory_mapping.game import Action
+from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.moves import Move
 from stowplan.models.memory_mapping.plan import Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
@@ -54,23 +55,20 @@ class Demonstration:
         return self.return_ps / self.plan_return_ps if self.plan_return_ps else 1.0
 
 
-def actions_of(problem: Problem, plan: Plan, game: Game | None = None) -> Demonstration:
+def actions_of(problem: Problem, plan: Plan, game: CompiledGame | None = None) -> Demonstration:
     """The game that comes nearest to a valid plan; ``game`` is one on ``problem``, where there is one already.
 
     A move that keeps what the game holds anyway is free, and is made where it pays, whatever the plan does.
     """
-    game = Game(problem) if game is None else game
+    game = CompiledGame(problem) if game is None else game
     suggestions = suggested(problem, plan, game.moves)
-    actions = [Action.DROP] * len(game.moves)
     state = game.reset()
     while not state.is_over:
-        # After a reset of the game its moves are made again: those of the last time count.
-        position = state.position
-        actions[position] = _choose(state, ORDERS[suggestions[position]])
-        state.step(actions[position])
+        state.step(_choose(state, suggestions[state.position]))
+    actions = state.actions
     pairs = zip(suggestions, actions, strict=True)
     return Demonstration(
-        actions=tuple(actions),
+        actions=actions,
         return_ps=state.return_ps,
         plan_return_ps=problem.all_slow_ps - plan.objective_ps,
         departures=dict(Counter((wanted, played) for wanted, played in pairs if wanted != played)),
@@ -83,21 +81,15 @@ def suggested(problem: Problem, plan: Plan, moves: Sequence[Move]) -> tuple[Acti
     return tuple(reader.output(move) if move.is_output else reader.input(move) for move in moves)
 
 
-def _choose(state: State, order: Preference) -> Action:
-    """The first legal one, but for what costs nothing."""
-    legal, move = state.legal_actions(), state.move
-    if not move.is_output and Action.NOCOPY in legal and not (move.has_output and order[0] == Action.DROP):
-        kept = state.placement(Action.NOCOPY)
-        # A slow update of what could stay would be a suggestion about its write, too.
-        if kept is not None and kept.start == kept.end and _benefit_ps(state) >= 0:
+def _choose(state: CompiledState, suggestion: Action) -> Action:
+    """The suggestion or what is nearest to it, but for what costs nothing."""
+    legal, move = state.legal, state.game.moves[state.position]
+    # To update in fast memory what could stay there would be a decision about the write, too.
+    if legal[Action.NOCOPY] and not move.is_output and not (move.has_output and suggestion == Action.DROP):
+        start, end, _ = state.placements[Action.NOCOPY]
+        if start == end and state.benefit_ps >= 0:
             return Action.NOCOPY
-    return next(action for action in order if action in legal)
-
-
-def _benefit_ps(state: State) -> int:
-    """What Copy or NoCopy would earn now."""
-    after = state.copy()
-    return after.step(Action.NOCOPY)
+    return next(action for action in ORDERS[suggestion] if legal[action])
 
 
 class _Reader:

@@ -7,6 +7,7 @@ outside, a state carried along, and slices of long sequences). Latencies are a r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class _Machine:
 
     @staticmethod
     def random(rng: np.random.Generator) -> _Machine:
-        slow = float(np.exp(rng.uniform(*np.log([0.2, 0.8]))))
+        slow = _log_uniform(rng, (0.2, 0.8))
         fast = slow * float(rng.uniform(3.0, 8.0))
         return _Machine(
             slow_read=slow,
@@ -59,6 +60,10 @@ class _Machine:
             overhead_ps=int(rng.uniform(2e5, 1e6)),
             copy_latency_ps=int(rng.uniform(2e5, 1e6)),
         )
+
+
+def _log_uniform(rng: np.random.Generator, limits: tuple[float, float]) -> float:
+    return math.exp(rng.uniform(math.log(limits[0]), math.log(limits[1])))
 
 
 def synthetic(rng: np.random.Generator, *, moves: int = 300, form: Form | None = None) -> Problem:
@@ -85,7 +90,7 @@ class _Network:
         self._rng = rng
         self._moves = moves
         self._machine = _Machine.random(rng)
-        self._activation_bytes, self._weight_bytes = np.exp(rng.uniform(*np.log(MIDDLING_BYTES), size=2))
+        self._activation_bytes, self._weight_bytes = _log_uniform(rng, MIDDLING_BYTES), _log_uniform(rng, MIDDLING_BYTES)
         self._compute_bound = float(rng.uniform(0.0, 0.6))
         self._tensors: list[Tensor] = []
         self._steps: list[Step] = []

@@ -44,7 +44,7 @@ def window(problem: Problem, start: int, end: int) -> Problem:
     boundaries = Boundaries(problem.horizon, problem.loops)
     start, end = int(boundaries.prev[start]), int(boundaries.next[end])
     number: dict[int, int] = {}
-    tensors = []
+    tensors: list[Tensor] = []
     for sequence in access_sequences(problem):
         if any(start <= access.step < end for access in sequence.accesses):
             number[sequence.tensor] = len(tensors)
