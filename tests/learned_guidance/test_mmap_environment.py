@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 
+import stowplan  # noqa: E402
 from stowplan.errors import InputError  # noqa: E402
 from stowplan.learned_guidance.environments import MMAP_GAME  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.demo import demo_problem  # noqa: E402
@@ -26,6 +29,7 @@ from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame, play_g
 from stowplan.learned_guidance.memory_mapping.muzero.network_config import ObservationConfig  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.observation import Observer, empty_observations  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.observation_layout import ActionFeature  # noqa: E402
+from stowplan.models.memory_mapping.plan import load as load_plan  # noqa: E402
 from stowplan.models.memory_mapping.problem import Problem  # noqa: E402
 from stowplan.models.memory_mapping.verify import verify  # noqa: E402
 from tests.learned_guidance.programs import program  # noqa: E402
@@ -360,6 +364,20 @@ def test_problems_may_be_drawn_by_a_function() -> None:
 
     assert digests() == digests()
     assert len(set(digests())) == 5
+
+
+def test_the_example_plays_a_real_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    examples = Path(__file__).parents[2] / "examples"
+    monkeypatch.chdir(tmp_path)
+    module = str(examples / "data" / "alexnet_inf_b1.hlo.txt.gz")
+    monkeypatch.setattr(sys, "argv", ["play_mmap_game.py", module])
+    runpy.run_path(str(examples / "play_mmap_game.py"), run_name="__main__")
+    said = capsys.readouterr().out
+    returns = [float(number) for number in re.findall(r"R (\d\.\d+)", said)]
+    assert 0 < returns[0] < returns[1]
+    problem, plan = stowplan.read(module, target="tpu-v4"), load_plan(tmp_path / "plan.json")
+    assert verify(problem, plan).ok
+    assert f"{problem.normalised_return(plan.objective_ps):.3f}" in said
 
 
 # Pictures
