@@ -119,6 +119,12 @@ def signed(x: float) -> float:
     return math.copysign(math.log2(1.0 + abs(x)), x) / 4.0
 
 
+@njit_inner
+def clipped(x: float) -> float:
+    """Within -2 and 2."""
+    return min(max(x, -2.0), 2.0)
+
+
 @njit_outer
 def encode(tables: Tables, data: Ints, view: View, out: Observations, row: int) -> None:
     """Fill a row of the observations with a state before its game's end."""
@@ -288,8 +294,8 @@ def describe_actions(tables: Tables, data: Ints, view: View, out: Floats, row: i
         out[row, action, ActionFeature.SUPPLY] = ratio(move.demand / view.mean_supply) if action == COPY else 0.0
         out[row, action, ActionFeature.REWARD] = signed(reward / view.mean_benefit)
         out[row, action, ActionFeature.REWARD_SHARE] = reward / view.unit
-        # Where it takes nothing the reward is free: as if it took one byte for one step.
-        out[row, action, ActionFeature.DENSITY] = signed(reward / max(area, 1.0) / view.density)
+        # Where it takes nothing the reward is free, which counts as the most.
+        out[row, action, ActionFeature.DENSITY] = clipped(signed(reward / max(area, 1e-9) / view.density))
 
 
 @njit_inner
@@ -337,7 +343,7 @@ def describe_buffer(tables: Tables, data: Ints, view: View, number: int, out: Fl
     out[row, place, BufferFeature.BENEFIT] = signed(gain / view.mean_benefit)
     out[row, place, BufferFeature.BENEFIT_SHARE] = gain / view.unit
     out[row, place, BufferFeature.BYTE_BENEFIT] = signed(gain / move.bytes / view.byte_benefit)
-    out[row, place, BufferFeature.DENSITY] = signed(gain / view.area[number] / view.density)
+    out[row, place, BufferFeature.DENSITY] = clipped(signed(gain / view.area[number] / view.density))
     out[row, place, BufferFeature.SAME_TENSOR] = 1.0 if move.tensor == present.tensor else 0.0
     out[row, place, BufferFeature.SAME_ALIAS] = 1.0 if is_alias and move.alias_group == present.alias_group else 0.0
     out[row, place, BufferFeature.IS_HELD] = 1.0 if is_held else 0.0

@@ -53,7 +53,7 @@ class BufferFeature(IntEnum):
     BENEFIT = 28  # log of benefit over the mean benefit, with what is fast now
     BENEFIT_SHARE = 29  # of the game's unit
     BYTE_BENEFIT = 30  # log of benefit per byte over the program's mean
-    DENSITY = 31  # log of benefit per byte and step over the program's mean
+    DENSITY = 31  # log of benefit per byte and step over the program's mean, within -2 and 2
     SAME_TENSOR = 32
     SAME_ALIAS = 33
     IS_HELD = 34  # its tensor's content is in fast memory
@@ -104,7 +104,7 @@ class ActionFeature(IntEnum):
     SUPPLY = 9  # ratio: supply taken, to the mean supply of a slot
     REWARD = 10  # as a buffer's benefit
     REWARD_SHARE = 11  # of the game's unit
-    DENSITY = 12  # log of reward per byte and step over the program's mean
+    DENSITY = 12  # log of reward per byte and step over the program's mean, within -2 and 2; 2 where it occupies nothing
 
 
 class GlobalFeature(IntEnum):
