@@ -46,7 +46,7 @@ def test_the_best_game_is_a_valid_plan_with_its_return():
     for seed in range(20):
         game = game_of(f"evolution {seed}", 10, 5)
         best = evolve(game, EvolutionConfig(pairs=4), generations=3, seed=seed)
-        assert best.games == 24
+        assert best.games == 3 * (2 * 4 + 1)
         state = game.reset()
         assert state.play(best.actions) == best.return_ps
         assert state.is_over

@@ -100,6 +100,7 @@ def evolve(
         gradient = np.tensordot(weights, noise, 1) / (2 * config.pairs * config.sigma)
         parameters += adam.step(gradient) - config.learning_rate * config.weight_decay * parameters
         generation += 1
+        candidates.play_one(parameters)
     return best
 
 
@@ -152,6 +153,12 @@ class _Candidates:
             _play(self.game.tables, self.data, parameters, noise, sigma, first, some, self.preferences, self.actions)
             self.best.offer(int(some.max()), self.actions[1], games=len(some))
         return returns.reshape(-1, 2)
+
+    def play_one(self, parameters: Floats) -> None:
+        """The game that is preferred without any perturbation."""
+        self.data[:] = self.game.tables.initial
+        return_ps = int(play_preferences(self.game.tables, self.data, parameters, self.actions[0]))
+        self.best.offer(return_ps, self.actions[0])
 
 
 @njit_outer
