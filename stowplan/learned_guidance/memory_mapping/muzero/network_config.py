@@ -5,6 +5,7 @@ The paper gives the parts and a few sizes; ``docs/mmap-muzero-network.md`` says 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -19,11 +20,11 @@ def _require(holds: bool, place: str, message: str) -> None:
 def _require_positive(config: Any, zero_allowed: frozenset[str] = frozenset()) -> None:
     for each in fields(config):
         value = getattr(config, each.name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if isinstance(value, float):
+            _require(0 < value < math.inf, each.name, f"found {value}, expected a positive number")
+        elif isinstance(value, int) and not isinstance(value, bool):
             least = 0 if each.name in zero_allowed else 1
-            # Limits are real numbers.
-            holds = value >= least if isinstance(value, int) else value > 0
-            _require(holds, each.name, f"found {value}, expected at least {least}")
+            _require(value >= least, each.name, f"found {value}, expected at least {least}")
 
 
 @dataclass(frozen=True, slots=True)
