@@ -8,7 +8,9 @@ import typer
 from typer.core import TyperCommand
 
 from stowplan import __version__
-from stowplan.cli import batch, compare, export, inspect, solve
+from stowplan.cli import batch, compare, export, inspect, solve, train
+
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
     name="stowplan",
@@ -17,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=_CONTEXT,
 )
 
 
@@ -67,3 +69,8 @@ for _name, _function in (
     ("targets", inspect.targets_command),
 ):
     app.command(_name, cls=_Command)(_function)
+
+_train = typer.Typer(help="Train a learned policy.", no_args_is_help=True, rich_markup_mode=None, context_settings=_CONTEXT)
+_train.callback()(lambda: None)
+_train.command("muzero", cls=_Command)(train.muzero_command)
+app.add_typer(_train, name="train")

@@ -1,0 +1,146 @@
+"""One step of training: the losses of MuZero, unrolled through the learned dynamics (Schrittwieser et al. 2020, appendix G).
+
+Without search the policy learns by the clipped policy gradient of Schulman et al. 2017, with the value head as its baseline.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from stowplan.learned_guidance.memory_mapping.muzero.batches import Batch
+from stowplan.learned_guidance.memory_mapping.muzero.categorical import Support
+from stowplan.learned_guidance.memory_mapping.muzero.model import to_tensors
+from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
+from stowplan.learned_guidance.memory_mapping.muzero.targets import F32
+from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+
+
+class Losses(NamedTuple):
+    """Means over a batch."""
+
+    total: float
+    policy: float
+    value: float
+    reward: float
+    gradient_norm: float
+    """Before clipping."""
+    entropy: float
+    """Of the policy at the samples' own positions, in nats."""
+    value_error: float
+    """|value - target| there, in units."""
+
+
+class Learner:
+    """The network, its optimiser, and the target network that lags behind.
+
+    Parameters
+    ----------
+    seed
+        Of the first weights.
+    """
+
+    def __init__(self, config: TrainingConfig, seed: int, device: str = "cpu"):
+        self.config = config
+        self.device = torch.device(device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.network = MMapNetwork(config.network).to(self.device)
+        self.target = copy.deepcopy(self.network).requires_grad_(False).eval()
+        kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+        self.optimizer: Any = kind(self.network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+        self.steps = 0
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        """Begin from the weights of another network of the same sizes; RuntimeError where they differ."""
+        self.network.load_state_dict(weights)
+        self.target.load_state_dict(weights)
+
+    def update(self, batch: Batch) -> tuple[Losses, F32]:
+        """Train on a batch; the losses and |value - target| of each sample."""
+        config = self.config
+        self.network.train()
+        tensors = _Tensors(batch, self.device)
+        unroll = tensors.actions.shape[1]
+        hidden, policy_logits, value_logits = self.network.initial(to_tensors(batch.observations, self.device))
+        predicted = self.network.value_support.mean(value_logits.detach())
+        errors = (predicted - tensors.values[:, 0]).abs()
+        log_policy = functional.log_softmax(policy_logits.detach(), dim=1)
+        entropy = -(log_policy.exp() * log_policy).sum(dim=1).mean()
+        policy_loss = self._policy_loss(tensors, 0, policy_logits, predicted)
+        value_loss = self._categorical(self.network.value_support, value_logits, tensors.values[:, 0])
+        reward_loss = torch.zeros_like(value_loss)
+        for step in range(unroll):
+            # The dynamics of each step get half of the gradient, so that what reaches the first state does not grow with the
+            # number of steps.
+            hidden = _halved(hidden)
+            hidden, reward_logits, policy_logits, value_logits = self.network.recurrent(hidden, tensors.actions[:, step])
+            predicted = self.network.value_support.mean(value_logits.detach())
+            share = 1.0 / unroll
+            policy_loss = policy_loss + share * self._policy_loss(tensors, step + 1, policy_logits, predicted)
+            value_loss = value_loss + share * self._categorical(
+                self.network.value_support, value_logits, tensors.values[:, step + 1]
+            )
+            reward_loss = reward_loss + share * self._categorical(
+                self.network.reward_support, reward_logits, tensors.rewards[:, step]
+            )
+        policy_mean, value_mean, reward_mean = (
+            (tensors.weights * loss).mean() for loss in (policy_loss, value_loss, reward_loss)
+        )
+        total = config.policy_weight * policy_mean + config.value_weight * value_mean + config.reward_weight * reward_mean
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(total)
+        norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), config.gradient_clip)
+        self.optimizer.step()
+        self.steps += 1
+        if self.steps % config.target_network_interval == 0:
+            self.target.load_state_dict(self.network.state_dict())
+        means = torch.stack([total.detach(), policy_mean, value_mean, reward_mean, norm, entropy, errors.mean()])
+        return Losses(*means.tolist()), np.asarray(errors.cpu().numpy(), np.float32)
+
+    @staticmethod
+    def _categorical(support: Support, logits: Tensor, targets: Tensor) -> Tensor:
+        loss: Tensor = -(support.two_hot(targets) * functional.log_softmax(logits, dim=1)).sum(dim=1)
+        return loss
+
+    def _policy_loss(self, tensors: _Tensors, step: int, logits: Tensor, predicted: Tensor) -> Tensor:
+        """(S,) losses of the policy after ``step`` steps; 0 beyond the end."""
+        if self.config.use_search:
+            return -(tensors.policy[:, step] * functional.log_softmax(logits, dim=1)).sum(dim=1)
+        # The policy gradient: only legal actions can be drawn.
+        log_policy = functional.log_softmax(logits.masked_fill(~tensors.legal[:, step], -1e9), dim=1)
+        is_played = tensors.played[:, step] >= 0
+        log_played = log_policy.gather(1, tensors.played[:, step].clamp(min=0).unsqueeze(1)).squeeze(1)
+        advantage = tensors.values[:, step] - predicted
+        ratio = (log_played - tensors.behaviour[:, step].clamp(min=1e-6).log()).exp()
+        clipped = ratio.clamp(1 - self.config.ratio_clip, 1 + self.config.ratio_clip)
+        gain = torch.minimum(ratio * advantage, clipped * advantage)
+        entropy = -(log_policy.exp() * log_policy).sum(dim=1)
+        return -(gain + self.config.entropy_bonus * entropy) * is_played
+
+
+class _Tensors:
+    """A batch, but for its observations, on the device."""
+
+    def __init__(self, batch: Batch, device: torch.device):
+        def moved(array: Any) -> Tensor:
+            return torch.from_numpy(array).to(device)
+
+        self.actions = moved(batch.actions)
+        self.rewards = moved(batch.rewards)
+        self.values = moved(batch.values)
+        self.policy = moved(batch.policy)
+        self.played = moved(batch.played)
+        self.behaviour = moved(batch.behaviour)
+        self.legal = moved(batch.legal)
+        self.weights = moved(batch.weights)
+
+
+def _halved(x: Tensor) -> Tensor:
+    """The same, with half of the gradient."""
+    return 0.5 * x + 0.5 * x.detach()

@@ -1,0 +1,213 @@
+"""Playing with a trained policy: one game, many at a temperature, games with search; and training on, on one program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.errors import InputError
+from stowplan.learned_guidance.memory_mapping.curve import Point
+from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.muzero import checkpoint
+from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import PolicyFile
+from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
+from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
+from stowplan.learned_guidance.memory_mapping.muzero.search import search
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import as_f32, first_rows, masked_softmax
+from stowplan.learned_guidance.memory_mapping.muzero.trainer import Progress, Trainer
+from stowplan.learned_guidance.memory_mapping.observation import Observer
+from stowplan.learned_guidance.memory_mapping.observation_layout import Observations, empty_observations
+from stowplan.models.memory_mapping.plan import Plan
+from stowplan.models.memory_mapping.problem import Problem
+
+Stop = Callable[[], bool]
+#: What is played at B positions: observations and legal actions to actions.
+Chooser = Callable[[Observations, NDArray[np.bool_]], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """A finished game."""
+
+    actions: NDArray[np.int8]
+    return_ps: int
+    plan: Plan
+
+
+class Policy:
+    """A trained network, ready to play any program.
+
+    Parameters
+    ----------
+    file
+        As :func:`~stowplan.learned_guidance.memory_mapping.muzero.checkpoint.load_policy` reads it.
+    device
+        ``"cpu"`` or ``"cuda"``.
+
+    Raises
+    ------
+    InputError
+        If the weights do not fit the network of the configuration.
+    """
+
+    def __init__(self, file: PolicyFile, device: str = "cpu"):
+        self.file = file
+        self.config = file.config
+        self._network = MMapNetwork(file.config.network)
+        try:
+            self._network.load_state_dict(file.weights)
+        except (RuntimeError, TypeError, AttributeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(f"the weights do not fit the network: {reason}") from error
+        self._network.to(device).eval()
+        self._model = TorchModel(self._network)
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> Policy:
+        """Read a policy file; InputError where it is none, damaged, or of another version."""
+        file = checkpoint.load_policy(path)
+        try:
+            return cls(file, device)
+        except InputError as error:
+            raise error.within(path) from error
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the policy file, for the provenance of a result."""
+        return self.file.digest
+
+    def rollout(self, problem: Problem | CompiledGame, *, should_stop: Stop | None = None) -> Played | None:
+        """One game of the likeliest legal actions; None where it was stopped before its end."""
+
+        def likeliest(observations: Observations, legal: NDArray[np.bool_]) -> NDArray[np.int64]:
+            _, logits, _ = self._model.initial(observations)
+            return np.asarray(np.where(legal, logits, -np.inf).argmax(axis=1), np.int64)
+
+        return next(iter(self._play(problem, 1, likeliest, should_stop)), None)
+
+    def rollouts(
+        self,
+        problem: Problem | CompiledGame,
+        count: int,
+        *,
+        temperature: float = 1.0,
+        seed: int = 0,
+        should_stop: Stop | None = None,
+    ) -> list[Played]:
+        """``count`` games at once with actions drawn from the policy; none where they were stopped before their end."""
+        rng = np.random.default_rng(seed)
+
+        def drawn(observations: Observations, legal: NDArray[np.bool_]) -> NDArray[np.int64]:
+            _, logits, _ = self._model.initial(observations)
+            # The largest of log probability and Gumbel noise is a draw from the distribution.
+            noise = rng.gumbel(size=legal.shape)
+            weights = np.log(np.maximum(masked_softmax(as_f32(logits), legal, temperature), 1e-30)) + noise
+            return np.asarray(np.where(legal, weights, -np.inf).argmax(axis=1), np.int64)
+
+        return self._play(problem, count, drawn, should_stop)
+
+    def searched(
+        self,
+        problem: Problem | CompiledGame,
+        *,
+        count: int = 1,
+        simulations: int | None = None,
+        explore: bool = False,
+        seed: int = 0,
+        should_stop: Stop | None = None,
+    ) -> list[Played]:
+        """``count`` games at once, each move searched; they differ only where the search explores.
+
+        ``simulations`` is for each move; None is what the policy was trained with. None are returned where they were stopped
+        before their end.
+        """
+        rng = np.random.default_rng(seed)
+        config = self.config.search_at(self.file.provenance.training_steps)
+        if simulations is not None:
+            config = replace(config, simulations=simulations)
+
+        def found(observations: Observations, legal: NDArray[np.bool_]) -> NDArray[np.int64]:
+            return search(self._model, observations, legal, config, rng, explore=explore).action
+
+        return self._play(problem, count, found, should_stop)
+
+    def _play(self, problem: Problem | CompiledGame, count: int, choose: Chooser, should_stop: Stop | None) -> list[Played]:
+        game = problem if isinstance(problem, CompiledGame) else CompiledGame(problem)
+        observer = Observer(game, self.config.network.observation)
+        states = [game.reset() for _ in range(count)]
+        played: list[list[int]] = [[] for _ in states]
+        observations = empty_observations(self.config.network.observation, count)
+        while going := [number for number, state in enumerate(states) if not state.is_over]:
+            if should_stop is not None and should_stop():
+                return []
+            for row, number in enumerate(going):
+                observer.observe(states[number], observations, row)
+            seen = first_rows(observations, len(going))
+            legal = np.array([states[number].legal for number in going], np.bool_)
+            for number, action in zip(going, choose(seen, legal).tolist(), strict=True):
+                played[number].append(action)
+                states[number].step(action)
+        return [
+            Played(np.array(actions, np.int8), state.return_ps, state.plan())
+            for state, actions in zip(states, played, strict=True)
+        ]
+
+    def fine_tune(
+        self,
+        problem: Problem,
+        *,
+        time_limit: float | None = None,
+        training_steps: int | None = None,
+        seed: int = 0,
+        demonstrations: Sequence[Sequence[int] | NDArray[np.integer[Any]]] = (),
+        changes: dict[str, Any] | None = None,
+        should_stop: Stop | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        device: str = "cpu",
+    ) -> FineTuned:
+        """Train on from this policy's weights on one program, and keep the best game that is played on the way.
+
+        Parameters
+        ----------
+        demonstrations
+            Actions of whole games of the program, to learn from.
+        changes
+            Fields of the training configuration to change.
+
+        Raises
+        ------
+        InputError
+            If the program has no moves.
+        ValueError
+            If a demonstration is not a whole game of legal actions.
+        """
+        config = self.config.changed(**(changes or {}))
+        if training_steps is not None:
+            config = config.changed(training_steps=training_steps)
+        trainer = Trainer([problem], config, seed=seed, device=device, weights=self.file.weights)
+        for actions in demonstrations:
+            trainer.demonstrate(0, actions)
+        trainer.run(time_limit=time_limit, should_stop=should_stop, on_progress=on_progress)
+        best = trainer.best[0]
+        if best.actions is None or best.return_ps is None:
+            return FineTuned(None, (), trainer)
+        state = trainer.arenas[0].game.reset()
+        state.play(best.actions)
+        return FineTuned(Played(best.actions, best.return_ps, state.plan()), tuple(best.points), trainer)
+
+
+@dataclass(frozen=True, eq=False)
+class FineTuned:
+    """What further training came to."""
+
+    best: Played | None
+    """Best game of self-play and demonstrations; None where none was finished."""
+    points: tuple[Point, ...]
+    """The curve of best returns."""
+    trainer: Trainer
+    """To go on training, or to save its policy."""

@@ -1,0 +1,210 @@
+"""Played games to learn from: a window of the newest, the best of each program, and demonstrations.
+
+A game is kept as its actions and what the search said of each move; states and observations are played again when they are
+needed. Positions of the newest games are drawn by priority (Schrittwieser et al. 2020, appendix G: proportional to
+|search value - n-step value|, as in Schaul et al. 2016); those of kept games evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.learned_guidance.memory_mapping.muzero.targets import F32, F64, full_returns, td_values
+from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+
+#: Added to each priority, so that no position is left out for good.
+_LEAST_PRIORITY = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """One game of L moves; resets by Drop-backup follow from the actions and are part of the game."""
+
+    program: int
+    """Number of the program."""
+    actions: NDArray[np.int8]
+    """(L,) in order of play."""
+    policy: F32
+    """(L, 3) improved policies of the searches; without search the policy that was played."""
+    value: F32
+    """(L,) values of the searches at their roots, in units."""
+    legal: NDArray[np.bool_]
+    """(L, 3) legal actions."""
+    rewards: F32
+    """(L,) in units."""
+    return_ps: int
+    first: int = 0
+    """Moves before it were replayed from another game, not searched; they are not learned from."""
+    is_demonstration: bool = False
+    """From a plan, not from self-play; ``policy`` and ``value`` say nothing."""
+    discount: float = 1.0
+    returns: F64 = field(init=False)
+    """(L + 1,) full returns from each position, in units."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "returns", full_returns(self.rewards, self.discount))
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def values(self, td_steps: int | None) -> F32:
+        """(L + 1,) value targets; a demonstration has only its full returns."""
+        return td_values(self.returns, self.value, self.discount, None if self.is_demonstration else td_steps)
+
+
+class Sample(NamedTuple):
+    """Positions to learn from, S of them."""
+
+    trajectories: list[Trajectory]
+    positions: NDArray[np.int64]
+    """(S,) moves of their games."""
+    slots: NDArray[np.int64]
+    """(S,) places of the games among the newest; -1 for kept games."""
+    weights: F32
+    """(S,) importance weights, at most 1."""
+
+
+class Replay:
+    """See the module."""
+
+    def __init__(self, config: TrainingConfig, programs: int):
+        self._config = config
+        self.recent: list[Trajectory] = []
+        """The newest own games: a ring of ``replay_size`` places."""
+        self.priorities: list[F32] = []
+        """For each of them, of each position."""
+        self.next_slot = 0
+        """Place of the next game, once the ring is full."""
+        self._mass: list[float] = []
+        self.elite: list[list[Trajectory]] = [[] for _ in range(programs)]
+        """Best own games of each program, the best first."""
+        self.demonstrations: list[Trajectory] = []
+
+    def __len__(self) -> int:
+        return len(self.recent) + len(self.demonstrations)
+
+    def kept(self) -> list[Trajectory]:
+        """Demonstrations and best games."""
+        return [*self.demonstrations, *(game for games in self.elite for game in games)]
+
+    def add(self, game: Trajectory) -> None:
+        """Take in a finished game."""
+        if game.is_demonstration:
+            self.demonstrations.append(game)
+            limit = self._config.demonstration_limit
+            if limit is not None:
+                del self.demonstrations[: max(0, len(self.demonstrations) - limit)]
+            return
+        targets = game.values(self._config.td_steps)[:-1]
+        priorities = np.abs(game.value - targets) + np.float32(_LEAST_PRIORITY)
+        priorities[: game.first] = 0.0
+        self._put(game, priorities)
+        self._keep_best(game)
+
+    def _put(self, game: Trajectory, priorities: F32) -> None:
+        if len(self.recent) < self._config.replay_size:
+            self.recent.append(game)
+            self.priorities.append(priorities)
+            self._mass.append(self._weigh(priorities))
+            return
+        slot = self.next_slot
+        self.recent[slot], self.priorities[slot], self._mass[slot] = game, priorities, self._weigh(priorities)
+        self.next_slot = (slot + 1) % self._config.replay_size
+
+    def _keep_best(self, game: Trajectory) -> None:
+        best, limit = self.elite[game.program], self._config.elite_games
+        if limit == 0 or (len(best) == limit and game.return_ps <= best[-1].return_ps):
+            return
+        if any(game.return_ps == other.return_ps and np.array_equal(game.actions, other.actions) for other in best):
+            return
+        best.append(game)
+        best.sort(key=lambda each: -each.return_ps)
+        del best[limit:]
+
+    def _powers(self, priorities: F32) -> F64:
+        """What positions are drawn in proportion to; 0 where there is no search to learn from."""
+        powers = priorities.astype(np.float64) ** self._config.priority_exponent
+        return np.where(priorities > 0, powers, 0.0)
+
+    def _weigh(self, priorities: F32) -> float:
+        return float(self._powers(priorities).sum())
+
+    def sample(self, size: int, rng: np.random.Generator) -> Sample:
+        """Draw positions, with replacement; ValueError where there are no games.
+
+        Kept games make up ``kept_fraction`` of them, or all where there is nothing else.
+        """
+        kept = self.kept()
+        mass = np.array(self._mass)
+        newest = mass.sum() > 0
+        if not kept and not newest:
+            raise ValueError("no games to learn from")
+        count = 0 if not kept else size if not newest else round(self._config.kept_fraction * size)
+        recent = self._sample_recent(size - count, mass, rng)
+        return _joined(recent, _sample_kept(count, kept, rng))
+
+    def _sample_recent(self, size: int, mass: F64, rng: np.random.Generator) -> Sample:
+        if size == 0:
+            return _nothing()
+        slots = _draw(mass, rng.random(size))
+        positions, weights = np.empty(size, np.int64), np.empty(size)
+        points, total = rng.random(size), mass.sum()
+        entries = sum(len(game) - game.first for game in self.recent)
+        for row, slot in enumerate(slots):
+            powers = self._powers(self.priorities[slot])
+            positions[row] = _draw(powers, points[row : row + 1])[0]
+            # 1 / (N P), of Schaul et al. 2016.
+            weights[row] = total / (entries * powers[positions[row]])
+        weights **= self._config.importance_exponent
+        weights /= weights.max()
+        return Sample([self.recent[slot] for slot in slots], positions, slots, weights.astype(np.float32))
+
+    def update(self, sample: Sample, errors: F32) -> None:
+        """Priorities anew from |predicted value - target| of a batch, shape (S,)."""
+        changed: set[int] = set()
+        for slot, position, error in zip(sample.slots.tolist(), sample.positions.tolist(), errors, strict=True):
+            if slot >= 0:
+                self.priorities[slot][position] = error + np.float32(_LEAST_PRIORITY)
+                changed.add(slot)
+        for slot in changed:
+            self._mass[slot] = self._weigh(self.priorities[slot])
+
+    def restore(self, recent: Sequence[Trajectory], priorities: Sequence[F32], next_slot: int) -> None:
+        """Put back what a checkpoint holds of the newest games."""
+        self.recent, self.priorities, self.next_slot = list(recent), list(priorities), next_slot
+        self._mass = [self._weigh(each) for each in self.priorities]
+
+
+def _draw(mass: F64, points: F64) -> NDArray[np.int64]:
+    """Indices in proportion to ``mass``, one for each point in [0, 1); never one of mass 0."""
+    edges = np.cumsum(mass)
+    found = np.searchsorted(edges, points * edges[-1], side="right")
+    # A point next to 1 may be rounded up to the end.
+    last = int(np.flatnonzero(mass)[-1])
+    return np.asarray(np.minimum(found, last), np.int64)
+
+
+def _sample_kept(size: int, kept: list[Trajectory], rng: np.random.Generator) -> Sample:
+    if size == 0:
+        return _nothing()
+    chosen = [kept[number] for number in rng.integers(len(kept), size=size)]
+    positions = np.array([rng.integers(game.first, len(game)) for game in chosen], np.int64)
+    return Sample(chosen, positions, np.full(size, -1, np.int64), np.ones(size, np.float32))
+
+
+def _nothing() -> Sample:
+    return Sample([], np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))
+
+
+def _joined(one: Sample, other: Sample) -> Sample:
+    return Sample(
+        one.trajectories + other.trajectories,
+        np.concatenate((one.positions, other.positions)),
+        np.concatenate((one.slots, other.slots)),
+        np.concatenate((one.weights, other.weights)),
+    )

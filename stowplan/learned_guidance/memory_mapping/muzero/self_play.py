@@ -1,0 +1,230 @@
+"""Games played side by side: each move of all of them is chosen by one batched search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.errors import InputError
+from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.muzero.replay import Trajectory
+from stowplan.learned_guidance.memory_mapping.muzero.search import Model, search
+from stowplan.learned_guidance.memory_mapping.muzero.targets import F32
+from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.observation import Observer
+from stowplan.learned_guidance.memory_mapping.observation_layout import Observations, empty_observations
+from stowplan.models.memory_mapping.problem import Problem
+
+
+class Arena:
+    """A problem with what is needed to play and observe it."""
+
+    def __init__(self, problem: Problem, config: TrainingConfig):
+        self.problem = problem
+        self.game = CompiledGame(problem)
+        if not self.game.moves:
+            raise InputError("nothing to learn: the program has no moves", source=problem.name)
+        self.observer = Observer(self.game, config.network.observation)
+
+    def normalised(self, return_ps: float) -> float:
+        """A return as R: 0 where all is slow, 1 where all is fast."""
+        return self.problem.normalised_return(round(self.problem.all_slow_ps - return_ps))
+
+
+def first_rows(observations: Observations, count: int) -> Observations:
+    """The first ``count`` observations, in the same memory."""
+    return Observations._make(each[:count] for each in observations)
+
+
+class Decision(NamedTuple):
+    """What is played at B positions, and why."""
+
+    actions: NDArray[np.int64]
+    """(B,)"""
+    policy: F32
+    """(B, 3) what the policy is to learn; without search what it was."""
+    value: F32
+    """(B,) in units."""
+
+
+def decide(
+    model: Model,
+    observations: Observations,
+    legal: NDArray[np.bool_],
+    config: TrainingConfig,
+    step: int,
+    rng: np.random.Generator,
+) -> Decision:
+    """Moves of self-play after so many training steps; the first ``greedy_games`` rows do not explore."""
+    if config.use_search:
+        found = search(model, observations, legal, config.search_at(step), rng, explore=True)
+        policy, value, actions = as_f32(found.policy), as_f32(found.value), found.action
+    else:
+        _, logits, values = model.initial(observations)
+        policy, value = masked_softmax(as_f32(logits), legal, config.temperature(step)), as_f32(values)
+        edges = policy.cumsum(axis=1)
+        points = rng.random((len(policy), 1)) * edges[:, -1:]
+        actions = _last_legal(legal, (points >= edges).sum(axis=1))
+    greedy = min(config.greedy_games, len(actions))
+    actions[:greedy] = np.where(legal[:greedy], policy[:greedy], -1.0).argmax(axis=1)
+    return Decision(actions, policy, value)
+
+
+def as_f32(array: NDArray[Any]) -> F32:
+    """The same numbers in single precision, as they are kept."""
+    return np.asarray(array, np.float32)
+
+
+def masked_softmax(logits: F32, legal: NDArray[np.bool_], temperature: float) -> F32:
+    """(B, 3) probabilities of the legal actions; at temperature 0 all of the likeliest."""
+    scaled = np.where(legal, logits - logits.max(axis=1, where=legal, initial=-np.inf, keepdims=True), -np.inf)
+    powers = np.exp(scaled / max(temperature, 1e-6))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
+
+
+def _last_legal(legal: NDArray[np.bool_], actions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The actions, but for those that rounding has pushed beyond the last legal one."""
+    last = legal.shape[1] - 1 - legal[:, ::-1].argmax(axis=1)
+    return np.asarray(np.minimum(actions, last), np.int64)
+
+
+class Opening(NamedTuple):
+    """How a new game begins."""
+
+    program: int
+    prefix: NDArray[np.int8]
+    """Actions that are played at once; another game's."""
+
+
+@dataclass
+class Seat:
+    """A game under way, with what is to be remembered of each move."""
+
+    program: int
+    state: CompiledState
+    first: int = 0
+    """Moves before it were not searched."""
+    actions: list[int] = field(default_factory=list)
+    policy: list[F32] = field(default_factory=list)
+    value: list[float] = field(default_factory=list)
+    legal: list[NDArray[np.bool_]] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+
+    def trajectory(self, discount: float) -> Trajectory:
+        """What has been played, as it is kept."""
+        return Trajectory(
+            program=self.program,
+            actions=np.array(self.actions, np.int8),
+            policy=np.array(self.policy, np.float32).reshape(-1, 3),
+            value=np.array(self.value, np.float32),
+            legal=np.array(self.legal, np.bool_).reshape(-1, 3),
+            rewards=np.array(self.rewards, np.float32),
+            return_ps=self.state.return_ps,
+            first=self.first,
+            discount=discount,
+        )
+
+
+def seat_of(arena: Arena, game: Trajectory) -> Seat:
+    """A game under way again, from what has been played of it."""
+    state = arena.game.reset()
+    state.play(game.actions)
+    return Seat(
+        game.program,
+        state,
+        game.first,
+        game.actions.tolist(),
+        list(game.policy),
+        game.value.tolist(),
+        list(game.legal),
+        game.rewards.tolist(),
+    )
+
+
+def replayed(arena: Arena, program: int, actions: NDArray[np.int8], discount: float) -> Trajectory:
+    """A game that was played elsewhere, as a demonstration: the policy is what was played, the values the returns.
+
+    Raises
+    ------
+    ValueError
+        Where an action is not legal, or the game does not end with the last action.
+    """
+    seat = Seat(program, arena.game.reset())
+    _play_prefix(arena, seat, actions)
+    if not seat.state.is_over:
+        raise ValueError(f"{len(actions)} actions do not end the game")
+    game = seat.trajectory(discount)
+    return Trajectory(
+        program=program,
+        actions=game.actions,
+        policy=np.eye(3, dtype=np.float32)[game.actions],
+        value=game.returns[:-1].astype(np.float32),
+        legal=game.legal,
+        rewards=game.rewards,
+        return_ps=game.return_ps,
+        is_demonstration=True,
+        discount=discount,
+    )
+
+
+def _play_prefix(arena: Arena, seat: Seat, actions: NDArray[np.int8]) -> None:
+    for action in actions.tolist():
+        seat.legal.append(seat.state.legal.copy())
+        seat.rewards.append(seat.state.step(action) / arena.game.unit_ps)
+        seat.actions.append(action)
+        seat.policy.append(np.zeros(3, np.float32))
+        seat.value.append(0.0)
+
+
+class SelfPlay:
+    """``games`` games at once; where one ends another begins.
+
+    Parameters
+    ----------
+    arenas
+        The programs.
+    begin
+        Says how each new game begins.
+    """
+
+    def __init__(self, arenas: Sequence[Arena], config: TrainingConfig, begin: Callable[[], Opening]):
+        self._arenas = arenas
+        self._config = config
+        self._begin = begin
+        self._observations = empty_observations(config.network.observation, config.games)
+        self.seats: list[Seat] = []
+
+    def start(self) -> None:
+        """Begin all games."""
+        self.seats = [self._new_seat() for _ in range(self._config.games)]
+
+    def _new_seat(self) -> Seat:
+        opening = self._begin()
+        arena = self._arenas[opening.program]
+        seat = Seat(opening.program, arena.game.reset())
+        _play_prefix(arena, seat, opening.prefix)
+        seat.first = len(seat.actions)
+        return seat
+
+    def advance(self, model: Model, step: int, rng: np.random.Generator) -> list[Trajectory]:
+        """One move of each game, after so many training steps; the games that it ends."""
+        for row, seat in enumerate(self.seats):
+            self._arenas[seat.program].observer.observe(seat.state, self._observations, row)
+        legal = np.array([seat.state.legal for seat in self.seats], np.bool_)
+        decision = decide(model, self._observations, legal, self._config, step, rng)
+        finished = []
+        for row, seat in enumerate(self.seats):
+            seat.legal.append(legal[row])
+            seat.policy.append(decision.policy[row].copy())
+            seat.value.append(float(decision.value[row]))
+            action = int(decision.actions[row])
+            seat.actions.append(action)
+            seat.rewards.append(seat.state.step(action) / self._arenas[seat.program].game.unit_ps)
+            if seat.state.is_over:
+                finished.append(seat.trajectory(self._config.discount))
+                self.seats[row] = self._new_seat()
+        return finished

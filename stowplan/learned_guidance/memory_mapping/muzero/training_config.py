@@ -1,0 +1,254 @@
+"""Everything that decides how MMap-MuZero is trained, with the paper's values and values for one processor core.
+
+Table 6 of Wang et al. 2023 (appendix C) is :meth:`TrainingConfig.paper`; what the table leaves out is as in MuZero
+(Schrittwieser et al. 2020, appendices F to H) and MuZero Unplugged (Schrittwieser et al. 2021). ``docs/mmap-muzero.md`` sets
+both columns side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Literal
+
+import msgspec
+
+from stowplan.errors import UsageError
+from stowplan.learned_guidance.memory_mapping.muzero.network_config import NetworkConfig
+from stowplan.learned_guidance.memory_mapping.muzero.search_config import SearchConfig
+
+Method = Literal["puct", "gumbel", "none"]
+
+
+class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to train. Times and returns are in moves and in units of ``CompiledGame.unit_ps``."""
+
+    network: NetworkConfig = msgspec.field(default_factory=NetworkConfig)
+    search: SearchConfig = msgspec.field(default_factory=SearchConfig)
+    """Its temperature and discount are set by the fields below."""
+    use_search: bool = True
+    """False for the ablation that learns without search (section 5.3): actions are drawn from the policy head, which learns by
+    policy gradient."""
+
+    # Schedule: an iteration advances all games by some moves and then trains for some steps.
+    games: int = 64
+    """Games played side by side."""
+    moves_per_iteration: int = 16
+    """Moves of each game between two phases of training."""
+    updates_per_iteration: int = 8
+    """Training steps of an iteration."""
+    training_steps: int = 1_000_000
+    """Training ends after so many steps."""
+    warm_up_games: int = 1
+    """Finished games (demonstrations count) before the first training step."""
+
+    # Self-play
+    discount: float = 0.9999
+    initial_temperature: float = 1.0
+    final_temperature: float = 0.2
+    temperature_decay_steps: int = 400_000
+    """Training steps over which the temperature falls, in a straight line."""
+    restart_fraction: float = 0.0
+    """Part of the games that begin with a random prefix of one of the program's best games."""
+    greedy_games: int = 0
+    """Of the games played side by side, so many always play the move that their search likes best."""
+
+    # Replay
+    replay_size: int = 20_000
+    """Own games kept, the oldest leaving first."""
+    priority_exponent: float = 1.0
+    """Positions are drawn in proportion to |search value - n-step value| to this power; 0 draws them evenly."""
+    importance_exponent: float = 1.0
+    """What of the bias that priorities bring is taken back by weights; 1 for all."""
+    elite_games: int = 0
+    """Best games of each program that are kept apart, whatever their age."""
+    kept_fraction: float = 0.0
+    """Part of each batch drawn from demonstrations and best games, where there are any."""
+    demonstration_limit: int | None = None
+    """Demonstrations kept, the oldest leaving first; None for all."""
+
+    # Targets
+    unroll_steps: int = 5
+    td_steps: int | None = 10
+    """Rewards before a value target leans on the value stored then; None for all rewards up to the end of the game."""
+    full_return_fraction: float = 0.0
+    """Part of the positions whose value target is the full return all the same."""
+    reanalyse_fraction: float = 0.5
+    """Part of each batch whose policy and value targets come from a fresh search with the target network."""
+    reanalyse_simulations: int | None = None
+    """Simulations of such a search; None for as many as in self-play."""
+    reanalyse_return_weight: float = 0.0
+    """Weight of the played game's own value target beside the fresh search's value."""
+    target_network_interval: int = 100
+    """Training steps between two copies of the network into the target network; 1 for the latest."""
+    imitation: float = 0.0
+    """Weight of the cross entropy between the policy and what was played in demonstrations and best games."""
+
+    # Optimisation
+    batch_size: int = 512
+    optimizer: Literal["adam", "adamw"] = "adam"
+    learning_rate: float = 2e-4
+    weight_decay: float = 1e-4
+    gradient_clip: float = 5.0
+    """Largest norm of the gradient."""
+    policy_weight: float = 1.0
+    value_weight: float = 0.25
+    reward_weight: float = 1.0
+    entropy_bonus: float = 0.0
+    """Of the policy gradient (``use_search=False``)."""
+    ratio_clip: float = 0.2
+    """Of the policy gradient: how far the policy may move from the one that played (Schulman et al. 2017)."""
+
+    def __post_init__(self) -> None:
+        for name, least in _AT_LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise UsageError(f"training: {name} is {value}, expected {least} or more")
+        for name in _FRACTIONS:
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise UsageError(f"training: {name} is {getattr(self, name)}, expected 0 to 1")
+        if not 0.0 < self.discount <= 1.0:
+            raise UsageError(f"training: discount is {self.discount}, expected more than 0 and at most 1")
+
+    @classmethod
+    def paper(cls, **changes: Any) -> TrainingConfig:
+        """Table 6 of the paper; hours on an accelerator."""
+        search = SearchConfig(method="puct", simulations=400, noise_alpha=0.03, noise_fraction=0.25)
+        return cls(**{"network": NetworkConfig.paper(), "search": search, **changes})
+
+    @classmethod
+    def cpu(cls, **changes: Any) -> TrainingConfig:
+        """Minutes on one core, for programs of a few hundred moves."""
+        preset: dict[str, Any] = {
+            "network": NetworkConfig.cpu(),
+            "search": SearchConfig(method="gumbel", simulations=16),
+            "games": 64,
+            "moves_per_iteration": 16,
+            "updates_per_iteration": 4,
+            "training_steps": 20_000,
+            "temperature_decay_steps": 4_000,
+            "replay_size": 1_000,
+            "elite_games": 8,
+            "kept_fraction": 0.25,
+            "restart_fraction": 0.25,
+            "td_steps": None,
+            "reanalyse_fraction": 0.1,
+            "batch_size": 128,
+            "learning_rate": 1e-3,
+        }
+        return cls(**{**preset, **changes})
+
+    def temperature(self, step: int) -> float:
+        """Temperature of self-play after so many training steps."""
+        done = min(1.0, step / self.temperature_decay_steps) if self.temperature_decay_steps else 1.0
+        return self.initial_temperature + done * (self.final_temperature - self.initial_temperature)
+
+    def search_at(self, step: int) -> SearchConfig:
+        """The search of self-play after so many training steps."""
+        temperature = self.temperature(step)
+        # Gumbel noise of scale T draws from the improved policy to the power 1 / T.
+        scale = self.search.gumbel_scale * temperature
+        return replace(self.search, temperature=temperature, gumbel_scale=scale, discount=self.discount)
+
+    def reanalyse_search(self) -> SearchConfig:
+        """The search that makes fresh targets."""
+        return replace(self.search, simulations=self.reanalyse_simulations or self.search.simulations, discount=self.discount)
+
+    @property
+    def method(self) -> Method:
+        """The search, by name."""
+        return self.search.method if self.use_search else "none"
+
+    def learning_only(self) -> TrainingConfig:
+        """The same without search: nothing is reanalysed, and only the newest games are learned from."""
+        return self.changed(
+            use_search=False,
+            reanalyse_fraction=0.0,
+            replay_size=min(self.replay_size, 2 * self.games),
+            priority_exponent=0.0,
+            kept_fraction=0.0,
+            restart_fraction=0.0,
+            entropy_bonus=self.entropy_bonus or 0.01,
+        )
+
+    def to_json(self) -> str:
+        """All values; :func:`from_json` reads them back."""
+        return msgspec.json.encode(self).decode()
+
+    def changed(self, **changes: Any) -> TrainingConfig:
+        """The same with other values for some fields."""
+        return msgspec.structs.replace(self, **changes)
+
+
+def from_json(text: str) -> TrainingConfig:
+    """Values as :meth:`TrainingConfig.to_json` writes them; msgspec.ValidationError or UsageError where they are not."""
+    return msgspec.json.decode(text, type=TrainingConfig)
+
+
+def with_settings(config: TrainingConfig, settings: Iterable[str]) -> TrainingConfig:
+    """Fields changed by ``name=value`` texts; ``search.name`` and ``network.name`` are those of the search and the network.
+
+    Raises
+    ------
+    UsageError
+        Naming the text, and what was expected.
+    InputError
+        Where a value does not fit the network.
+    """
+    values: dict[str, Any] = msgspec.to_builtins(config)
+    for text in settings:
+        name, equals, value = text.partition("=")
+        *groups, last = name.strip().split(".")
+        place = values
+        for group in groups:
+            inner = place.get(group)
+            place = inner if isinstance(inner, dict) else {}
+        if not equals or last not in place or isinstance(place[last], dict):
+            raise UsageError(f"--set: found {text!r}, expected NAME=VALUE with the name of a hyperparameter")
+        try:
+            place[last] = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            place[last] = value.strip()
+    try:
+        return msgspec.convert(values, TrainingConfig)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"--set: {error}") from error
+
+
+_AT_LEAST: dict[str, float] = {
+    "games": 1,
+    "greedy_games": 0,
+    "moves_per_iteration": 1,
+    "updates_per_iteration": 0,
+    "training_steps": 0,
+    "warm_up_games": 1,
+    "initial_temperature": 0.0,
+    "final_temperature": 0.0,
+    "temperature_decay_steps": 0,
+    "replay_size": 1,
+    "priority_exponent": 0.0,
+    "importance_exponent": 0.0,
+    "elite_games": 0,
+    "demonstration_limit": 0,
+    "unroll_steps": 0,
+    "td_steps": 1,
+    "reanalyse_simulations": 1,
+    "target_network_interval": 1,
+    "imitation": 0.0,
+    "batch_size": 1,
+    "learning_rate": 0.0,
+    "weight_decay": 0.0,
+    "gradient_clip": 0.0,
+    "policy_weight": 0.0,
+    "value_weight": 0.0,
+    "reward_weight": 0.0,
+    "entropy_bonus": 0.0,
+    "ratio_clip": 0.0,
+}
+_FRACTIONS = (
+    "restart_fraction",
+    "kept_fraction",
+    "full_return_fraction",
+    "reanalyse_fraction",
+    "reanalyse_return_weight",
+)
