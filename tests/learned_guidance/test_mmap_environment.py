@@ -23,7 +23,7 @@ import stowplan  # noqa: E402
 from stowplan.errors import InputError  # noqa: E402
 from stowplan.learned_guidance.environments import MMAP_GAME  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.demo import demo_problem  # noqa: E402
-from stowplan.learned_guidance.memory_mapping.environment import MMapGameEnv  # noqa: E402
+from stowplan.learned_guidance.memory_mapping.environment import KEYS, MMapGameEnv  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.game import Action, reset  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame, play_greedy  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.muzero.network_config import ObservationConfig  # noqa: E402
@@ -227,14 +227,21 @@ def test_observations_are_those_of_the_observer() -> None:
             expected = empty_observations(config, 1)
             observer.observe(state, expected, 0)
             for name, array in expected._asdict().items():
-                assert (observation[name] == array[0]).all()
-            assert observation.keys() == {*expected._fields, "action_mask"}
+                assert (observation[KEYS.get(name, name)] == array[0]).all()
+            assert len(observation) == len(expected) + 1
             assert (observation["actions"][:, ActionFeature.IS_LEGAL] == observation["action_mask"]).all()
             action = rng.choice(np.flatnonzero(state.legal).tolist())
             state.step(action)
             observation, _, terminated, _, _ = env.step(action)
         assert terminated == state.is_over
         assert not any(array.any() for array in observation.values())
+
+
+def test_keys_are_fit_for_names_of_torch_modules() -> None:
+    """Stable-Baselines3 keeps an encoder for each key in a ModuleDict, which refuses names of its own methods."""
+    torch = pytest.importorskip("torch")
+    keys = MMapGameEnv().observation_space.spaces
+    assert len(torch.nn.ModuleDict({key: torch.nn.Identity() for key in keys})) == len(keys) == 7
 
 
 def test_rewards_in_units_of_the_greedy_game() -> None:

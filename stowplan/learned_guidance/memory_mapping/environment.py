@@ -35,6 +35,10 @@ Mask: TypeAlias = npt.NDArray[np.int8]
 #: No real number in an observation is larger, nor its negative; nearly all lie between -1 and 1.
 BOUND = 1e6
 
+#: Keys of the observation that are not called as in ``Observations``. Stable-Baselines3 makes a torch module of every key, and
+#: ``buffers`` is a method of torch's own.
+KEYS = {"buffers": "buffer_features"}
+
 #: What is played instead of an illegal action: the first of these that is legal. It commits to least.
 _MOST_CAUTIOUS = (Action.DROP, Action.NOCOPY, Action.COPY)
 
@@ -217,7 +221,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         seen = empty_observations(self._config, 1)
         if observer is not None and not state.is_over and not self._is_forfeited:
             observer.observe(state, seen, 0)
-        result = {name: array[0] for name, array in seen._asdict().items()}
+        result = {KEYS.get(name, name): array[0] for name, array in seen._asdict().items()}
         for array in result.values():
             if array.dtype == np.float32:
                 np.clip(array, -BOUND, BOUND, out=array)
@@ -253,7 +257,7 @@ def _observation_space(config: ObservationConfig) -> gymnasium.Space[Observation
     spaces: dict[str, gymnasium.Space[Any]] = {"action_mask": gymnasium.spaces.MultiBinary(len(Action))}
     for name, array in empty_observations(config, 1)._asdict().items():
         low, high = (0, 255) if array.dtype == np.uint8 else (-BOUND, BOUND)
-        spaces[name] = gymnasium.spaces.Box(low, high, array.shape[1:], array.dtype)
+        spaces[KEYS.get(name, name)] = gymnasium.spaces.Box(low, high, array.shape[1:], array.dtype)
     # Gymnasium declares a Dict as a space of dictionaries of spaces.
     return cast("gymnasium.Space[Observation]", gymnasium.spaces.Dict(spaces))
 
