@@ -50,6 +50,10 @@ class Candidate:
     """Gives bounds and no plans, so that the plan does not depend on how far it comes."""
     by_name_only: bool = False
     """Runs where it is asked for by name, not with its family."""
+    unavailable: str = ""
+    """Why it cannot run here; empty where it can."""
+    checkpoint: str | None = None
+    """Hash of the policy file that it plays with, of a learned one."""
 
     def load(self) -> Callable[[Any, Any], None]:
         """The function itself."""

@@ -27,6 +27,7 @@ MAX_SEED = 2**31
 NET = 10, 240.0
 
 _VERSIONED = ("stowplan", "ortools", "highspy", "numpy", "numba")
+_VERSIONED_WITH_POLICY = (*_VERSIONED, "torch")
 
 
 def solve(
@@ -102,7 +103,7 @@ def solve(
         raise UsageError(f"found baseline {baseline!r}, expected one of {', '.join(baselines)}")
     race = Race(Standing(kind, problem, options, deadline, on_progress))
     stop_reason = race.run(starts, chosen)
-    return _result(race, stop_reason, baseline or kind.baseline, tuple(baselines))
+    return _result(race, stop_reason, baseline or kind.baseline, tuple(baselines), _checkpoint(race, chosen))
 
 
 def _starts(kind: Kind, problem: Any, plans: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,14 +129,25 @@ def _chosen(every: list[Candidate], options: Options) -> list[Candidate]:
     if unknown:
         raise UsageError(f"found candidate {unknown[0]!r}, expected some of {', '.join(sorted(known))}")
     wanted = set(options.candidates)
-    return [
-        candidate
-        for candidate in every
-        if candidate.name in wanted or (candidate.family in wanted and not candidate.by_name_only)
+    by_name = [candidate for candidate in every if candidate.name in wanted]
+    by_family = [candidate for candidate in every if candidate.family in wanted and not candidate.by_name_only]
+    chosen = [
+        candidate for candidate in every if candidate in by_name or (candidate in by_family and not candidate.unavailable)
     ]
+    # A family leaves out what cannot run, unless that is all there is.
+    for candidate in by_name if chosen else by_family:
+        if candidate.unavailable:
+            raise UsageError(f"candidate {candidate.name!r} {candidate.unavailable}")
+    return chosen
 
 
-def _result(race: Race, stop_reason: StopReason, baseline: str, baselines: tuple[str, ...]) -> Result:
+def _checkpoint(race: Race, chosen: list[Candidate]) -> str | None:
+    """Hash of the policy that took part: others may have gone on from its plans."""
+    ran = {report.name for report in race.reports if report.outcome != "skipped"}
+    return next((candidate.checkpoint for candidate in chosen if candidate.checkpoint and candidate.name in ran), None)
+
+
+def _result(race: Race, stop_reason: StopReason, baseline: str, baselines: tuple[str, ...], checkpoint: str | None) -> Result:
     known = race.standing
     status: Status
     if known.infeasible:
@@ -164,7 +176,7 @@ def _result(race: Race, stop_reason: StopReason, baseline: str, baselines: tuple
             candidate="" if known.best is None else known.best.source,
             seed=known.options.seed,
             deterministic=known.options.deterministic,
-            versions=_versions(),
+            versions=_versions(_VERSIONED if checkpoint is None else _VERSIONED_WITH_POLICY),
             program=identity["program"],
             target=identity["target"],
             cost_model=identity["cost_model"],
@@ -175,6 +187,7 @@ def _result(race: Race, stop_reason: StopReason, baseline: str, baselines: tuple
                 "workers": known.options.workers,
                 "gap": known.options.gap,
             },
+            checkpoint=checkpoint,
         ),
         seconds=round(known.deadline.elapsed, 3),
         unit=known.kind.unit,
@@ -187,9 +200,9 @@ def _result(race: Race, stop_reason: StopReason, baseline: str, baselines: tuple
     )
 
 
-def _versions() -> dict[str, str]:
+def _versions(packages: tuple[str, ...]) -> dict[str, str]:
     versions = {"python": platform.python_version()}
-    for name in _VERSIONED:
+    for name in packages:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

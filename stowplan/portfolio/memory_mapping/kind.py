@@ -13,6 +13,7 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
+from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.registry import Candidate, Check, Kind, identify
 
 _HERE = "stowplan.portfolio.memory_mapping"
@@ -53,16 +54,29 @@ def _bound(problem: Problem) -> int:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    others = _heuristic_and_exact(problem, options, 1.0)
+    asked_for = [each for each in others if {each.name, each.family} & {*options.candidates} and not each.by_name_only]
+    policies = learned.candidates(problem, options, len(asked_for))
+    playing = sum(each.share for each in policies if not (each.by_name_only or each.unavailable))
+    if len(asked_for) < options.workers:
+        return others + policies
+    others = _heuristic_and_exact(problem, options, 1.0 - playing)
+    # Before those that go on from other candidates' plans.
+    place = next(place for place, each in enumerate([*others, None]) if each is None or each.name in ("cpsat", "lns"))
+    return others[:place] + policies + others[place:]
+
+
+def _heuristic_and_exact(problem: Problem, options: Options, room: float) -> list[Candidate]:
+    """Search has a place of its own, the exact ones share so much of another: together they ask for two."""
     from stowplan.compiled import is_warm
 
     found = [Candidate("search", "heuristic", f"{_HERE}.candidates:search", share=1.0)]
     if not is_warm():
         found.append(Candidate("greedy", "heuristic", f"{_HERE}.candidates:greedy", share=0.2, interpret=True))
-    # Search has a place of its own, the exact ones share another: together they ask for two.
     least, most = RELAXATION_SHARE
-    proving = min(most, max(least, RELAXATION_SECONDS * problem.use_count / options.time_limit))
+    proving = min(most * room, max(least, RELAXATION_SECONDS * problem.use_count / options.time_limit))
     is_small = problem.use_count <= COMPLETE_MODEL_USES
-    improving = (1.0 - proving) / (2 if is_small else 1)
+    improving = (room - proving) / (2 if is_small else 1)
     found.append(Candidate("relaxation", "exact", f"{_HERE}.candidates:relaxation", share=proving, proves_only=True))
     if is_small:
         found.append(Candidate("cpsat", "exact", f"{_HERE}.candidates:complete", share=improving))
