@@ -229,7 +229,7 @@ class LineEncoder(nn.Module):
 class MapEncoder(nn.Module):
     """ResNet of the memory map. The first layer takes it by patches, so that all others see few cells.
 
-    Patches are a linear layer and cells are stored channels last: a convolution of the same size takes eight times as long to
+    Patches are a linear layer and cells are stored channels last: a convolution of the same size took ten times as long to
     train on a processor.
     """
 
