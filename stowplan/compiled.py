@@ -43,6 +43,7 @@ SOURCES = {
         "memory_mapping/observation_layout.py",
         "memory_mapping/observation_kernel.py",
         "memory_mapping/baselines/random_play.py",
+        "memory_mapping/baselines/tree_search.py",
         "memory_mapping/baselines/evolution.py",
     ),
     "portfolio": (
