@@ -11,6 +11,7 @@ from mmap_speedups import Player
 
 from stowplan.learned_guidance.memory_mapping.baselines.evolution import evolve
 from stowplan.learned_guidance.memory_mapping.baselines.random_play import play_at_random
+from stowplan.learned_guidance.memory_mapping.baselines.tree_search import search_games
 from stowplan.learned_guidance.memory_mapping.climbing import improve
 from stowplan.learned_guidance.memory_mapping.curve import Best
 from stowplan.learned_guidance.memory_mapping.demonstrations import actions_of
@@ -43,8 +44,8 @@ def _greedy(game: CompiledGame, seed: int, seconds: float, _: Sequence[str]) -> 
     return best
 
 
-def _climb(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
-    """Local search from the greedy game: what maps demonstrations, on its own."""
+def _climb(game: CompiledGame, seed: int, seconds: float, _: Sequence[str]) -> Best:
+    """Local search from the greedy game: what improves demonstrations, on its own."""
     state = CompiledState(game, game.reset().data)
     play_greedy(game.tables, state.data)
     return improve(game, state.actions, seed=seed, time_limit=seconds)
@@ -58,6 +59,11 @@ def _agent(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str
 def _demonstrated(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
     """MMap-MuZero that begins with the plans of the constructive heuristics; making them is part of its time."""
     return _train(game, seed, seconds, settings, demonstrate=True)
+
+
+def _search(game: CompiledGame, seed: int, seconds: float, _: Sequence[str]) -> Best:
+    """Tree search on the true game, nothing learned (section 5.3, ablation)."""
+    return search_games(game, seed=seed, time_limit=seconds)
 
 
 def _learning(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
@@ -107,6 +113,7 @@ METHODS: dict[str, Method] = {
     "agent-demonstrated": _demonstrated,
     "evolution": _evolution,
     "random": _random,
+    "search": _search,
     "learning": _learning,
     "climb": _climb,
     "greedy": _greedy,
