@@ -101,3 +101,10 @@ def test_refuses_what_makes_no_sense():
     for wrong in ({"pairs": 0}, {"sigma": 0.0}, {"learning_rate": float("nan")}, {"beta1": 1.0}):
         with pytest.raises(UsageError, match="evolution"):
             EvolutionConfig(**wrong)
+
+
+def test_longer_programs_decay_less_unless_it_is_given():
+    decay = [EvolutionConfig().decay_for(moves) for moves in (0, 30, 300, 3000, 30000)]
+    assert decay == sorted(decay, reverse=True)
+    assert decay[0] == decay[1] > decay[3] > decay[4] > 0
+    assert EvolutionConfig(weight_decay=0.0).decay_for(300) == 0.0

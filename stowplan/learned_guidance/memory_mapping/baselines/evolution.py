@@ -27,6 +27,9 @@ Floats = NDArray[np.float32]
 #: Moves played between two looks at the clock: some milliseconds.
 MOVES_AT_ONCE = 10_000
 
+#: Weight decay by default: such that a few moves of each game are changed, whatever its length.
+MOST_DECAY, DECAY_TIMES_MOVES = 0.45, 140.0
+
 
 @dataclass(frozen=True)
 class EvolutionConfig:
@@ -40,21 +43,30 @@ class EvolutionConfig:
     """Mirrored pairs of candidates in a generation."""
     sigma: float = 1.0
     """Standard deviation of the perturbations."""
-    learning_rate: float = 0.1
-    weight_decay: float = 0.005
-    """Part of the parameters taken off in a step, times the learning rate."""
+    learning_rate: float = 0.3
+    weight_decay: float | None = None
+    """Part of the parameters that a step takes off, times the learning rate; None for :meth:`decay_for`."""
     beta1: float = 0.9
     beta2: float = 0.999
 
     def __post_init__(self) -> None:
         if not (self.pairs >= 1 and self.sigma > 0):
             raise UsageError(f"evolution: found {self.pairs} pairs and sigma {self.sigma}, expected 1 or more, and more than 0")
-        if not (self.learning_rate >= 0 and self.weight_decay >= 0):
+        if not (self.learning_rate >= 0 and (self.weight_decay is None or self.weight_decay >= 0)):
             raise UsageError(
                 f"evolution: found learning rate {self.learning_rate} and weight decay {self.weight_decay}, expected 0 or more"
             )
         if not (0.0 <= self.beta1 < 1.0 and 0.0 <= self.beta2 < 1.0):
             raise UsageError(f"evolution: betas are {self.beta1} and {self.beta2}, expected at least 0 and less than 1")
+
+    def decay_for(self, moves: int) -> float:
+        """Weight decay on a program.
+
+        Decay is what keeps the search alive: parameters stay below 1 / decay or nearly so, and perturbations go on changing
+        some moves of every game. With little decay a program of 300 moves ends in its first local optimum within a second;
+        with much a long one never settles.
+        """
+        return min(MOST_DECAY, DECAY_TIMES_MOVES / max(1, moves)) if self.weight_decay is None else self.weight_decay
 
 
 def evolve(
@@ -89,6 +101,7 @@ def evolve(
     shape = (len(game.moves), 3)
     parameters = np.zeros(shape, np.float32)
     adam = _Adam(shape, config)
+    shrink = 1.0 - config.learning_rate * config.decay_for(len(game.moves))
     generation = 0
     while not stop() and (generations is None or generation < max(1, generations)):
         noise = rng.standard_normal((config.pairs, *shape), np.float32)
@@ -98,7 +111,8 @@ def evolve(
         fitness = ranks(returns)
         weights = (fitness[:, 0] - fitness[:, 1]).astype(np.float32)
         gradient = np.tensordot(weights, noise, 1) / (2 * config.pairs * config.sigma)
-        parameters += adam.step(gradient) - config.learning_rate * config.weight_decay * parameters
+        parameters *= shrink
+        parameters += adam.step(gradient)
         generation += 1
         candidates.play_one(parameters)
     return best
