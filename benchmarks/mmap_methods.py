@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mmap_runs import Method
+from mmap_programs import small_program
+from mmap_runs import WARM_UP_SECONDS, Method
 from mmap_speedups import Player
 
 from stowplan.learned_guidance.memory_mapping.baselines.evolution import evolve
@@ -20,6 +23,13 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_plan
+from stowplan.portfolio.memory_mapping.learned import TUNING
+
+if TYPE_CHECKING:
+    from stowplan.learned_guidance.memory_mapping.muzero.play import Played
+
+#: Games that a policy searches side by side.
+SIDE_BY_SIDE = 16
 
 #: More training steps than any time limit here allows.
 NO_END = 1_000_000_000
@@ -131,27 +141,65 @@ def settings_of(method: str, settings: Sequence[str]) -> tuple[str, ...]:
     return tuple(settings) if method in TRAINED else ()
 
 
-def players(path: Path, seconds: float) -> tuple[dict[str, Player], list[str]]:
-    """The policy's ways to plan a module, and the names of the programs that it was trained on."""
-    from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
+class Policies:
+    """A policy's ways to plan a module, none worse than its likeliest game; each within ``seconds``, but for that one game."""
 
-    policy = Policy.load(path)
+    def __init__(self, path: Path, seconds: float):
+        import torch
 
-    def plan_of(problem: Problem, played: Played | None) -> Plan:
-        if played is not None:
-            return played.plan
-        return Plan(problem=problem.digest, objective_ps=problem.all_slow_ps)
+        from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
 
-    def rollout(problem: Problem) -> Plan:
-        return plan_of(problem, policy.rollout(problem))
+        torch.set_num_threads(1)
+        self.policy = Policy.load(path)
+        # Code is compiled and loaded before anything is measured.
+        self.seconds = WARM_UP_SECONDS
+        for player in self.players().values():
+            player(small_program("inference", 0))
+        self.seconds = seconds
 
-    def searched(problem: Problem) -> Plan:
-        end = time.monotonic() + seconds
-        games = policy.searched(problem, should_stop=lambda: time.monotonic() > end)
-        return plan_of(problem, max(games, key=lambda game: game.return_ps, default=None))
+    @property
+    def trained_on(self) -> tuple[str, ...]:
+        """Names of the programs that it was trained on."""
+        return self.policy.file.provenance.programs
 
-    def tuned(problem: Problem) -> Plan:
-        return plan_of(problem, policy.fine_tune(problem, time_limit=seconds).best)
+    def players(self) -> dict[str, Player]:
+        """All ways, by name."""
+        return {"policy": self.rollout, "policy+search": self.searched, "fine-tuned": self.tuned}
 
-    found = {"policy": rollout, "policy+search": searched, "fine-tuned": tuned}
-    return found, list(policy.file.provenance.programs)
+    def rollout(self, problem: Problem) -> Plan:
+        """The likeliest action at each move."""
+        return self._likeliest(CompiledGame(problem)).plan
+
+    def searched(self, problem: Problem) -> Plan:
+        """Likeliest, then each move searched, then games that explore, until time is up; the best."""
+        end = time.monotonic() + self.seconds
+        game = CompiledGame(problem)
+        games = [self._likeliest(game)]
+        for seed in count():
+            found = self.policy.searched(
+                game, count=SIDE_BY_SIDE if seed else 1, explore=seed > 0, seed=seed, should_stop=lambda: time.monotonic() > end
+            )
+            if not found or not game.moves:
+                break
+            games += found
+        return max(games, key=lambda game: game.return_ps).plan
+
+    def tuned(self, problem: Problem) -> Plan:
+        """Trained on for this module alone, as the portfolio does it, but with no plan to learn from save its own."""
+        end = time.monotonic() + self.seconds
+        likeliest = self._likeliest(CompiledGame(problem))
+        if not len(likeliest.actions):
+            return likeliest.plan
+        found = self.policy.fine_tune(
+            problem,
+            time_limit=end - time.monotonic(),
+            training_steps=NO_END,
+            demonstrations=[likeliest.actions],
+            changes=TUNING,
+        )
+        return (found.best or likeliest).plan
+
+    def _likeliest(self, game: CompiledGame) -> Played:
+        found = self.policy.rollout(game)
+        assert found is not None
+        return found

@@ -23,8 +23,10 @@ from pathlib import Path
 import mmap_charts
 import mmap_small
 import mmap_speedups
-from mmap_methods import ABLATION, METHODS, players, settings_of
+from mmap_methods import ABLATION, METHODS, Policies, settings_of
 from mmap_runs import SHARED, Record, Run, perform, run_all, save
+
+from stowplan.portfolio.memory_mapping.learned import policy_file
 
 CORPUS = SHARED / "corpus" / "tpu_v4"
 
@@ -112,9 +114,14 @@ def table3(options: argparse.Namespace) -> None:
     plans = options.plans or paths[0].parent.with_name(f"{paths[0].parent.name}_xla_plan")
     if not plans.is_dir():
         print(f"{plans}: no such folder, so that there is nothing to compare with XLA", file=sys.stderr)
-    found, trained_on = players(options.policy, options.seconds)
-    rows = mmap_speedups.measure_all(paths, plans, options.target, found, trained_on, options.folder)
-    print(mmap_speedups.markdown(rows, list(found)))
+    if not options.policy.is_file():
+        sys.exit(f"{options.policy}: no such file; name a policy, as 'stowplan train muzero --policy' writes it")
+    policies = Policies(options.policy, options.seconds)
+    players = policies.players()
+    # Rows of another policy, or another limit, are not these.
+    folder = options.folder / f"{policies.policy.digest[:8]}-{options.seconds:g}s"
+    rows = mmap_speedups.measure_all(paths, plans, options.target, players, policies.trained_on, folder)
+    print(mmap_speedups.markdown(rows, list(players)))
 
 
 def _cores(text: str) -> list[int]:
@@ -149,9 +156,7 @@ def main() -> None:
     made.add_argument("--count", type=int, default=48, help="made-up programs, and windows of each module that is named")
     made.add_argument("--methods", nargs="+", default=["agent", "search", "evolution", "greedy"], choices=METHODS)
     made = command(table3, "table3", 30.0, "mmap_table3")
-    made.add_argument(
-        "--policy", type=Path, required=True, help="file of a policy, as 'stowplan train muzero --policy' writes it"
-    )
+    made.add_argument("--policy", type=Path, default=policy_file(), help="file of a policy (default: the one shipped)")
     made.add_argument("--plans", type=Path, help="XLA's plans (default: the folder FOLDER_xla_plan)")
     made = commands.add_parser("run", help="one run; what the other commands start")
     made.set_defaults(function=run)
