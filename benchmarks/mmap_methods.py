@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from stowplan.learned_guidance.memory_mapping.climbing import improve
 from stowplan.learned_guidance.memory_mapping.curve import Best
 from stowplan.learned_guidance.memory_mapping.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame, CompiledState, play_greedy
+from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig, with_settings
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping import arrays, heuristics
@@ -66,6 +67,16 @@ def _agent(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str
     return _train(game, seed, seconds, settings)
 
 
+def _alone(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
+    """MMap-MuZero from scratch, with nothing that the paper does not have."""
+    return _train(game, seed, seconds, settings, change=TrainingConfig.by_self_play_alone)
+
+
+def _leanings(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
+    """The agent's opening games and nothing else: leanings and restarts, no network, no search."""
+    return _train(game, seed, seconds, settings, change=lambda config: config.changed(opening_moves=NO_END, mend_moves=0))
+
+
 def _demonstrated(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
     """MMap-MuZero that begins with the plans of the constructive heuristics; making them is part of its time."""
     return _train(game, seed, seconds, settings, demonstrate=True)
@@ -78,7 +89,7 @@ def _search(game: CompiledGame, seed: int, seconds: float, _: Sequence[str]) -> 
 
 def _learning(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
     """The network alone: no search, the policy learns by policy gradient (section 5.3, ablation)."""
-    return _train(game, seed, seconds, settings, use_search=False)
+    return _train(game, seed, seconds, settings, change=TrainingConfig.learning_only)
 
 
 def _train(
@@ -88,17 +99,16 @@ def _train(
     settings: Sequence[str],
     *,
     demonstrate: bool = False,
-    use_search: bool = True,
+    change: Callable[[TrainingConfig], TrainingConfig] = lambda config: config,
 ) -> Best:
     import torch
 
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-    from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig, with_settings
 
     torch.set_num_threads(1)
     began = time.monotonic()
-    config = with_settings(TrainingConfig.cpu(training_steps=NO_END), list(settings))
-    trainer = Trainer([game.problem], config if use_search else config.learning_only(), seed=seed)
+    config = change(with_settings(TrainingConfig.cpu(training_steps=NO_END), list(settings)))
+    trainer = Trainer([game.problem], config, seed=seed)
     if demonstrate:
         for plan in _constructed(game.problem, began + DEMONSTRATION_SHARE * seconds):
             trainer.demonstrate(0, actions_of(game.problem, plan, game).actions)
@@ -120,7 +130,9 @@ def _constructed(problem: Problem, until: float) -> list[Plan]:
 
 METHODS: dict[str, Method] = {
     "agent": _agent,
+    "agent-alone": _alone,
     "agent-demonstrated": _demonstrated,
+    "leanings": _leanings,
     "evolution": _evolution,
     "random": _random,
     "search": _search,
@@ -130,10 +142,10 @@ METHODS: dict[str, Method] = {
 }
 
 #: Methods that settings of the training configuration change.
-TRAINED = ("agent", "agent-demonstrated", "learning")
+TRAINED = ("agent", "agent-alone", "agent-demonstrated", "leanings", "learning")
 
 #: Both, search only, learning only.
-ABLATION = ("agent", "search", "learning")
+ABLATION = ("agent", "agent-alone", "search", "learning")
 
 
 def settings_of(method: str, settings: Sequence[str]) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ SOURCES = {
         "memory_mapping/kernel/rules.py",
         "memory_mapping/kernel/play.py",
         "memory_mapping/climbing.py",
+        "memory_mapping/muzero/leaning.py",
         "memory_mapping/muzero/tree.py",
         "memory_mapping/observation_layout.py",
         "memory_mapping/observation_kernel.py",

@@ -24,6 +24,11 @@ class Observer:
         self.config = config
         self._view = view_of(game, config)
 
+    @property
+    def scales(self) -> tuple[float, float]:
+        """Mean benefit of a move (ps), and benefit per byte and step: what rewards are compared with."""
+        return self._view.mean_benefit, self._view.density
+
     def observe(self, state: CompiledState, out: Observations, row: int) -> None:
         """Fill one row of ``out``, which is for this config (:func:`empty_observations`).
 

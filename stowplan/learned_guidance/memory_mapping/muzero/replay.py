@@ -116,9 +116,14 @@ class Replay:
         self.recent[slot], self.priorities[slot], self._mass[slot] = game, priorities, self._weigh(priorities)
         self.next_slot = (slot + 1) % self._config.replay_size
 
+    def is_elite(self, program: int, return_ps: int) -> bool:
+        """Whether a game of this return would be among the best that are kept of the program."""
+        best, limit = self.elite[program], self._config.elite_games
+        return limit > 0 and (len(best) < limit or return_ps > best[-1].return_ps)
+
     def _keep_best(self, game: Trajectory) -> None:
         best, limit = self.elite[game.program], self._config.elite_games
-        if limit == 0 or (len(best) == limit and game.return_ps <= best[-1].return_ps):
+        if not self.is_elite(game.program, game.return_ps):
             return
         if any(game.return_ps == other.return_ps and np.array_equal(game.actions, other.actions) for other in best):
             return

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from stowplan.errors import InputError
 from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.muzero.leaning import NONE, Leaning, play_leaning, preferences
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Trajectory
 from stowplan.learned_guidance.memory_mapping.muzero.search import Model, search
 from stowplan.learned_guidance.memory_mapping.muzero.targets import F32
@@ -79,6 +80,24 @@ def as_f32(array: NDArray[Any]) -> F32:
     return np.asarray(array, np.float32)
 
 
+def lean(
+    decision: Decision,
+    leanings: F32,
+    observations: Observations,
+    legal: NDArray[np.bool_],
+    rng: np.random.Generator,
+) -> Decision:
+    """The same, but where a row (B, 4) of leanings is not 0: there, the action is drawn anew, with that preference."""
+    noise = rng.gumbel(size=legal.shape)
+    rows = np.flatnonzero(leanings.any(axis=1))
+    if len(rows) == 0:
+        return decision
+    wanted = np.log(np.maximum(decision.policy[rows], 1e-6)) + preferences(leanings[rows], observations.actions[rows])
+    actions = decision.actions.copy()
+    actions[rows] = np.where(legal[rows], wanted + noise[rows], -np.inf).argmax(axis=1)
+    return decision._replace(actions=actions)
+
+
 def masked_softmax(logits: F32, legal: NDArray[np.bool_], temperature: float) -> F32:
     """(B, 3) probabilities of the legal actions; at temperature 0 all of the likeliest."""
     scaled = np.where(legal, logits - logits.max(axis=1, where=legal, initial=-np.inf, keepdims=True), -np.inf)
@@ -98,6 +117,7 @@ class Opening(NamedTuple):
     program: int
     prefix: NDArray[np.int8]
     """Actions that are played at once; another game's."""
+    leaning: Leaning = NONE
 
 
 @dataclass
@@ -108,6 +128,7 @@ class Seat:
     state: CompiledState
     first: int = 0
     """Moves before it were not searched."""
+    leaning: Leaning = field(default_factory=NONE.copy)
     actions: list[int] = field(default_factory=list)
     policy: list[F32] = field(default_factory=list)
     value: list[float] = field(default_factory=list)
@@ -129,7 +150,7 @@ class Seat:
         )
 
 
-def seat_of(arena: Arena, game: Trajectory) -> Seat:
+def seat_of(arena: Arena, game: Trajectory, leaning: Leaning = NONE) -> Seat:
     """A game under way again, from what has been played of it."""
     state = arena.game.reset()
     state.play(game.actions)
@@ -137,6 +158,7 @@ def seat_of(arena: Arena, game: Trajectory) -> Seat:
         game.program,
         state,
         game.first,
+        leaning,
         game.actions.tolist(),
         list(game.policy),
         game.value.tolist(),
@@ -145,8 +167,10 @@ def seat_of(arena: Arena, game: Trajectory) -> Seat:
     )
 
 
-def replayed(arena: Arena, program: int, actions: NDArray[np.int8], discount: float) -> Trajectory:
-    """A game that was played elsewhere, as a demonstration: the policy is what was played, the values the returns.
+def replayed(
+    arena: Arena, program: int, actions: NDArray[np.int8], discount: float, *, is_demonstration: bool = True
+) -> Trajectory:
+    """A game that was played without search: the policy is what was played, the values the returns.
 
     Raises
     ------
@@ -166,9 +190,18 @@ def replayed(arena: Arena, program: int, actions: NDArray[np.int8], discount: fl
         legal=game.legal,
         rewards=game.rewards,
         return_ps=game.return_ps,
-        is_demonstration=True,
+        is_demonstration=is_demonstration,
         discount=discount,
     )
+
+
+def opened(arena: Arena, opening: Opening, rng: np.random.Generator) -> CompiledState:
+    """A game played to its end by a leaning alone, without the network."""
+    state = arena.game.reset()
+    state.play(opening.prefix)
+    noise = rng.gumbel(size=(len(arena.game.moves), 3)).astype(np.float32)
+    play_leaning(arena.game.tables, state.data, opening.leaning, noise, *arena.observer.scales)
+    return state
 
 
 def _play_prefix(arena: Arena, seat: Seat, actions: NDArray[np.int8]) -> None:
@@ -205,7 +238,7 @@ class SelfPlay:
     def _new_seat(self) -> Seat:
         opening = self._begin()
         arena = self._arenas[opening.program]
-        seat = Seat(opening.program, arena.game.reset())
+        seat = Seat(opening.program, arena.game.reset(), leaning=opening.leaning)
         _play_prefix(arena, seat, opening.prefix)
         seat.first = len(seat.actions)
         return seat
@@ -216,6 +249,9 @@ class SelfPlay:
             self._arenas[seat.program].observer.observe(seat.state, self._observations, row)
         legal = np.array([seat.state.legal for seat in self.seats], np.bool_)
         decision = decide(model, self._observations, legal, self._config, step, rng)
+        if self._config.leaning_fraction > 0:
+            leanings = np.array([seat.leaning for seat in self.seats], np.float32)
+            decision = lean(decision, leanings, self._observations, legal, rng)
         finished = []
         for row, seat in enumerate(self.seats):
             seat.legal.append(legal[row])

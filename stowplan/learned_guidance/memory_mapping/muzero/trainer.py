@@ -19,15 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import InputError
+from stowplan.learned_guidance.memory_mapping.climbing import improve
 from stowplan.learned_guidance.memory_mapping.curve import Best, Point
-from stowplan.learned_guidance.memory_mapping.muzero import checkpoint
+from stowplan.learned_guidance.memory_mapping.muzero import checkpoint, leaning
 from stowplan.learned_guidance.memory_mapping.muzero.batches import make_batch
 from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner, Losses
 from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
-from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import Arena, Opening, SelfPlay, replayed, seat_of
+from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay, Trajectory
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import Arena, Opening, SelfPlay, opened, replayed, seat_of
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.models.memory_mapping.problem import Problem
+
+#: Opening games between two looks at the clock, and every how many of them is remembered in any case.
+OPENINGS_AT_ONCE, OPENINGS_KEPT = 16, 32
 
 Outcome = Literal["steps_done", "time_limit", "stopped"]
 
@@ -98,7 +102,7 @@ class Trainer:
         self._clock = clock
         self.best = [Best(clock=clock) for _ in self.arenas]
         """Best game of each program."""
-        self.games = self.moves = 0
+        self.games = self.moves = self.openings = 0
         self.ticks = 0
         self._began = clock()
         self._play_rng, self._opening_rng, self._learning_rng = (np.random.default_rng([seed, number]) for number in range(3))
@@ -114,6 +118,11 @@ class Trainer:
     def iteration(self) -> int:
         """Whole iterations done."""
         return self.ticks // self.ticks_per_iteration
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether the opening games are still being played; they belong to no iteration."""
+        return self.openings < self.config.opening_moves
 
     @property
     def ticks_per_iteration(self) -> int:
@@ -161,8 +170,9 @@ class Trainer:
             if (should_stop is not None and should_stop()) or iterations == max_iterations:
                 outcome = "stopped"
                 break
+            was_opening = self.is_opening
             self.tick()
-            if self.ticks % self.ticks_per_iteration == 0:
+            if not was_opening and self.ticks % self.ticks_per_iteration == 0:
                 iterations += 1
                 if on_progress is not None:
                     on_progress(self._progress())
@@ -175,8 +185,13 @@ class Trainer:
         return outcome
 
     def tick(self) -> None:
-        """One move of all games, or one training step."""
+        """One move of all games, or one training step; at the very beginning, one of the opening games."""
         began = self._clock()
+        if self.is_opening:
+            self._open()
+            if self.config.mend_moves and not self.is_opening:
+                self._mend()
+            return
         if self.ticks % self.ticks_per_iteration < self.config.moves_per_iteration:
             self._play()
             self._iteration.play_seconds += self._clock() - began
@@ -184,6 +199,8 @@ class Trainer:
             self._learn()
             self._iteration.learn_seconds += self._clock() - began
         self.ticks += 1
+        if self.config.mend_moves and self.ticks % self.ticks_per_iteration == 0:
+            self._mend()
 
     def _may_learn(self) -> bool:
         return self.games + len(self.replay.demonstrations) >= self.config.warm_up_games and len(self.replay) > 0
@@ -192,12 +209,48 @@ class Trainer:
         if not self._self_play.seats:
             self._self_play.start()
         for game in self._self_play.advance(self._model, self.learner.steps, self._play_rng):
-            self.replay.add(game)
-            self.games += 1
-            self.best[game.program].offer(game.return_ps, game.actions)
-            self._iteration.returns.append(self.arenas[game.program].normalised(game.return_ps))
+            self._keep(game)
         self.moves += self.config.games
         self._iteration.moves += self.config.games
+
+    def _open(self) -> None:
+        """A few of the opening games; of those that are none of the best, some are remembered."""
+        for _ in range(OPENINGS_AT_ONCE):
+            opening = self._opening(is_leaning=True)
+            arena, best = self.arenas[opening.program], self.best[opening.program]
+            state = opened(arena, opening, self._opening_rng)
+            self.games += 1
+            self.openings += len(arena.game.moves)
+            if self.games % OPENINGS_KEPT == 0 or self.replay.is_elite(opening.program, state.return_ps):
+                actions = np.array(state.actions, np.int8)
+                best.offer(state.return_ps, actions, games=0)
+                self.replay.add(replayed(arena, opening.program, actions, self.config.discount, is_demonstration=False))
+
+    def _mend(self) -> None:
+        """Local search from one of the best games of a program, drawn evenly; what it finds is one of them, if it is better."""
+        rng = self._opening_rng
+        program = int(rng.integers(len(self.arenas)))
+        games = self.replay.elite[program]
+        if not games:
+            return
+        game = games[int(rng.integers(len(games)))]
+        arena = self.arenas[program]
+        state = arena.game.reset()
+        state.play(game.actions)
+        seed = int(rng.integers(2**31))
+        rounds = max(1, self.config.mend_moves // len(arena.game.moves))
+        found = improve(arena.game, state.actions, rounds=rounds, seed=seed)
+        if found.actions is not None and found.return_ps is not None and self.replay.is_elite(program, found.return_ps):
+            actions = np.array(found.actions, np.int8)
+            self.best[program].offer(found.return_ps, actions, games=0)
+            self.replay.add(replayed(arena, program, actions, self.config.discount, is_demonstration=False))
+
+    def _keep(self, game: Trajectory) -> None:
+        """Remember a finished game."""
+        self.replay.add(game)
+        self.games += 1
+        self.best[game.program].offer(game.return_ps, game.actions)
+        self._iteration.returns.append(self.arenas[game.program].normalised(game.return_ps))
 
     def _learn(self) -> None:
         rng = self._learning_rng
@@ -207,16 +260,19 @@ class Trainer:
         self.replay.update(sample, errors)
         self._iteration.losses.append(losses)
 
-    def _opening(self) -> Opening:
-        """A program, drawn evenly; now and then with the beginning of a good game of it."""
+    def _opening(self, is_leaning: bool = False) -> Opening:
+        """A program, drawn evenly; now and then with the beginning of a good game of it, or with a leaning."""
         rng, config = self._opening_rng, self.config
         program = int(rng.integers(len(self.arenas)))
+        taste = leaning.NONE
+        if is_leaning or (config.leaning_fraction > 0 and rng.random() < config.leaning_fraction):
+            taste = leaning.draw(rng)
         if config.restart_fraction > 0 and rng.random() < config.restart_fraction:
             games = [*self.replay.elite[program], *(game for game in self.replay.demonstrations if game.program == program)]
             if games:
                 game = games[int(rng.integers(len(games)))]
-                return Opening(program, game.actions[: int(rng.integers(len(game)))])
-        return Opening(program, np.empty(0, np.int8))
+                return Opening(program, game.actions[: int(rng.integers(len(game)))], taste)
+        return Opening(program, np.empty(0, np.int8), taste)
 
     def _progress(self) -> Progress:
         tally = self._iteration
@@ -266,7 +322,7 @@ class Trainer:
             "programs": [arena.problem.name for arena in self.arenas],
             "digests": [arena.problem.digest for arena in self.arenas],
             "seed": self.seed,
-            "counters": [self.ticks, self.games, self.moves, learner.steps],
+            "counters": [self.ticks, self.games, self.moves, self.openings, learner.steps],
             "seconds": self.seconds,
             "network": learner.network.state_dict(),
             "target": learner.target.state_dict(),
@@ -278,6 +334,7 @@ class Trainer:
             "elite": [checkpoint.pack_games(games) for games in replay.elite],
             "demonstrations": checkpoint.pack_games(replay.demonstrations),
             "seats": checkpoint.pack_games([seat.trajectory(self.config.discount) for seat in self._self_play.seats]),
+            "leanings": checkpoint.pack_arrays([seat.leaning for seat in self._self_play.seats]),
             "best": [_pack_best(best) for best in self.best],
         }
         checkpoint.save(path, checkpoint.CHECKPOINT_FORMAT, values)
@@ -319,7 +376,7 @@ class Trainer:
 
     def _restore(self, values: dict[str, Any]) -> None:
         learner, discount = self.learner, self.config.discount
-        self.ticks, self.games, self.moves, learner.steps = values["counters"]
+        self.ticks, self.games, self.moves, self.openings, learner.steps = values["counters"]
         self._began = self._clock() - values["seconds"]
         learner.network.load_state_dict(values["network"])
         learner.target.load_state_dict(values["target"])
@@ -330,7 +387,10 @@ class Trainer:
         self.replay.elite = [checkpoint.unpack_games(games, discount) for games in values["elite"]]
         self.replay.demonstrations = checkpoint.unpack_games(values["demonstrations"], discount)
         games = checkpoint.unpack_games(values["seats"], discount)
-        self._self_play.seats = [seat_of(self.arenas[game.program], game) for game in games]
+        leanings = checkpoint.unpack_arrays(values["leanings"])
+        self._self_play.seats = [
+            seat_of(self.arenas[game.program], game, taste) for game, taste in zip(games, leanings, strict=True)
+        ]
         self.best = [_unpack_best(packed, values["seconds"], self._clock) for packed in values["best"]]
 
 

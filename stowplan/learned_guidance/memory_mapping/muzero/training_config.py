@@ -50,6 +50,14 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Training steps over which the temperature falls, in a straight line."""
     restart_fraction: float = 0.0
     """Part of the games that begin with a random prefix of one of the program's best games."""
+    leaning_fraction: float = 0.0
+    """Part of the games that are played throughout with a leaning of their own (``leaning.py``)."""
+    opening_moves: int = 0
+    """Moves, of all programs together, of games that are played before all others by random leanings alone: quick, and of all
+    kinds. Some microseconds each."""
+    mend_moves: int = 0
+    """Local search (``climbing.py``) that one of the best games gets in each iteration, and after the openings: as many rounds
+    as the program's length goes into this number."""
     greedy_games: int = 0
     """Of the games played side by side, so many always play the move that their search likes best."""
 
@@ -122,21 +130,37 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         preset: dict[str, Any] = {
             "network": NetworkConfig.cpu(),
             "search": SearchConfig(method="gumbel", simulations=16),
-            "games": 64,
+            "games": 32,
             "moves_per_iteration": 16,
             "updates_per_iteration": 4,
             "training_steps": 20_000,
-            "temperature_decay_steps": 4_000,
+            "temperature_decay_steps": 500,
             "replay_size": 1_000,
             "elite_games": 8,
-            "kept_fraction": 0.25,
-            "restart_fraction": 0.25,
+            "kept_fraction": 0.5,
+            "restart_fraction": 0.5,
+            "leaning_fraction": 0.1,
+            "opening_moves": 3_000_000,
+            "mend_moves": 300_000,
+            "imitation": 1.0,
             "td_steps": None,
             "reanalyse_fraction": 0.1,
             "batch_size": 128,
             "learning_rate": 1e-3,
         }
         return cls(**{**preset, **changes})
+
+    def by_self_play_alone(self) -> TrainingConfig:
+        """The same without what the paper does not have: leanings, mending, restarts, and imitation of the best games."""
+        return self.changed(
+            opening_moves=0,
+            leaning_fraction=0.0,
+            mend_moves=0,
+            restart_fraction=0.0,
+            elite_games=0,
+            kept_fraction=0.0,
+            imitation=0.0,
+        )
 
     def temperature(self, step: int) -> float:
         """Temperature of self-play after so many training steps."""
@@ -168,6 +192,9 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             priority_exponent=0.0,
             kept_fraction=0.0,
             restart_fraction=0.0,
+            leaning_fraction=0.0,
+            opening_moves=0,
+            mend_moves=0,
             entropy_bonus=self.entropy_bonus or 0.01,
         )
 
@@ -218,6 +245,8 @@ def with_settings(config: TrainingConfig, settings: Iterable[str]) -> TrainingCo
 _AT_LEAST: dict[str, float] = {
     "games": 1,
     "greedy_games": 0,
+    "opening_moves": 0,
+    "mend_moves": 0,
     "moves_per_iteration": 1,
     "updates_per_iteration": 0,
     "training_steps": 0,
@@ -247,6 +276,7 @@ _AT_LEAST: dict[str, float] = {
 }
 _FRACTIONS = (
     "restart_fraction",
+    "leaning_fraction",
     "kept_fraction",
     "full_return_fraction",
     "reanalyse_fraction",
