@@ -26,6 +26,9 @@ SMALL = [
     argument
     for setting in (
         "games=2",
+        "opening_moves=500",
+        "mend_moves=500",
+        "opening_moves=1000",
         "batch_size=4",
         "moves_per_iteration=6",
         "updates_per_iteration=1",
