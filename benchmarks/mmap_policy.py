@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 import stowplan
 from stowplan import files
@@ -29,7 +28,7 @@ from stowplan.learned_guidance.memory_mapping.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.kernel.play import play_greedy
 from stowplan.learned_guidance.memory_mapping.synthetic import synthetic
-from stowplan.learned_guidance.memory_mapping.variants import training_variants
+from stowplan.learned_guidance.memory_mapping.variants import as_played, training_variants
 from stowplan.models.memory_mapping import problem as problems
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
@@ -46,11 +45,6 @@ WINDOW_MOVES, WHOLE_MOVES = 400, 1500
 def learned_from(modules: list[Path]) -> list[Path]:
     """Every second module by name."""
     return sorted(modules)[1::2]
-
-
-def as_played(problem: Problem) -> Problem:
-    """The problem with the game's rules: no stalls, no preloads, one channel; its best plans are the best to demonstrate."""
-    return replace(problem, stalls="forbidden", max_preloads=0, channels=1)
 
 
 def variants(modules: list[Path], windows: int, synthetics: int, seed: int) -> Iterator[tuple[str, Problem]]:

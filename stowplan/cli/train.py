@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 
+#: What mending a demonstration takes, of the time of solving.
+MENDING_SHARE = 0.5
+
 
 def muzero_command(
     programs: Annotated[
@@ -69,7 +72,9 @@ def muzero_command(
     ] = None,
     demonstrate: Annotated[
         float | None,
-        typer.Option("--demonstrate", metavar="SECONDS", help="Solve each program for so long, and learn from the plan."),
+        typer.Option(
+            "--demonstrate", metavar="SECONDS", help="Solve each program for so long, and learn from the mended plan."
+        ),
     ] = None,
     start_from: Annotated[
         Path | None, typer.Option("--from", metavar="POLICY", help="Begin with the weights of this policy.")
@@ -247,7 +252,9 @@ def _demonstrate(trainer: Trainer, plans: Any, seconds: float | None, deadline: 
     """Teach the trainer plans from files, and plans that are found now."""
     if not plans and seconds is None:
         return
+    from stowplan.learned_guidance.memory_mapping.climbing import improve
     from stowplan.learned_guidance.memory_mapping.demonstrations import actions_of
+    from stowplan.learned_guidance.memory_mapping.variants import as_played
     from stowplan.models.memory_mapping import plan as plan_files
     from stowplan.models.memory_mapping.verify import verify
     from stowplan.portfolio.solve import solve
@@ -267,9 +274,12 @@ def _demonstrate(trainer: Trainer, plans: Any, seconds: float | None, deadline: 
         for number, problem in enumerate(problems):
             if deadline.expired:
                 return
-            result = solve(problem, time_limit=seconds, seed=seed)
+            result = solve(as_played(problem), time_limit=seconds, seed=seed)
             if result.plan is not None:
-                trainer.demonstrate(number, actions_of(problem, result.plan).actions)
+                game = trainer.arenas[number].game
+                shown = actions_of(problem, result.plan, game)
+                mended = improve(game, shown.actions, seed=seed, time_limit=MENDING_SHARE * seconds)
+                trainer.demonstrate(number, shown.actions if mended.actions is None else mended.actions)
 
 
 def _curve_file(path: Path | None, trainer: Trainer) -> Callable[[Progress], None]:

@@ -80,6 +80,11 @@ def with_copy_times(problem: Problem, factor: float) -> Problem:
     return replace(problem, name=f"{problem.name} with copies x {factor:.3g}", tensors=tensors)
 
 
+def as_played(problem: Problem) -> Problem:
+    """The same program under the game's rules: no stalls, no preloads, one channel. Its best plans are the best to show."""
+    return replace(problem, stalls="forbidden", max_preloads=0, channels=1)
+
+
 def peak_live_bytes(problem: Problem) -> int:
     """Most bytes of tensors between their first and last use, in any one step; what no plan can use more of."""
     change = [0] * (problem.horizon + 1)

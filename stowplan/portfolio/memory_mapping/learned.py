@@ -45,9 +45,9 @@ GAMES, TEMPERATURES = 16, (0.3, 0.6, 1.0)
 #: What a move costs with search or drawn with others beside it, in moves of a likeliest game; to size deterministic work.
 SEARCH_COST = 4
 
-#: How a policy is trained on for one program, where that is not as it was trained: few games side by side, which end soon, and
-#: no more noise than it takes to differ from what the policy knows.
-TUNING = {"games": 16, "initial_temperature": 0.5}
+#: How a policy is trained on for one program, where that is not as from scratch: few games side by side, which end soon, no
+#: more noise than it takes to differ from what the policy knows, and openings that take a second or two.
+TUNING = {"games": 16, "initial_temperature": 0.5, "opening_moves": 500_000}
 
 #: Part of the time, and rounds in a deterministic run, in which the plan to learn from is mended as a game.
 MENDING_SHARE, MENDING_ROUNDS = 0.1, 2000

@@ -33,6 +33,9 @@ from stowplan.models.memory_mapping.problem import Problem
 #: Opening games between two looks at the clock, and every how many of them is remembered in any case.
 OPENINGS_AT_ONCE, OPENINGS_KEPT = 16, 32
 
+#: What an opening game costs besides its moves, in moves.
+OPENING_COST = 300
+
 Outcome = Literal["steps_done", "time_limit", "stopped"]
 
 
@@ -220,7 +223,7 @@ class Trainer:
             arena, best = self.arenas[opening.program], self.best[opening.program]
             state = opened(arena, opening, self._opening_rng)
             self.games += 1
-            self.openings += len(arena.game.moves)
+            self.openings += len(arena.game.moves) + OPENING_COST
             if self.games % OPENINGS_KEPT == 0 or self.replay.is_elite(opening.program, state.return_ps):
                 actions = np.array(state.actions, np.int8)
                 best.offer(state.return_ps, actions, games=0)
