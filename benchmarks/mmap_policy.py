@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 import stowplan
 from stowplan import files
@@ -144,6 +145,7 @@ def train(arguments: argparse.Namespace) -> int:
     }
     stages = [(arguments.steps, 1e-3), (arguments.steps // 3, 2e-4)]
     weights: dict[str, Any] | None = None
+    done = 0
 
     def show(progress: Progress) -> None:
         if progress.losses is not None:
@@ -158,7 +160,9 @@ def train(arguments: argparse.Namespace) -> int:
         trainer.run(on_progress=show)
         weights = trainer.learner.network.state_dict()
         # Who trains it on plays as from scratch, not as it was taught.
-        print(save_policy(arguments.output, TrainingConfig.cpu(), weights, trainer.provenance()), file=sys.stderr)
+        done += steps
+        came_from = structs.replace(trainer.provenance(), training_steps=done)
+        print(save_policy(arguments.output, TrainingConfig.cpu(), weights, came_from), file=sys.stderr)
     return 0
 
 
@@ -223,7 +227,7 @@ def main() -> int:
     two = commands.add_parser("train")
     two.add_argument("demonstrations", type=Path)
     two.add_argument("-o", "--output", type=Path, required=True)
-    two.add_argument("--steps", type=int, default=4000, help="training steps of imitation; a third more at a lower rate")
+    two.add_argument("--steps", type=int, default=1500, help="training steps of imitation; a third more at a lower rate")
     two.add_argument("--seed", type=int, default=0)
     two.set_defaults(run=train)
     three = commands.add_parser("compare")

@@ -224,6 +224,7 @@ class Trainer:
             state = opened(arena, opening, self._opening_rng)
             self.games += 1
             self.openings += len(arena.game.moves) + OPENING_COST
+            best.games += 1
             if self.games % OPENINGS_KEPT == 0 or self.replay.is_elite(opening.program, state.return_ps):
                 actions = np.array(state.actions, np.int8)
                 best.offer(state.return_ps, actions, games=0)
