@@ -161,6 +161,15 @@ def test_training_finds_the_best_game_of_a_small_program() -> None:
     assert sum(returns[-third:]) > 1.1 * sum(returns[:third])
 
 
+def test_without_search_the_policy_gradient_learns_a_small_program() -> None:
+    config = small_config(batch_size=32, learning_rate=3e-3, games=8).learning_only()
+    found: list[Progress] = []
+    Trainer([small_program()], config, seed=1).run(max_iterations=60, on_progress=found.append)
+    returns = [progress.mean for progress in found if progress.mean == progress.mean]
+    third = len(returns) // 3
+    assert sum(returns[-third:]) > 1.1 * sum(returns[:third])
+
+
 def test_the_curve_has_a_row_for_each_iteration_and_resumes(tmp_path: Path) -> None:
     path = tmp_path / "curve.csv"
     trainer = trainer_of()

@@ -116,7 +116,7 @@ class Learner:
         log_policy = functional.log_softmax(logits.masked_fill(~tensors.legal[:, step], -1e9), dim=1)
         is_played = tensors.played[:, step] >= 0
         log_played = log_policy.gather(1, tensors.played[:, step].clamp(min=0).unsqueeze(1)).squeeze(1)
-        advantage = tensors.values[:, step] - predicted
+        advantage = _normalised(tensors.values[:, step] - predicted, is_played)
         ratio = (log_played - tensors.behaviour[:, step].clamp(min=1e-6).log()).exp()
         clipped = ratio.clamp(1 - self.config.ratio_clip, 1 + self.config.ratio_clip)
         gain = torch.minimum(ratio * advantage, clipped * advantage)
@@ -139,6 +139,14 @@ class _Tensors:
         self.behaviour = moved(batch.behaviour)
         self.legal = moved(batch.legal)
         self.weights = moved(batch.weights)
+
+
+def _normalised(advantage: Tensor, is_played: Tensor) -> Tensor:
+    """Advantages less their mean, by their spread, so that the policy learns at one pace whatever a program's rewards are."""
+    known = advantage[is_played]
+    if len(known) < 2:
+        return advantage
+    return (advantage - known.mean()) / (known.std() + 1e-4)
 
 
 def _halved(x: Tensor) -> Tensor:

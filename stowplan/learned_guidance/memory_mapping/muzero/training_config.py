@@ -184,9 +184,14 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return self.search.method if self.use_search else "none"
 
     def learning_only(self) -> TrainingConfig:
-        """The same without search: nothing is reanalysed, and only the newest games are learned from."""
+        """The same without search: nothing is reanalysed, and only the newest games are learned from, as they were played.
+
+        The temperature stays at 1: the gradient is that of the policy that plays, and sharpens it by itself.
+        """
         return self.changed(
             use_search=False,
+            initial_temperature=1.0,
+            final_temperature=1.0,
             reanalyse_fraction=0.0,
             replay_size=min(self.replay_size, 2 * self.games),
             priority_exponent=0.0,
