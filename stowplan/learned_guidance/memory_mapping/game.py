@@ -99,6 +99,22 @@ def reset(problem: Problem, *, strict_copy_windows: bool = False, drop_backup: b
     return Game(problem, strict_copy_windows=strict_copy_windows, drop_backup=drop_backup).reset()
 
 
+def plan_of(
+    problem: Problem, return_ps: int, residencies: Sequence[Residency], copies: Sequence[Copy], fast_uses: Sequence[int]
+) -> Plan:
+    """What a finished game made, as a plan; ``fast_uses`` ascending."""
+    return Plan(
+        problem=problem.digest,
+        objective_ps=problem.all_slow_ps - return_ps,
+        residencies=tuple(sorted(residencies, key=lambda item: (item.start, item.offset, item.tensor))),
+        # By start, then by end: the order in which the windows fit into the channel.
+        copies=tuple(sorted(copies, key=lambda item: (item.start, item.end, item.tensor))),
+        fast_uses=tuple(fast_uses),
+        program=problem.name,
+        target=problem.target,
+    )
+
+
 class State:
     """A state of the game: everything decided so far. :meth:`step` changes it; :meth:`copy` is cheap enough to search with."""
 
@@ -177,17 +193,8 @@ class State:
         """The plan that the moves made; ValueError before the game is over. A lost game's plan is all slow."""
         if not self.is_over:
             raise ValueError(f"{len(self.game.moves) - self.position} moves are not made yet")
-        problem = self.game.problem
-        return Plan(
-            problem=problem.digest,
-            objective_ps=problem.all_slow_ps - self.return_ps,
-            residencies=tuple(sorted(self.residencies, key=lambda item: (item.start, item.offset, item.tensor))),
-            # By start, then by end: the order in which the windows fit into the channel.
-            copies=tuple(sorted(self.copies, key=lambda item: (item.start, item.end, item.tensor))),
-            fast_uses=tuple(number for number, is_fast in enumerate(self.fast) if is_fast),
-            program=problem.name,
-            target=problem.target,
-        )
+        fast_uses = [number for number, is_fast in enumerate(self.fast) if is_fast]
+        return plan_of(self.game.problem, self.return_ps, self.residencies, self.copies, fast_uses)
 
     # Which actions are legal
 

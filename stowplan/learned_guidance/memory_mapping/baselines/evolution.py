@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.compiled import njit_outer
-from stowplan.deadline import Deadline
 from stowplan.errors import UsageError
+from stowplan.learned_guidance.memory_mapping.baselines.budget import Budget, games_at_once
 from stowplan.learned_guidance.memory_mapping.curve import Best
 from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.kernel.play import play_preferences
@@ -87,23 +87,17 @@ def evolve(
     seed
         Decides all perturbations, so that with ``generations`` alone the result is the same every time.
     """
-    if generations is None and time_limit is None and should_stop is None:
-        raise UsageError("evolution has no limit, expected generations, time_limit or should_stop")
+    budget = Budget("evolution", generations, time_limit, should_stop, counted="generations")
     config = config or EvolutionConfig()
     best = Best()
-    deadline = Deadline(time_limit)
-
-    def stop() -> bool:
-        return best.games > 0 and (deadline.expired or (should_stop is not None and should_stop()))
-
-    candidates = _Candidates(game, best, stop)
+    candidates = _Candidates(game, best, lambda: budget.is_over(best))
     rng = np.random.default_rng(seed)
     shape = (len(game.moves), 3)
     parameters = np.zeros(shape, np.float32)
     adam = _Adam(shape, config)
     shrink = 1.0 - config.learning_rate * config.decay_for(len(game.moves))
     generation = 0
-    while not stop() and (generations is None or generation < max(1, generations)):
+    while not budget.is_over(best) and generation < budget.most:
         noise = rng.standard_normal((config.pairs, *shape), np.float32)
         returns = candidates.play(parameters, noise, config.sigma)
         if returns is None:
@@ -155,7 +149,7 @@ class _Candidates:
         self.data = game.reset().data
         self.preferences = np.zeros((moves, 3), np.float32)
         self.actions = np.zeros((2, moves), np.int64)
-        self.at_once = max(1, MOVES_AT_ONCE // max(1, moves))
+        self.at_once = games_at_once(game, MOVES_AT_ONCE)
 
     def play(self, parameters: Floats, noise: Floats, sigma: float) -> Ints | None:
         """Returns of ``parameters + sigma * noise`` and ``parameters - sigma * noise``, (pairs, 2); None where time ran out."""

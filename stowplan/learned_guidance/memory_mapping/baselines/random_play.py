@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 
 from stowplan.compiled import njit_outer
-from stowplan.deadline import Deadline
-from stowplan.errors import UsageError
+from stowplan.learned_guidance.memory_mapping.baselines.budget import Budget, games_at_once
 from stowplan.learned_guidance.memory_mapping.curve import Best
 from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.kernel.play import play_random
@@ -41,18 +39,13 @@ def play_at_random(
     UsageError
         If nothing would end it.
     """
-    if games is None and time_limit is None and should_stop is None:
-        raise UsageError("random play has no limit, expected games, time_limit or should_stop")
+    budget = Budget("random play", games, time_limit, should_stop)
     best = Best()
-    deadline = Deadline(time_limit)
     seeds = np.random.default_rng(seed)
     data = game.reset().data
-    most = math.inf if games is None else max(1, games)
-    at_once = max(1, MOVES_AT_ONCE // max(1, len(game.moves)))
-    while best.games < most:
-        if best.games and (deadline.expired or (should_stop is not None and should_stop())):
-            break
-        drawn = seeds.integers(1 << 62, size=int(min(at_once, most - best.games)))
+    at_once = games_at_once(game, MOVES_AT_ONCE)
+    while best.games < budget.most and not budget.is_over(best):
+        drawn = seeds.integers(1 << 62, size=int(min(at_once, budget.most - best.games)))
         number = _play_all(game.tables, data, drawn)
         return_ps = int(play_random(game.tables, _restart(game, data), drawn[number]))
         best.offer(return_ps, CompiledState(game, data).actions, games=len(drawn))

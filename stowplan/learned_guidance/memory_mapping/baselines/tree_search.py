@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.compiled import njit_inner, njit_outer, records
-from stowplan.deadline import Deadline
 from stowplan.errors import UsageError
+from stowplan.learned_guidance.memory_mapping.baselines.budget import Budget, games_at_once
 from stowplan.learned_guidance.memory_mapping.curve import Best
 from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.kernel.layout import LEGAL, RETURN_PS
@@ -84,23 +84,18 @@ def search_games(
     UsageError
         If nothing would end it.
     """
-    if games is None and time_limit is None and should_stop is None:
-        raise UsageError("tree search has no limit, expected games, time_limit or should_stop")
+    budget = Budget("tree search", games, time_limit, should_stop)
     config = config or TreeSearchConfig()
     best = Best()
-    deadline = Deadline(time_limit)
     seeds = np.random.default_rng(seed)
-    most = math.inf if games is None else max(1, games)
-    at_once = max(1, MOVES_AT_ONCE // max(1, len(game.moves)))
+    at_once = games_at_once(game, MOVES_AT_ONCE)
     drawn = np.zeros(0, np.int64)
     root, leaf = game.reset().data, game.reset().data
     simulations = config.simulations
     tree = _empty_tree(simulations, len(game.moves))
     _begin(game.tables, root, tree)
-    while best.games < most:
-        if best.games and (deadline.expired or (should_stop is not None and should_stop())):
-            break
-        missing = int(min(at_once, most - best.games)) - len(drawn)
+    while best.games < budget.most and not budget.is_over(best):
+        missing = int(min(at_once, budget.most - best.games)) - len(drawn)
         fresh = seeds.integers(1 << 62, size=missing) if config.playout == "random" else np.full(missing, -1)
         drawn = np.concatenate([drawn, fresh])
         played = _search(game.tables, root, leaf, tree, simulations, config.exploration, config.best_share, drawn)

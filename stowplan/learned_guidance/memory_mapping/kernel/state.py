@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.learned_guidance.memory_mapping.game import Action, Game
+from stowplan.learned_guidance.memory_mapping.game import Action, Game, plan_of
 from stowplan.learned_guidance.memory_mapping.kernel import layout
 from stowplan.learned_guidance.memory_mapping.kernel.play import play_actions, play_greedy, play_one
 from stowplan.learned_guidance.memory_mapping.kernel.rules import look, present_benefit
@@ -151,16 +151,7 @@ class CompiledState:
         """The plan that the moves made; ValueError before the game is over. A lost game's plan is all slow."""
         if not self.is_over:
             raise ValueError(f"{len(self.game.moves) - self.position} moves are not made yet")
-        problem = self.game.problem
-        return Plan(
-            problem=problem.digest,
-            objective_ps=problem.all_slow_ps - self.return_ps,
-            residencies=tuple(sorted(self.residencies, key=lambda item: (item.start, item.offset, item.tensor))),
-            copies=tuple(sorted(self.copies, key=lambda item: (item.start, item.end, item.tensor))),
-            fast_uses=tuple(self.fast_uses),
-            program=problem.name,
-            target=problem.target,
-        )
+        return plan_of(self.game.problem, self.return_ps, self.residencies, self.copies, self.fast_uses)
 
     def _rows(self) -> Ints:
         return self.data[self.game.tables.program[0].at_rows :].reshape(-1, layout.ROW)
