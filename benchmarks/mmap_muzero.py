@@ -94,12 +94,16 @@ def run(options: argparse.Namespace) -> None:
     save(perform(this, METHODS[this.method]), this, options.folder)
 
 
+def _seeds(options: argparse.Namespace) -> str:
+    return "one seed" if len(options.seeds) == 1 else f"{len(options.seeds)} seeds"
+
+
 def table2(options: argparse.Namespace) -> None:
-    compare(options, f"Best reward over time, {len(options.seeds)} seeds, one core each")
+    compare(options, f"Best reward over time, {_seeds(options)}, one core each")
 
 
 def ablation(options: argparse.Namespace) -> None:
-    compare(options, f"Search and learning, {len(options.seeds)} seeds, one core each")
+    compare(options, f"Search and learning, {_seeds(options)}, one core each")
 
 
 def small(options: argparse.Namespace) -> None:
