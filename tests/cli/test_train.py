@@ -102,7 +102,20 @@ def test_every_search_trains(cli: Cli, tmp_path: Path, problem: Path, search: st
 
 def test_it_learns_from_plans_and_from_a_policy(cli: Cli, tmp_path: Path, solved: Solved) -> None:
     output, policy = tmp_path / "x.pt", tmp_path / "policy.pt"
-    arguments = ("train", "muzero", solved.problem_file, "-o", output, "--steps", 1, "--json", *SMALL)
+    # Without openings, so that the demonstration is the only game.
+    arguments = (
+        "train",
+        "muzero",
+        solved.problem_file,
+        "-o",
+        output,
+        "--steps",
+        1,
+        "--json",
+        *SMALL,
+        "--set",
+        "opening_moves=0",
+    )
     done = cli(*arguments, "--demonstrations", solved.plan_file, "--policy", policy)
     assert done.code == 0, done
     row = json.loads(done.out)["programs"][0]
