@@ -134,9 +134,7 @@ class Trainer:
 
     def demonstrate(self, program: int, actions: Sequence[int] | NDArray[np.integer[Any]]) -> None:
         """Learn from a game that was played elsewhere; ValueError where it is not a whole game of legal actions."""
-        game = replayed(self.arenas[program], program, np.array(actions, np.int8), self.config.discount)
-        self.replay.add(game)
-        self.best[program].offer(game.return_ps, game.actions, games=0)
+        self._remember(program, np.array(actions, np.int8), is_demonstration=True)
 
     def run(
         self,
@@ -220,15 +218,13 @@ class Trainer:
         """A few of the opening games; of those that are none of the best, some are remembered."""
         for _ in range(OPENINGS_AT_ONCE):
             opening = self._opening(is_leaning=True)
-            arena, best = self.arenas[opening.program], self.best[opening.program]
+            arena = self.arenas[opening.program]
             state = opened(arena, opening, self._opening_rng)
             self.games += 1
             self.openings += len(arena.game.moves) + OPENING_COST
-            best.games += 1
+            self.best[opening.program].games += 1
             if self.games % OPENINGS_KEPT == 0 or self.replay.is_elite(opening.program, state.return_ps):
-                actions = np.array(state.actions, np.int8)
-                best.offer(state.return_ps, actions, games=0)
-                self.replay.add(replayed(arena, opening.program, actions, self.config.discount, is_demonstration=False))
+                self._remember(opening.program, np.array(state.actions, np.int8))
 
     def _mend(self) -> None:
         """Local search from one of the best games of a program, drawn evenly; what it finds is one of them, if it is better."""
@@ -245,9 +241,14 @@ class Trainer:
         rounds = max(1, self.config.mend_moves // len(arena.game.moves))
         found = improve(arena.game, state.actions, rounds=rounds, seed=seed)
         if found.actions is not None and found.return_ps is not None and self.replay.is_elite(program, found.return_ps):
-            actions = np.array(found.actions, np.int8)
-            self.best[program].offer(found.return_ps, actions, games=0)
-            self.replay.add(replayed(arena, program, actions, self.config.discount, is_demonstration=False))
+            self._remember(program, np.array(found.actions, np.int8))
+
+    def _remember(self, program: int, actions: NDArray[np.int8], *, is_demonstration: bool = False) -> None:
+        """Learn from a game that was played without search; it has been counted, or is not the agent's own."""
+        arena = self.arenas[program]
+        game = replayed(arena, program, actions, self.config.discount, is_demonstration=is_demonstration)
+        self.replay.add(game)
+        self.best[program].offer(game.return_ps, game.actions, games=0)
 
     def _keep(self, game: Trajectory) -> None:
         """Remember a finished game."""
