@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mmap_speedups import greedy_plan
 from msgspec import structs
 
 import stowplan
@@ -36,7 +37,7 @@ from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.candidates import LOSS
-from stowplan.portfolio.memory_mapping.convert import export_best, export_plan
+from stowplan.portfolio.memory_mapping.convert import export_best
 from stowplan.portfolio.memory_mapping.search import new_search, ruin_and_recreate
 
 #: Moves of the windows that are learned from, at most; programs up to the second number are learned from whole as well.
@@ -113,7 +114,7 @@ def greedy_return(game: CompiledGame) -> int:
 
 
 def train(arguments: argparse.Namespace) -> int:
-    """Imitate, then play; write the policy after each stage."""
+    """Imitate, at two learning rates; write the policy after each."""
     import torch
 
     from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import save_policy
@@ -206,9 +207,7 @@ def compare(arguments: argparse.Namespace) -> int:
 
 def greedy_objective(problem: Problem) -> int:
     """Objective of the production-style greedy's plan, verified."""
-    data = arrays.build(problem)
-    state, _ = heuristics.run(heuristics.production_greedy(data), lambda: False)
-    found = verify(problem, export_plan(problem, data, state))
+    found = verify(problem, greedy_plan(problem))
     assert found.ok, found.violations[:1]
     return int(found.objective_ps)
 

@@ -47,6 +47,13 @@ class Row(msgspec.Struct, frozen=True):
         return max(1.0, over) if prod else over
 
 
+def greedy_plan(problem: Problem) -> Plan:
+    """The production-style greedy's."""
+    data = arrays.build(problem)
+    state, _ = heuristics.run(heuristics.production_greedy(data), lambda: False)
+    return export_plan(problem, data, state)
+
+
 def measure(path: Path, xla: Path, target: str, players: Mapping[str, Player], trained_on: Sequence[str]) -> Row:
     """Plan one module with every player; AssertionError where a plan does not verify.
 
@@ -55,9 +62,7 @@ def measure(path: Path, xla: Path, target: str, players: Mapping[str, Player], t
     problem, program = open_input(path, target)
     plans: dict[str, Plan] = {}
     seconds: dict[str, float] = {}
-    data = arrays.build(problem)
-    state, _ = heuristics.run(heuristics.production_greedy(data), lambda: False)
-    plans["greedy"] = export_plan(problem, data, state)
+    plans["greedy"] = greedy_plan(problem)
     if xla.exists() and program is not None:
         plans["xla"] = import_xla_plan(problem, program, xla).plan
     for name, player in players.items():

@@ -28,7 +28,9 @@ def warm_up() -> None:
     count = len(game.moves)
     play_random(game.tables, game.reset().data, 0)
     play_preferences(game.tables, game.reset().data, np.zeros((count, 3), np.float32), np.zeros(count, np.int64))
+    # Each of these asks for compiled functions of its own.
     state = game.reset()
-    for _ in range(state.benefit_ps):
-        state.step(Action.DROP)
-    game.reset().play([Action.DROP] * game.unit_ps)
+    assert state.benefit_ps > 0
+    assert game.unit_ps > 0
+    state.step(Action.DROP)
+    state.play([Action.DROP] * (count - 1))
