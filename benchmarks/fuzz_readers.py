@@ -191,7 +191,10 @@ def readers() -> list[Reader]:
             lambda path: _reread(stowplan.read(path, "tpu-v4")),
         ),
         Reader(
-            "unoptimised HLO", ".hlo.txt", lambda: [fuzz_inputs.GRAPH_HLO], lambda path: _reread(stowplan.read(path, "inferentia"))
+            "unoptimised HLO",
+            ".hlo.txt",
+            lambda: [fuzz_inputs.GRAPH_HLO],
+            lambda path: _reread(stowplan.read(path, "inferentia")),
         ),
         Reader(
             "XLA plan",
@@ -225,21 +228,32 @@ def readers() -> list[Reader]:
             lambda: [fuzz_inputs.FIXED],
             lambda path: stowplan.read(EXAMPLES / "fir.dfg.json", "se", loop=LoopOptions(fixed=str(path))),
         ),
-        Reader("CSV", ".csv", lambda: [fuzz_inputs.BUFFERS, _plain(EXAMPLES / "buffers.csv")], lambda path: _reread(stowplan.read(path))),
+        Reader(
+            "CSV",
+            ".csv",
+            lambda: [fuzz_inputs.BUFFERS, _plain(EXAMPLES / "buffers.csv")],
+            lambda path: _reread(stowplan.read(path)),
+        ),
         Reader(
             "target TOML", ".toml", _shipped("stowplan.hardware.targets", "teaching", "tpu-v4"), lambda path: load_target(path)
         ),
-        Reader("tier target TOML", ".toml", _shipped("stowplan.hardware.nnp_i", "nnp-i"), lambda path: _as_target(path, "tier")),
         Reader(
-            "bank target TOML", ".toml", _shipped("stowplan.hardware.inferentia", "inferentia"), lambda path: _as_target(path, "bank")
+            "tier target TOML", ".toml", _shipped("stowplan.hardware.nnp_i", "nnp-i"), lambda path: _as_target(path, "tier")
+        ),
+        Reader(
+            "bank target TOML",
+            ".toml",
+            _shipped("stowplan.hardware.inferentia", "inferentia"),
+            lambda path: _as_target(path, "bank"),
         ),
         Reader("machine TOML", ".toml", lambda: [fuzz_inputs.MACHINE], lambda path: _as_target(path, "array")),
-        Reader(
-            "machine JSON", ".json", lambda: [files.encode(load_machine("mesh-2x2"))], lambda path: load_machine(path)
-        ),
+        Reader("machine JSON", ".json", lambda: [files.encode(load_machine("mesh-2x2"))], lambda path: load_machine(path)),
         Reader("tier target alone", ".toml", _shipped("stowplan.hardware.nnp_i", "nnp-i"), lambda path: load_tier_target(path)),
         Reader(
-            "bank target alone", ".toml", _shipped("stowplan.hardware.inferentia", "inferentia"), lambda path: load_bank_target(path)
+            "bank target alone",
+            ".toml",
+            _shipped("stowplan.hardware.inferentia", "inferentia"),
+            lambda path: load_bank_target(path),
         ),
     ]
     for kind in ("memory_mapping", "packing", "tier_placement", "bank_mapping", "modulo_scheduling"):
@@ -323,7 +337,9 @@ def judge(reader: Reader, path: Path, seconds: float | None = None) -> str | Non
     return None
 
 
-def fuzz(reader: Reader, seed: int, folder: Path, *, count: int, until: float, save: Path | None, seconds: float | None) -> Tally:
+def fuzz(
+    reader: Reader, seed: int, folder: Path, *, count: int, until: float, save: Path | None, seconds: float | None
+) -> Tally:
     """Mutants of one reader's files, until there are enough or the time is over."""
     mutator, chance, tally = Mutator(seed), random.Random(f"{seed} {reader.name}"), Tally()
     originals = reader.originals()

@@ -18,6 +18,7 @@ from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules
 
 T = TypeVar("T")
 
+
 class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to read a loop body, and the machine's rules for it. See docs/modulo-scheduling.md."""
 

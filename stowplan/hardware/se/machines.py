@@ -14,6 +14,7 @@ from stowplan.hardware.se.operations import OPERATIONS
 from stowplan.hardware.targets.toml_files import MAX_TARGET_BYTES, decode_toml
 from stowplan.models.modulo_scheduling.machine import Link, Machine
 
+
 def streaming_engine(tiles: int = 16, latency: int = 3) -> Machine:
     """The Streaming Engine: a row of tiles with links one and two tiles up and down.
 

@@ -1,9 +1,9 @@
 """Data-flow graphs in JSON: ``nodes`` with ``id`` and ``op``, ``edges`` with ``src``, ``dst`` and ``distance``.
 
-Beside these, a node may name tile-memory ``variables``, an edge its ``operand`` (place among the operands) and ``mult`` (how many
-operands it is), and the graph ``fixed`` instructions. Graphs of NetworkX (node-link data) and of Morpher have other names for the
-same, :data:`NODE_NAMES` and :data:`EDGE_NAMES`. Notes are passed over, :data:`NOTES`; any other key is an error, for it may say
-something that the schedule depends on.
+Beside these, a node may name tile-memory ``variables``, an edge its ``operand`` (place among the operands) and ``mult`` (how
+many operands it is), and the graph ``fixed`` instructions. Graphs of NetworkX (node-link data) and of Morpher have other names
+for the same, :data:`NODE_NAMES` and :data:`EDGE_NAMES`. Notes are passed over, :data:`NOTES`; any other key is an error, for it
+may say something that the schedule depends on.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ EDGE_NAMES = {
 }
 GRAPH_NAMES = {"links": "edges"}
 
-#: Keys that are notes for people and other tools, wherever they stand: nothing depends on them.
-NOTES = frozenset(
-    """
+_NOTES_TEXT = """
     name label title comment comments note notes description source license url version tool
-    pos position x y z rank color colour fillcolor fontcolor fontname fontsize style shape width height
-    """.split()
-)
+    pos position x y z rank color colour fillcolor fontcolor fontname fontsize style shape width height"""
+#: Keys that are notes for people and other tools, wherever they stand: nothing depends on them.
+NOTES = frozenset(_NOTES_TEXT.split())
 _NODE_NOTES = NOTES | {"type", "asap", "alap", "ASAP", "ALAP", "bb", "BB", "level"}
 _EDGE_NOTES = (NOTES - {"source"}) | {"key", "id"}
 _GRAPH_NOTES = NOTES | {"directed", "multigraph", "graph", "const_nodes_dropped", "back_edges_inferred"}
@@ -129,7 +127,9 @@ def _renamed(
     for key in given:
         if key not in known and key not in names and key not in notes:
             expected = ", ".join((*known, *(each for each in names if each not in notes)))
-            raise InputError(f"found the key {key!r}, expected {expected}, or a note such as label or comment", place=place or None)
+            raise InputError(
+                f"found the key {key!r}, expected {expected}, or a note such as label or comment", place=place or None
+            )
     found = {key: value for key, value in given.items() if key in known}
     said = {key: key for key in found}
     for key, ours in names.items():
