@@ -111,7 +111,7 @@ def run(problem: Problem, arguments: argparse.Namespace) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("graphs", nargs="*", default=list(KERNELS))
-    parser.add_argument("--machine", default="streaming-engine", help="name, or path of a machine file")
+    parser.add_argument("--machine", default="se", help="name, or path of a machine file")
     parser.add_argument("--inputs", choices=["variables", "copies", "instructions"], default="variables")
     parser.add_argument("--siblings", choices=["consumers", "consumers_and_producers", "none"], default="consumers")
     parser.add_argument("--starts", choices=["flow", "source"], default="flow")

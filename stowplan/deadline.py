@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from stowplan.errors import TimeLimitError
 
 
 class Deadline:
@@ -63,3 +67,34 @@ def limit_after(began: float, seconds: float) -> float:
     A limit that makes no sense comes back as it is, for whoever takes it to refuse.
     """
     return max(min(seconds, 0.2), seconds - (time.monotonic() - began)) if seconds > 0 else seconds
+
+
+#: Reading may take this long whatever the limit: a short one still gets the plans that cost nothing.
+LEAST_READING = 10.0
+
+_READING: ContextVar[tuple[Deadline, float] | None] = ContextVar("reading", default=None)
+
+
+@contextmanager
+def reading_within(seconds: float | None) -> Iterator[None]:
+    """Let :func:`check_reading` raise, within this context, once ``seconds`` (:data:`LEAST_READING` at least) are over.
+
+    For readers, whose work is spread over many functions of one thread. ``None`` sets no limit.
+    """
+    if seconds is None or math.isnan(seconds):
+        yield
+        return
+    token = _READING.set((Deadline(max(seconds, LEAST_READING)), seconds))
+    try:
+        yield
+    finally:
+        _READING.reset(token)
+
+
+def check_reading() -> None:
+    """Raise :class:`~stowplan.errors.TimeLimitError` where the input takes longer to read than it may."""
+    found = _READING.get()
+    if found is not None and found[0].expired:
+        raise TimeLimitError(
+            f"the time limit of {found[1]:g} s was over after {found[0].elapsed:.1f} s, before the input was read: give it more"
+        )

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+#: Characters of a message at most, and of a place in a file; what they quote of a user's file may be of any size.
+MOST_MESSAGE, MOST_PLACE = 700, 160
+#: Characters of one word of a message at most.
+MOST_WORD = 200
+
+_LONG_WORD = re.compile(rf"\S{{{MOST_WORD + 1},}}")
 
 
 class StowplanError(Exception):
@@ -12,12 +20,13 @@ class StowplanError(Exception):
 
 
 class InputError(StowplanError):
-    """Bad input: says where, what was found and what was expected, in one line.
+    """Bad input: says where, what was found and what was expected, in one line of a few hundred characters.
 
     Parameters
     ----------
     message
-        What was found and what was expected.
+        What was found and what was expected. Long words in it, and the middle of a long message, become ``...``: they are text
+        of the user's file.
     source
         File the input came from, if any.
     place
@@ -25,10 +34,10 @@ class InputError(StowplanError):
     """
 
     def __init__(self, message: str, *, source: str | Path | None = None, place: str | None = None):
-        self.message = " ".join(message.split())
+        self.message = brief(message)
         self.source = None if source is None else str(source)
-        self.place = place
-        where = ": ".join(part for part in (self.source, place) if part)
+        self.place = None if place is None else brief(place, MOST_PLACE)
+        where = ": ".join(part for part in (None if source is None else _one_line(str(source)), self.place) if part)
         super().__init__(f"{where}: {self.message}" if where else self.message)
 
     def within(self, source: str | Path) -> InputError:
@@ -41,6 +50,15 @@ class InputError(StowplanError):
 class UsageError(StowplanError):
     """A call or command line that asks for something the package does not offer."""
 
+    def __init__(self, message: str):
+        super().__init__(brief(message))
+
+
+class TimeLimitError(StowplanError):
+    """The time limit was over before there was a problem to solve."""
+
+    exit_code = 3
+
 
 class VerificationError(StowplanError):
     """A plan that breaks the rules of its problem."""
@@ -50,3 +68,26 @@ class VerificationError(StowplanError):
 
 class MissingDependencyError(StowplanError):
     """An optional package is needed; the message names the extra that brings it."""
+
+
+def brief(text: str, most: int = MOST_MESSAGE) -> str:
+    """``text`` in one line of at most ``most`` characters: its long words and then its middle left out, ``...`` in their place.
+
+    Characters that a terminal would take for commands stand as ``\\x1b``.
+    """
+    # Whatever is cut anyway need not be looked at: the text may be a whole file.
+    if len(text) > 20 * most:
+        text = f"{text[: 10 * most]} {text[-10 * most :]}"
+    found = _LONG_WORD.sub(lambda match: _cut(match[0], MOST_WORD), _one_line(" ".join(text.split())))
+    return _cut(found, most)
+
+
+def _cut(text: str, most: int) -> str:
+    """The beginning and the end of a text; the end, a quarter, is where messages say what was expected."""
+    return text if len(text) <= most else f"{text[: most - most // 4 - 3]}...{text[len(text) - most // 4 :]}"
+
+
+def _one_line(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -269,8 +269,8 @@ def targets_command() -> None:
         size = machine.scratchpad.capacity / 2**20
         graphs.append((name, f"{machine.banks} banks, {size:g} MiB scratchpad", machine.description))
     arrays = groups.setdefault("loop bodies (modulo scheduling)", [])
-    for name, array in named_arrays():
-        arrays.append((name, f"{array.tiles} tiles, latency {array.latency}", array.name if array.name != name else ""))
+    for name, array, description in named_arrays():
+        arrays.append((name, f"{array.tiles} tiles, latency {array.latency}", description))
     for number, (title, rows) in enumerate(groups.items()):
         say(("\n" if number else "") + f"for {title}")
         width = max(len(what) for _, what, _ in rows)

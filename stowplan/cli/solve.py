@@ -39,7 +39,7 @@ from stowplan.cli.common import (
 from stowplan.cli.output import say, say_json
 from stowplan.cli.progress import ProgressPrinter
 from stowplan.cli.schedules import check_config, save_config
-from stowplan.deadline import limit_after
+from stowplan.deadline import limit_after, reading_within
 from stowplan.errors import UsageError
 from stowplan.result import Result
 
@@ -92,16 +92,18 @@ def solve_command(
     from stowplan.portfolio.registry import kind_of
     from stowplan.portfolio.solve import solve
 
-    opened = open_input(
-        source,
-        target,
-        capacity=capacity,
-        cost_model=cost_model,
-        stalls=stalls,
-        cycles=cycles,
-        network=network_options(precision, granularity, address_spaces),
-        loop=loop_options(rules, fixed),
-    )
+    # A deterministic run must not depend on how long reading took.
+    with reading_within(None if deterministic else time_limit):
+        opened = open_input(
+            source,
+            target,
+            capacity=capacity,
+            cost_model=cost_model,
+            stalls=stalls,
+            cycles=cycles,
+            network=network_options(precision, granularity, address_spaces),
+            loop=loop_options(rules, fixed),
+        )
     check_config(opened.problem, config)
     plans: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
@@ -110,7 +112,6 @@ def solve_command(
     with ProgressPrinter(quiet, kind_of(opened.problem).unit) as progress:
         result = solve(
             opened.problem,
-            # A deterministic run must not depend on how long reading took.
             time_limit=time_limit if deterministic else limit_after(began, time_limit),
             candidates=candidates,
             seed=seed,

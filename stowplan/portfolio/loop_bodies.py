@@ -12,14 +12,11 @@ from stowplan import files
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.frontends.dfg import lower, read_dot, read_json
 from stowplan.hardware.frontends.dfg.lower import Inputs
-from stowplan.hardware.se.machines import load_machine, machine_names
+from stowplan.hardware.se.machines import describe_machine, is_machine_name, load_machine, machine_names
 from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules
 
 T = TypeVar("T")
-
-#: Short names of machines.
-ALIASES = {"se": "streaming-engine", "se-latency-4": "streaming-engine-latency-4"}
 
 
 class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +63,7 @@ def parse_rules(texts: Iterable[str], fixed: str | Path | None = None) -> LoopOp
 def _whole(name: str, value: str) -> int | None:
     if name == "max_delay" and value in ("none", "unlimited"):
         return None
-    if not value.isdigit():
+    if not (value.isdecimal() and len(value) < 19):
         raise UsageError(f"--rule: found {name} {value!r}, expected a number, 0 or more")
     return int(value)
 
@@ -120,18 +117,18 @@ def is_loop_body(path: str | Path, data: bytes | None, target: str | Path | None
         return False
     if target is not None and is_array(target):
         return True
-    edges = found.get("edges")
+    edges = found.get("edges", found.get("links"))
     return isinstance(edges, list) and bool(edges) and all(isinstance(edge, dict) for edge in edges)
 
 
 def is_array(target: str | Path) -> bool:
     """Whether a target is the name of a machine with tiles."""
-    return str(target) in ALIASES or str(target) in machine_names()
+    return is_machine_name(str(target))
 
 
 def load_array(target: str | Path) -> Machine:
-    """Machine with tiles, by its name, a short name, or the path of a file; raises InputError."""
-    return load_machine(ALIASES.get(str(target), target))
+    """Machine with tiles, by its name or the path of a file; raises InputError."""
+    return load_machine(target)
 
 
 def is_machine(target: str | Path) -> bool:
@@ -143,10 +140,9 @@ def is_machine(target: str | Path) -> bool:
     return True
 
 
-def named_arrays() -> list[tuple[str, Machine]]:
-    """Machines that come with the package, each by the name that is quickest to type."""
-    short = {name: alias for alias, name in ALIASES.items()}
-    return [(short.get(name, name), load_machine(name)) for name in machine_names()]
+def named_arrays() -> list[tuple[str, Machine, str]]:
+    """Name of each machine that comes with the package, the machine, and a few words on it."""
+    return [(name, load_machine(name), describe_machine(name)) for name in machine_names()]
 
 
 def open_loop_body(path: str | Path, target: str | Path | None, options: LoopOptions = NO_LOOP_OPTIONS) -> Problem:

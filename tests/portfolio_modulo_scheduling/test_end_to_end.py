@@ -101,7 +101,7 @@ def test_a_spoilt_plan_is_not_shown(run: Run, tmp_path: Path) -> None:
 def test_summary_says_what_is_proven(run: Run, tmp_path: Path) -> None:
     code, out, err = run("solve", chain(tmp_path / "chain.json"), *SE, "--time-limit", 20)
     assert code == 0
-    assert out.startswith("chain on streaming-engine (initiation interval, then latency, in clocks)\n")
+    assert out.startswith("chain on se (initiation interval, then latency, in clocks)\n")
     assert "objective  II 1, latency 15  (verified, by " in out
     assert "interval   II 1 is minimal (proven), latency 15 is minimal at it (proven)" in out
     assert "II 1, latency 15" in err
@@ -254,7 +254,7 @@ def test_batch(run: Run, tmp_path: Path) -> None:
 def test_targets(run: Run) -> None:
     code, out, _ = run("targets")
     assert code == 0
-    assert "se            16 tiles, latency 3  streaming-engine" in out
+    assert "se            16 tiles, latency 3  Streaming Engine (also streaming-engine)" in out
 
 
 def test_from_python() -> None:

@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 from stowplan.hardware.affine.expression import Expression, Extents, evaluate, span
 from stowplan.hardware.affine.program import Bound, Copy, Load, Operator, Piece, Program, Store, Tensor
@@ -34,6 +35,7 @@ def check(program: Program) -> None:
         if any(size < 1 for size in tensor.shape) or tensor.item_bytes < 1:
             raise InputError(f"found shape {list(tensor.shape)}, expected sizes of at least 1", place=f"tensor {tensor.name}")
     for statement in program.statements:
+        check_reading()
         place = f"operator {statement.name}"
         if statement.name in names:
             raise InputError("found this name twice, expected every name once", place=place)

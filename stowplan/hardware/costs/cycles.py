@@ -79,8 +79,12 @@ def _placed(module: HloModule) -> _Placed:
     """Instructions that are steps, by name: those of the entry and of the loops, calls and branches in it."""
     found: _Placed = {}
     waiting = [module.entry]
+    seen: set[str] = set()
     while waiting:
         computation = waiting.pop()
+        if computation.name in seen:
+            continue
+        seen.add(computation.name)
         for instruction in computation.instructions:
             found[instruction.name] = instruction, computation
             if instruction.opcode in _INLINED:

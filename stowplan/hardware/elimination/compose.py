@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from stowplan.deadline import check_reading
 from stowplan.hardware.affine.expression import (
     Expression,
     Extents,
@@ -124,6 +125,7 @@ def substituted(load: Load, values: Sequence[Expression], domain: Sequence[Bound
     """The pieces of a load with its loop indices replaced by expressions over other indices, within a domain of those."""
     found = []
     for piece in load.pieces:
+        check_reading()
         conditions = [*domain, *((substitute(each.expression, values, extents), each.low, each.high) for each in piece.domain)]
         both = conjunction(conditions, extents)
         if both is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
+from stowplan.deadline import check_reading
 from stowplan.hardware.affine.program import Copy, Load, Program, Statement
 from stowplan.hardware.elimination import compose as rules
 from stowplan.hardware.elimination import sets
@@ -128,6 +129,7 @@ class _Pass:
         compose = sets.compose if self._engine == "isl" else rules.compose
         statements: list[Statement] = []
         for statement in self._program.statements:
+            check_reading()
             if isinstance(statement, Copy):
                 copy = replace(statement, load=compose(statement.load, self._views))
                 statements.append(copy)

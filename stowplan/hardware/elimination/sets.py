@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from stowplan.deadline import check_reading
 from stowplan.errors import MissingDependencyError
 from stowplan.hardware.affine.expression import Expression, Extents, add, constant, floor_divide, index, span
 from stowplan.hardware.affine.program import Bound, Copy, Load, Piece
@@ -106,6 +107,7 @@ def compose(load: Load, views: Mapping[str, Load]) -> Load:
             continue
         read = relation(load.extents, piece.index, piece.domain)
         for part in view.pieces:
+            check_reading()
             together = read.apply_range(relation(view.extents, part.index, part.domain)).gist_domain(_box(load.extents))
             found += [replace(part, index=indices, domain=domain) for indices, domain in accesses(together, load.extents)]
     return replace(load, pieces=until_certain(found))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 from stowplan.hardware.affine.expression import Expression, Extents, add, index, modulo
 from stowplan.hardware.affine.program import UNSPREAD, Copy, Load, Option, Program, Statement
@@ -70,6 +71,7 @@ class _Mapping:
     def built(self) -> MappedProgram:
         operators, accesses = [], []
         for statement in self._program.statements:
+            check_reading()
             operator, reads = self._operator(statement)
             operators.append(operator)
             accesses.append(reads)

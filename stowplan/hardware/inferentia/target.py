@@ -8,7 +8,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.hardware.targets.toml_files import MAX_TARGET_BYTES, decode_file, is_path, read_target, shipped_names
+from stowplan.hardware.targets.toml_files import MAX_TARGET_BYTES, decode_file, decode_toml, is_path, read_target, shipped_names
 from stowplan.hardware.targets.units import Bytes, BytesPerSecond
 
 FORMAT = "stowplan.bank_target"
@@ -65,10 +65,9 @@ def is_bank_target(name_or_path: str | Path) -> bool:
     if not is_path(name_or_path):
         return name_or_path in target_names()
     try:
-        head = msgspec.toml.decode(files.read_bytes(name_or_path, MAX_TARGET_BYTES))
-    except (InputError, msgspec.DecodeError, UnicodeDecodeError):
+        return decode_toml(files.read_bytes(name_or_path, MAX_TARGET_BYTES)).get("format") == FORMAT
+    except InputError:
         return False
-    return isinstance(head, dict) and head.get("format") == FORMAT
 
 
 def load_target(name_or_path: str | Path) -> BankTarget:

@@ -11,10 +11,8 @@ import msgspec
 from stowplan import files
 from stowplan.errors import InputError
 from stowplan.hardware.se.operations import OPERATIONS
+from stowplan.hardware.targets.toml_files import MAX_TARGET_BYTES, decode_toml
 from stowplan.models.modulo_scheduling.machine import Link, Machine
-
-#: A machine file is a page of text; anything longer is not one.
-MAX_MACHINE_BYTES = 1 << 20
 
 
 def streaming_engine(tiles: int = 16, latency: int = 3) -> Machine:
@@ -29,7 +27,7 @@ def streaming_engine(tiles: int = 16, latency: int = 3) -> Machine:
         Link(name="down1", rows=1, clocks=1),
         Link(name="down2", rows=2, clocks=2),
     )
-    name = "streaming-engine" + (f"-{tiles}" if tiles != 16 else "") + (f"-latency-{latency}" if latency != 3 else "")
+    name = "se" + (f"-{tiles}" if tiles != 16 else "") + (f"-latency-{latency}" if latency != 3 else "")
     return Machine(name=name, rows=tiles, links=links, latency=latency, operations=OPERATIONS)
 
 
@@ -52,16 +50,32 @@ def grid(rows: int, columns: int, *, wraps: bool = False, latency: int = 1, cloc
 _SIDES = (2, 3, 4, 5)
 
 _NAMED: dict[str, Callable[[], Machine]] = {
-    "streaming-engine": streaming_engine,
-    "streaming-engine-latency-4": partial(streaming_engine, latency=4),
+    "se": streaming_engine,
+    "se-latency-4": partial(streaming_engine, latency=4),
     **{f"torus-{n}x{n}": partial(grid, n, n, wraps=True) for n in _SIDES},
     **{f"mesh-{n}x{n}": partial(grid, n, n) for n in _SIDES},
 }
+
+#: Long names, understood wherever a machine is named; everything the package writes says the short one.
+_LONG_NAMES = {"streaming-engine": "se", "streaming-engine-latency-4": "se-latency-4"}
 
 
 def machine_names() -> tuple[str, ...]:
     """Names of the machines that come with the package, sorted."""
     return tuple(sorted(_NAMED))
+
+
+def is_machine_name(name: str) -> bool:
+    """Whether this is the name, short or long, of a machine that comes with the package."""
+    return name in _NAMED or name in _LONG_NAMES
+
+
+def describe_machine(name: str) -> str:
+    """A few words on a machine that comes with the package, by its short name."""
+    long = next((each for each, short in _LONG_NAMES.items() if short == name), None)
+    if long is not None:
+        return f"Streaming Engine (also {long})"
+    return f"each tile reaches its four neighbours{', over the edges too' if name.startswith('torus') else ''}"
 
 
 def load_machine(name_or_path: str | Path) -> Machine:
@@ -72,20 +86,22 @@ def load_machine(name_or_path: str | Path) -> Machine:
     InputError
         An unknown name (the message lists the known ones), a missing file, a field that is missing, unknown or out of range.
     """
-    if isinstance(name_or_path, str) and name_or_path in _NAMED:
-        return _NAMED[name_or_path]()
+    if isinstance(name_or_path, str):
+        name_or_path = _LONG_NAMES.get(name_or_path, name_or_path)
+        if name_or_path in _NAMED:
+            return _NAMED[name_or_path]()
     text = str(name_or_path)
     if isinstance(name_or_path, str) and not text.endswith((".toml", ".json")) and "/" not in text and "\\" not in text:
         raise InputError(f"found machine {text!r}, expected one of {', '.join(machine_names())}, or the path of a file")
-    data = files.read_bytes(name_or_path, MAX_MACHINE_BYTES)
+    data = files.read_bytes(name_or_path, MAX_TARGET_BYTES)
     try:
         if text.endswith(".json"):
             return msgspec.json.decode(data, type=Machine)
-        return msgspec.toml.decode(data, type=Machine)
+        return msgspec.convert(decode_toml(data), Machine)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `")
         raise InputError(message, source=name_or_path, place=path.rstrip("`").removeprefix("$.") or None) from error
     except InputError as error:
         raise error.within(name_or_path) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"not a machine file: {error}", source=name_or_path) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,9 @@ from stowplan.hardware.targets.units import decode_hook
 
 #: A target file is a page of text; anything longer is not one.
 MAX_TARGET_BYTES = 1 << 20
+
+#: Dotted keys with more parts than this are refused: no target has them, and reading them takes time with their square.
+_DEEP_KEY = re.compile(rb"(?:[^\s.=\[\]]{1,99}\s*\.\s*){32}")
 
 T = TypeVar("T")
 
@@ -40,16 +44,26 @@ def read_target(name_or_path: str | Path, package: str) -> tuple[bytes, str | Pa
     return (resources.files(package) / file).read_bytes(), file
 
 
+def decode_toml(data: bytes) -> dict[str, Any]:
+    """Tables of a TOML file; raises InputError where it is none."""
+    if _DEEP_KEY.search(data):
+        raise InputError("found a key of more than 32 parts, expected a few")
+    try:
+        found: dict[str, Any] = msgspec.toml.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"not a TOML file: {error}") from error
+    except RecursionError as error:
+        raise InputError("not a TOML file: lists or tables are nested too deep") from error
+    return found
+
+
 def decode_file(data: bytes, kind: type[T], format_name: str, version: int, source: str | Path | None) -> T:
     """Target of a kind from TOML; raises InputError naming source and field."""
     try:
-        head: dict[str, Any] = msgspec.toml.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"not a TOML file: {error}", source=source) from error
-    for key, expected in (("format", format_name), ("version", version)):
-        if head.get(key) != expected:
-            raise InputError(f"found {head.get(key)!r}, expected {expected!r}", source=source, place=key)
-    try:
+        head = decode_toml(data)
+        for key, expected in (("format", format_name), ("version", version)):
+            if head.get(key) != expected:
+                raise InputError(f"found {head.get(key)!r}, expected {expected!r}", place=key)
         return msgspec.convert(head, kind, dec_hook=decode_hook)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `")

@@ -7,17 +7,19 @@ bank rule. Text order is a valid order to run in, not a schedule.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.program import UNSPREAD, Option, Program
 from stowplan.hardware.frontends.affine.builder import Builder, Variable
 from stowplan.hardware.frontends.hlo import ArrayShape, Computation, HloModule, Instruction, Shape, TupleShape, read_module
+from stowplan.hardware.frontends.hlo.attributes import convolution_labels, number, numbers, padding, ranges, window
+from stowplan.hardware.frontends.hlo.extent import check_extent
 
 #: A value: an array, or a tuple of values.
 Value: TypeAlias = "Variable | tuple[Value, ...]"
@@ -32,8 +34,9 @@ _ELEMENTWISE_NAMES = """
     subtract tan tanh xor bitcast-convert"""
 _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 
-_NUMBERS = re.compile(r"-?\d+")
-_RANGE = re.compile(r"\[(\d+):(\d+)(?::(\d+))?\]")
+#: Modules with more instructions, or naming more arrays, than this once calls stand in line are refused.
+MAX_INSTRUCTIONS = 200_000
+MAX_ARRAYS = 1_000_000
 
 
 def read_affine_hlo(path: str | Path) -> Program:
@@ -82,6 +85,7 @@ class _Walk:
 
     def program(self) -> Program:
         entry = self._module.entry
+        check_extent(self._module, frozenset({"call"}), instructions=MAX_INSTRUCTIONS, arrays=MAX_ARRAYS)
         root = self._walk(entry, None)
         outputs = dict.fromkeys(each.name for each in _leaves(root))
         program = self._builder.program(tuple(outputs))
@@ -92,7 +96,11 @@ class _Walk:
         """Value of the root. ``arguments`` are those of a call, None for the entry."""
         values: dict[str, Value] = {}
         for each in computation.instructions:
-            values[each.name] = self._value(each, [values[name] for name in each.operands], arguments)
+            check_reading()
+            value = self._value(each, [values[name] for name in each.operands], arguments)
+            if not _fits(value, each.shape):
+                raise each.error(f"found a value of shape {_shape_text(value)}, expected that of its text")
+            values[each.name] = value
         return values[computation.root.name]
 
     def _value(self, each: Instruction, operands: list[Value], arguments: list[Value] | None) -> Value:
@@ -104,12 +112,16 @@ class _Walk:
         if opcode == "tuple":
             return tuple(operands)
         if opcode == "get-tuple-element":
-            source = operands[0]
-            assert isinstance(source, tuple)
-            return source[_numbers(each, "index")[0]]
+            source = operands[0] if operands else None
+            if not isinstance(source, tuple):
+                raise each.error("found no tuple, expected one as operand")
+            return source[number(each, "index", below=len(source))]
         if opcode == "call":
-            return self._walk(self._module.computations[each.called[0]], operands)
-        if opcode in ("optimization-barrier", "copy") and not isinstance(operands[0], Variable):
+            called = self._module.computations[each.called[0]]
+            if len(called.parameters) != len(operands):
+                raise each.error(f"found {len(operands)} operands, expected the {len(called.parameters)} of %{called.name}")
+            return self._walk(called, operands)
+        if opcode in ("optimization-barrier", "opt-barrier", "copy") and operands and isinstance(operands[0], tuple):
             return operands[0]
         arrays = [leaf for operand in operands for leaf in _leaves(operand)]
         if opcode == "reduce":
@@ -119,7 +131,7 @@ class _Walk:
         handler = self._handlers.get(opcode)
         if handler is not None:
             return handler(each, arrays)
-        if opcode in _ELEMENTWISE and all(each.shape.dims == array.shape or not array.shape for array in arrays):
+        if opcode in _ELEMENTWISE and arrays and all(each.shape.dims == array.shape or not array.shape for array in arrays):
             return self._elementwise(each, arrays)
         if opcode in ("while", "fusion", "conditional"):
             message = f"found a {opcode}, expected a module before optimisation, with calls and plain instructions only"
@@ -158,30 +170,43 @@ class _Walk:
     # Operators that move data
 
     def _broadcast(self, each: Instruction, operands: list[Variable]) -> Variable:
-        return self._builder.broadcast(operands[0], _dims(each), _numbers(each, "dimensions"), each.name)
+        source = _operand(each, operands)
+        dimensions = numbers(each, "dimensions", below=len(_dims(each)))
+        _expect_one_for_each(each, "dimensions", dimensions, source)
+        return self._builder.broadcast(source, _dims(each), dimensions, each.name)
 
     def _reshape(self, each: Instruction, operands: list[Variable]) -> Variable:
-        return self._builder.reshape(operands[0], _dims(each), each.name)
+        return self._builder.reshape(_operand(each, operands), _dims(each), each.name)
 
     def _transpose(self, each: Instruction, operands: list[Variable]) -> Variable:
-        return self._builder.transpose(operands[0], _numbers(each, "dimensions"), each.name)
+        source = _operand(each, operands)
+        dimensions = numbers(each, "dimensions", below=len(source.shape))
+        _expect_one_for_each(each, "dimensions", dimensions, source)
+        return self._builder.transpose(source, dimensions, each.name)
 
     def _slice(self, each: Instruction, operands: list[Variable]) -> Variable:
-        parts = _RANGE.findall(each.attribute("slice") or "")
-        starts, ends = [int(start) for start, _, _ in parts], [int(end) for _, end, _ in parts]
-        return self._builder.slice(operands[0], starts, ends, [int(step or 1) for _, _, step in parts], each.name)
+        source = _operand(each, operands)
+        parts = ranges(each, len(source.shape))
+        starts, ends, steps = [part[0] for part in parts], [part[1] for part in parts], [part[2] for part in parts]
+        return self._builder.slice(source, starts, ends, steps, each.name)
 
     def _reverse(self, each: Instruction, operands: list[Variable]) -> Variable:
-        return self._builder.reverse(operands[0], _numbers(each, "dimensions"), each.name)
+        source = _operand(each, operands)
+        return self._builder.reverse(source, numbers(each, "dimensions", below=len(source.shape)), each.name)
 
     def _concatenate(self, each: Instruction, operands: list[Variable]) -> Variable:
-        return self._builder.concatenate(operands, _numbers(each, "dimensions")[0], each.name)
+        rank = len(_operand(each, operands, None).shape)
+        if any(len(operand.shape) != rank for operand in operands):
+            raise each.error("found operands of different ranks, expected one rank")
+        return self._builder.concatenate(operands, number(each, "dimensions", below=rank), each.name)
 
     def _pad(self, each: Instruction, operands: list[Variable]) -> Variable:
-        sides = [[int(number) for number in part.split("_")] for part in (each.attribute("padding") or "").split("x")]
-        low, high = [side[0] for side in sides], [side[1] for side in sides]
-        interior = [side[2] if len(side) > 2 else 0 for side in sides]
-        return self._builder.pad(operands[0], low, high, interior, operands[1], each.name)
+        source = _operand(each, operands, 2)
+        sides = padding(each, len(source.shape))
+        low, high, interior = [side[0] for side in sides], [side[1] for side in sides], [side[2] for side in sides]
+        if operands[1].shape:
+            raise each.error(f"found a value of shape {list(operands[1].shape)} to pad with, expected a single one")
+        return self._builder.pad(source, low, high, interior, operands[1], each.name)
 
     # Operators that compute
 
@@ -195,54 +220,65 @@ class _Walk:
         return self._operator(each, operands, options, attributes=attributes)[0]
 
     def _dot(self, each: Instruction, operands: list[Variable]) -> Variable:
-        contracting = list(zip(_numbers(each, "lhs_contracting_dims"), _numbers(each, "rhs_contracting_dims"), strict=True))
-        batch = list(zip(_numbers(each, "lhs_batch_dims"), _numbers(each, "rhs_batch_dims"), strict=True))
-        options = rules.matmul(len(operands[0].shape), len(operands[1].shape), contracting, batch)
+        one, two = len(_operand(each, operands, 2).shape), len(operands[1].shape)
+
+        def pairs(what: str) -> list[tuple[int, int]]:
+            left = numbers(each, f"lhs_{what}_dims", below=one, needed=what == "contracting")
+            right = numbers(each, f"rhs_{what}_dims", below=two, needed=what == "contracting")
+            found = list(zip(left, right, strict=False))
+            if len(left) != len(right) or any(operands[0].shape[a] != operands[1].shape[b] for a, b in found):
+                message = f"found lhs_{what}_dims={{{_list(left)}}} and rhs_{what}_dims={{{_list(right)}}}"
+                raise each.error(f"{message}, expected dimensions of equal sizes")
+            return found
+
+        contracting, batch = pairs("contracting"), pairs("batch")
+        if len(_dims(each)) != one + two - 2 * len(contracting) - len(batch):
+            raise each.error(f"found a result of {len(_dims(each))} dimensions, expected those that are not contracted")
+        options = rules.matmul(one, two, contracting, batch)
         attributes: dict[str, Any] = {"contracting": contracting, "batch": batch}
         return self._operator(each, operands, options, op="matmul", attributes=attributes, restricted=True)[0]
 
     def _convolution(self, each: Instruction, operands: list[Variable]) -> Variable:
-        labels = each.attribute("dim_labels") or ""
-        found = re.fullmatch(r"([0-9bf?]+)_([0-9io?]+)->([0-9bf?]+)", labels)
-        if found is None:
-            place = f"operator {each.name} (line {each.line})"
-            raise InputError(f"found dim_labels {labels!r}, expected some such as b01f_01io->b01f", place=place)
+        _operand(each, operands, 2)
+        found = convolution_labels(each, len(operands[0].shape), len(operands[1].shape), len(_dims(each)))
         spatial = len(_dims(each)) - 2
         layout = tuple(
-            tuple(part.index(mark) for mark in (*marks, *(str(number) for number in range(spatial))))
-            for part, marks in zip(found.groups(), ("bf", "oi", "bf"), strict=True)
+            tuple(part.index(mark) for mark in (*marks, *(str(at) for at in range(spatial))))
+            for part, marks in zip(found, ("bf", "oi", "bf"), strict=True)
         )
-        window = _window(each, spatial)
-        groups = int(each.attribute("feature_group_count") or 1)
+        sliding = window(each, spatial)
         attributes: dict[str, Any] = {
             "layout": layout,
-            "strides": window["stride"],
-            "pads": window["pad"],
-            "base": window["lhs_dilate"],
-            "dilations": window["rhs_dilate"],
-            "groups": groups,
+            "strides": sliding.stride,
+            "pads": sliding.pad,
+            "base": sliding.lhs_dilate,
+            "dilations": sliding.rhs_dilate,
+            "groups": (numbers(each, "feature_group_count", needed=False) or [1])[0],
         }
         options = rules.convolution(layout[0][1], layout[1][1], layout[2][1])
         return self._operator(each, operands, options, op="convolution", attributes=attributes, restricted=True)[0]
 
     def _reduce_window(self, each: Instruction, operands: list[Variable]) -> Variable:
-        rank = len(operands[0].shape)
-        window = _window(each, rank)
-        sizes = window["size"]
+        rank = len(_operand(each, operands, 2).shape)
+        sliding = window(each, rank)
         attributes: dict[str, Any] = {
-            "window": sizes,
-            "strides": window["stride"],
-            "pads": window["pad"],
+            "window": sliding.size,
+            "strides": sliding.stride,
+            "pads": sliding.pad,
             "kind": self._kind(each),
         }
-        options = tuple((way[0], UNSPREAD, way[1]) for way in rules.pool(sizes))
+        options = tuple((way[0], UNSPREAD, way[1]) for way in rules.pool(sliding.size))
         return self._operator(each, operands, options, op="pool", attributes=attributes, restricted=True)[0]
 
     def _reduce(self, each: Instruction, operands: list[Variable]) -> Value:
-        dimensions = _numbers(each, "dimensions")
         half = len(operands) // 2
-        rank = len(operands[0].shape)
         outputs = len(list(each.shape.leaves()))
+        if not half or len(operands) != 2 * half or outputs != half:
+            raise each.error(f"found {len(operands)} operands and {outputs} results, expected as many initial values as each")
+        rank = len(operands[0].shape)
+        dimensions = numbers(each, "dimensions", below=rank)
+        if any(operand.shape != operands[0].shape for operand in operands[:half]):
+            raise each.error("found operands of different shapes, expected one shape")
         options = tuple(
             (*way[:half], *(UNSPREAD,) * half, *way[half:]) for way in rules.reduction(rank, dimensions, half, outputs)
         )
@@ -252,52 +288,67 @@ class _Walk:
 
     def _kind(self, each: Instruction) -> str:
         """Opcode of what a reduction computes of two values."""
+        if not each.called:
+            raise each.error("found no to_apply, expected the computation that it reduces by")
         root = self._module.computations[each.called[0]].root
         return root.opcode if root.opcode in _PLAIN_REDUCTIONS else "other"
 
     def _gather(self, each: Instruction, operands: list[Variable]) -> Variable:
         """Rows of a table: a dimension that is taken whole may be spread, on both sides."""
-        offsets = _numbers(each, "offset_dims")
-        gone = set(_numbers(each, "collapsed_slice_dims")) | set(_numbers(each, "operand_batching_dims"))
-        sizes = _numbers(each, "slice_sizes")
-        kept = [dimension for dimension in range(len(operands[0].shape)) if dimension not in gone]
+        table = _operand(each, operands, 2)
+        rank = len(table.shape)
+        offsets = numbers(each, "offset_dims", below=len(_dims(each)))
+        gone = set(numbers(each, "collapsed_slice_dims", below=rank, needed=False))
+        gone |= set(numbers(each, "operand_batching_dims", below=rank, needed=False))
+        sizes = numbers(each, "slice_sizes")
+        _expect_one_for_each(each, "slice_sizes", sizes, table)
+        kept = [dimension for dimension in range(rank) if dimension not in gone]
         options = [
             (dimension, UNSPREAD, offset)
-            for dimension, offset in zip(kept, offsets, strict=True)
-            if sizes[dimension] == operands[0].shape[dimension]
+            for dimension, offset in _paired(each, "offset_dims", kept, offsets)
+            if sizes[dimension] == table.shape[dimension]
         ]
         return self._operator(each, operands, (*options, (UNSPREAD,) * 3), dynamic=(0,))[0]
 
     def _scatter(self, each: Instruction, operands: list[Variable]) -> Variable:
         """Rows added to a table: a dimension that updates have whole may be spread, on operand, updates and result."""
         if len(operands) != 3:
-            return self._operator(each, operands, rules.unspread(len(operands), 1), dynamic=(0,))[0]
-        windows = _numbers(each, "update_window_dims")
-        gone = set(_numbers(each, "inserted_window_dims")) | set(_numbers(each, "input_batching_dims"))
-        kept = [dimension for dimension in range(len(operands[0].shape)) if dimension not in gone]
+            return self._operator(each, operands, rules.unspread(len(operands), 1), dynamic=(0,) if operands else ())[0]
+        rank = len(operands[0].shape)
+        windows = numbers(each, "update_window_dims", below=len(operands[2].shape))
+        gone = set(numbers(each, "inserted_window_dims", below=rank, needed=False))
+        gone |= set(numbers(each, "input_batching_dims", below=rank, needed=False))
+        kept = [dimension for dimension in range(rank) if dimension not in gone]
         options = [
-            (dimension, UNSPREAD, window, dimension)
-            for dimension, window in zip(kept, windows, strict=True)
-            if operands[0].shape[dimension] == operands[2].shape[window]
+            (dimension, UNSPREAD, update, dimension)
+            for dimension, update in _paired(each, "update_window_dims", kept, windows)
+            if operands[0].shape[dimension] == operands[2].shape[update]
         ]
         return self._operator(each, operands, (*options, (UNSPREAD,) * 4), dynamic=(0,))[0]
 
     def _dynamic_slice(self, each: Instruction, operands: list[Variable]) -> Variable:
-        whole = [at for at, (one, two) in enumerate(zip(operands[0].shape, _dims(each), strict=True)) if one == two]
+        source = _operand(each, operands, None)
+        whole = _equal_dimensions(each, source.shape, _dims(each))
         starts = (UNSPREAD,) * (len(operands) - 1)
         options = [(dimension, *starts, dimension) for dimension in whole]
         return self._operator(each, operands, (*options, (UNSPREAD, *starts, UNSPREAD)), dynamic=(0,))[0]
 
     def _dynamic_update_slice(self, each: Instruction, operands: list[Variable]) -> Variable:
-        whole = [at for at, (one, two) in enumerate(zip(operands[0].shape, operands[1].shape, strict=True)) if one == two]
+        if len(operands) < 2:
+            raise each.error(f"found {len(operands)} operands, expected two or more")
+        whole = _equal_dimensions(each, operands[0].shape, operands[1].shape)
+        if operands[0].shape != _dims(each):
+            raise each.error(f"found an operand of shape {list(operands[0].shape)}, expected that of the result")
         starts = (UNSPREAD,) * (len(operands) - 2)
         options = [(dimension, dimension, *starts, dimension) for dimension in whole]
         return self._operator(each, operands, (*options, (UNSPREAD, UNSPREAD, *starts, UNSPREAD)))[0]
 
     def _iota(self, each: Instruction, operands: list[Variable]) -> Variable:
         shape = _dims(each)
+        if operands:
+            raise each.error(f"found {len(operands)} operands, expected none")
         options = tuple((dimension,) for dimension in (*range(len(shape)), UNSPREAD))
-        attributes: dict[str, Any] = {"shape": shape, "dimension": _numbers(each, "iota_dimension")[0]}
+        attributes: dict[str, Any] = {"shape": shape, "dimension": number(each, "iota_dimension", below=len(shape))}
         return self._operator(each, operands, options, attributes=attributes)[0]
 
     def _opaque(self, each: Instruction, operands: list[Variable]) -> Value:
@@ -327,19 +378,45 @@ def _item_bytes(shape: ArrayShape) -> int:
     return max(1, shape.bytes // shape.elements) if shape.elements else 1
 
 
-def _numbers(each: Instruction, attribute: str) -> list[int]:
-    return [int(number) for number in _NUMBERS.findall(each.attribute(attribute) or "")]
+def _fits(value: Value, shape: Shape) -> bool:
+    """Whether a value is one of the shape that the text gives; what follows takes that for granted."""
+    if isinstance(value, Variable):
+        return isinstance(shape, ArrayShape) and tuple(value.shape) == shape.dims
+    return (
+        isinstance(shape, TupleShape)
+        and len(value) == len(shape.parts)
+        and all(_fits(one, two) for one, two in zip(value, shape.parts, strict=True))
+    )
 
 
-def _window(each: Instruction, rank: int) -> dict[str, list[Any]]:
-    """Fields of ``window={size=3x3 stride=2x2 pad=1_1x1_1 ...}`` for every dimension, defaults where they are left out."""
-    text = (each.attribute("window") or "{}").strip("{}")
-    given = dict(part.split("=", 1) for part in text.split())
-    found: dict[str, list[Any]] = {}
-    for name in ("size", "stride", "pad", "lhs_dilate", "rhs_dilate"):
-        parts = given[name].split("x") if name in given else []
-        if name == "pad":
-            found[name] = [tuple(int(side) for side in part.split("_")) for part in parts] or [(0, 0)] * rank
-        else:
-            found[name] = [int(part) for part in parts] or [1] * rank
-    return found
+def _shape_text(value: Value) -> str:
+    return str(list(value.shape)) if isinstance(value, Variable) else f"a tuple of {len(value)}"
+
+
+def _list(values: Sequence[int]) -> str:
+    return ",".join(map(str, values))
+
+
+def _operand(each: Instruction, operands: list[Variable], count: int | None = 1) -> Variable:
+    """The first operand, where there are ``count`` of them; None for one or more."""
+    if len(operands) != count if count is not None else not operands:
+        raise each.error(f"found {len(operands)} operands, expected {count or 'one or more'}")
+    return operands[0]
+
+
+def _expect_one_for_each(each: Instruction, name: str, values: list[int], operand: Variable) -> None:
+    if len(values) != len(operand.shape):
+        raise each.error(f"found {name}={{{_list(values)}}}, expected {len(operand.shape)} numbers, one for each dimension")
+
+
+def _paired(each: Instruction, name: str, kept: list[int], values: list[int]) -> list[tuple[int, int]]:
+    if len(kept) != len(values):
+        raise each.error(f"found {name}={{{_list(values)}}}, expected {len(kept)} numbers")
+    return list(zip(kept, values, strict=True))
+
+
+def _equal_dimensions(each: Instruction, one: Sequence[int], two: Sequence[int]) -> list[int]:
+    """Dimensions that two shapes of one rank have whole."""
+    if len(one) != len(two):
+        raise each.error(f"found shapes {list(one)} and {list(two)}, expected one rank")
+    return [at for at, (first, second) in enumerate(zip(one, two, strict=True)) if first == second]

@@ -5,17 +5,18 @@ Operands that broadcast (``Add`` of a matrix and a row) are read through a broad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.expression import constant, index
 from stowplan.hardware.affine.program import UNSPREAD, Load, Option, Piece, Program
 from stowplan.hardware.frontends.affine.builder import Builder, Variable
-from stowplan.hardware.frontends.onnx_file import read_onnx_file
+from stowplan.hardware.frontends.onnx_file import OnnxFile, attributes, is_external, missing_text, read_onnx_file
 
 _ELEMENTWISE_NAMES = """
     Abs Add And Cast CastLike Ceil Celu Clip Cos Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish
@@ -41,7 +42,7 @@ def read_affine_onnx(path: str | Path) -> Program:
     """
     found = read_onnx_file(path)
     try:
-        return _Walk(found.graph, found.onnx, found.name).program()
+        return _Walk(found).program()
     except InputError as error:
         raise error.within(path) from None
 
@@ -49,14 +50,15 @@ def read_affine_onnx(path: str | Path) -> Program:
 class _Walk:
     """State of one walk through a graph whose shapes have been inferred."""
 
-    def __init__(self, graph: Any, onnx: Any, name: str):
-        self._graph, self._onnx = graph, onnx
-        self._builder = Builder(name)
+    def __init__(self, file: OnnxFile):
+        self._graph, self._onnx, self._missing = file.graph, file.onnx, file.missing
+        graph = file.graph
+        self._builder = Builder(file.name)
         self._shapes: dict[str, tuple[int, ...] | None] = {}
         self._item_bytes: dict[str, int] = {}
         self._values: dict[str, Variable] = {}
-        self._numbers: dict[str, Any] = {}
-        """Arrays of constants that are in the file."""
+        self._stored: dict[str, Any] = {}
+        """Tensors of constants, and arrays once something has asked for their numbers."""
         for each in (*graph.input, *graph.value_info, *graph.output):
             self._know(each)
         for each in graph.initializer:
@@ -86,7 +88,8 @@ class _Walk:
 
     def program(self) -> Program:
         for node in self._graph.node:
-            options = {each.name: self._onnx.helper.get_attribute_value(each) for each in node.attribute}
+            check_reading()
+            options = attributes(node, self._onnx)
             if node.op_type in ("If", "Loop", "Scan"):
                 raise InputError(f"found a {node.op_type}, expected a graph without control flow", place=self._place(node))
             handler = self._handlers.get(node.op_type)
@@ -118,16 +121,26 @@ class _Walk:
     def _store(self, name: str, tensor: Any) -> None:
         self._shapes[name] = tuple(tensor.dims)
         self._item_bytes[name] = self._bytes_of(tensor.data_type)
-        try:
-            self._numbers[name] = self._onnx.numpy_helper.to_array(tensor)
-        except (TypeError, ValueError, AttributeError, OSError):
-            # Weights that were stripped, or stand in another file.
-            return
+        self._stored[name] = tensor
+
+    def _numbers(self, name: str) -> Any:
+        """Array of a constant, None where its numbers are not in the file: weights that were stripped, or stand in another."""
+        found = self._stored.get(name)
+        if isinstance(found, self._onnx.TensorProto):
+            try:
+                found = None if is_external(found, self._onnx) else self._onnx.numpy_helper.to_array(found)
+            except (TypeError, ValueError, AttributeError, KeyError):
+                found = None
+            self._stored[name] = found
+        return found
 
     def _shape(self, name: str) -> tuple[int, ...]:
         shape = self._shapes.get(name)
         if shape is None:
-            raise InputError("found no fixed shape, expected one: export the model with fixed shapes", place=f"value {name}")
+            message = "found no fixed shape, expected one: export the model with fixed shapes"
+            raise InputError(message + missing_text(self._missing), place=f"value {name}")
+        if any(size < 1 for size in shape):
+            raise InputError(f"found the shape {list(shape)}, expected sizes of at least 1", place=f"value {name}")
         return shape
 
     def _variable(self, name: str) -> Variable:
@@ -140,15 +153,51 @@ class _Walk:
     def _integers(self, node: Any, at: int, attribute: Any = None) -> list[int]:
         """Whole numbers given as an attribute, or as an input that is a constant."""
         if attribute is not None:
-            return [int(each) for each in attribute]
+            return self._whole(node, attribute)
         name = node.input[at] if len(node.input) > at else ""
-        if name not in self._numbers:
+        found = self._numbers(name)
+        if found is None:
             message = f"found {node.op_type} by numbers that are not in the file (input {name!r}), expected constants"
-            raise InputError(message, place=self._place(node))
-        return [int(each) for each in self._numbers[name].reshape(-1)]
+            only = {name: self._missing[name]} if name in self._missing else {}
+            raise InputError(message + missing_text(only), place=self._place(node))
+        return self._whole(node, found.reshape(-1).tolist())
+
+    def _whole(self, node: Any, found: Any) -> list[int]:
+        if not isinstance(found, Iterable) or not all(isinstance(each, int) for each in found):
+            raise InputError(f"found {found!r}, expected whole numbers", place=self._place(node))
+        return list(found)
+
+    def _ints(
+        self, node: Any, options: dict[str, Any], name: str, count: int, default: Sequence[int] | None = None
+    ) -> list[int]:
+        """``count`` whole numbers of an attribute."""
+        given = options.get(name, default)
+        if given is None:
+            raise InputError(f"found no {name}, expected {count} numbers", place=self._place(node))
+        found = self._whole(node, given)
+        if len(found) != count:
+            raise InputError(f"found {name} {found}, expected {count} numbers", place=self._place(node))
+        return found
+
+    def _axis(self, node: Any, axis: Any, rank: int) -> int:
+        """A dimension below ``rank``; negative ones count from the end."""
+        if not isinstance(axis, int) or not -rank <= axis < rank:
+            raise InputError(f"found the axis {axis!r}, expected -{rank} to {rank - 1}", place=self._place(node))
+        return axis % rank
+
+    def _inputs(self, node: Any, least: int) -> list[Variable]:
+        """The first ``least`` inputs, which an operator cannot do without."""
+        if len(node.input) < least or not all(node.input[:least]):
+            found = [name for name in node.input if name]
+            raise InputError(f"found {len(found)} inputs, expected {least} or more", place=self._place(node))
+        return [self._variable(name) for name in node.input[:least]]
+
+    def _expect(self, node: Any, holds: bool, found: object, expected: str) -> None:
+        if not holds:
+            raise InputError(f"found {found}, expected {expected}", place=self._place(node))
 
     def _place(self, node: Any) -> str:
-        return f"operator {node.output[0] or node.name}"
+        return f"operator {next((name for name in node.output if name), node.name)}"
 
     def _operator(
         self,
@@ -182,36 +231,44 @@ class _Walk:
 
     def _constant(self, node: Any, options: dict[str, Any]) -> None:
         name = node.output[0]
-        if "value" in options:
-            self._store(name, options["value"])
-        else:
+        value = next(iter(options.values()), None)
+        if isinstance(value, self._onnx.TensorProto):
+            self._store(name, value)
+        elif isinstance(value, int | float | list | tuple):
             import numpy as np
 
-            key = next(iter(options))
-            self._numbers[name] = np.array(options[key])
-            self._shapes[name] = self._numbers[name].shape
+            self._stored[name] = np.array(value)
+            self._shapes[name] = self._stored[name].shape
+        else:
+            self._expect(node, isinstance(value, bytes | self._onnx.SparseTensorProto), "no value", "one")
 
     def _reshape(self, node: Any, options: dict[str, Any]) -> None:
         name = node.output[0]
-        self._values[name] = self._builder.reshape(self._variable(node.input[0]), self._shape(name), name)
+        self._values[name] = self._builder.reshape(self._inputs(node, 1)[0], self._shape(name), name)
 
     def _transpose(self, node: Any, options: dict[str, Any]) -> None:
-        source = self._variable(node.input[0])
-        order = list(options.get("perm", range(len(source.shape) - 1, -1, -1)))
+        source = self._inputs(node, 1)[0]
+        rank = len(source.shape)
+        order = self._ints(node, options, "perm", rank, range(rank - 1, -1, -1))
+        self._expect(node, sorted(order) == list(range(rank)), f"perm {order}", f"an order of {rank} dimensions")
         self._values[node.output[0]] = self._builder.transpose(source, order, node.output[0])
 
     def _slice(self, node: Any, options: dict[str, Any]) -> None:
-        source = self._variable(node.input[0])
+        source = self._inputs(node, 1)[0]
         rank = len(source.shape)
         starts = self._integers(node, 1, options.get("starts"))
         ends = self._integers(node, 2, options.get("ends"))
         named = options.get("axes") is not None or (len(node.input) > 3 and node.input[3])
         axes = self._integers(node, 3, options.get("axes")) if named else list(range(len(starts)))
         steps = self._integers(node, 4) if len(node.input) > 4 and node.input[4] else [1] * len(starts)
+        counts = {len(starts), len(ends), len(axes), len(steps)}
+        self._expect(
+            node, len(counts) == 1 and 0 not in steps, f"a slice by {axes} in steps {steps}", "as many numbers of each"
+        )
         backwards = []
         begin, end, step = [0] * rank, list(source.shape), [1] * rank
         for at, start, stop, by in zip(axes, starts, ends, steps, strict=True):
-            axis = at % rank
+            axis = self._axis(node, at, rank)
             size = source.shape[axis]
             begin[axis], end[axis], step[axis] = slice(start, stop, by).indices(size)
             if by < 0:
@@ -224,19 +281,23 @@ class _Walk:
         self._values[name] = self._builder.slice(source, begin, end, step, name)
 
     def _split(self, node: Any, options: dict[str, Any]) -> None:
-        source = self._variable(node.input[0])
-        axis = int(options.get("axis", 0)) % len(source.shape)
-        sizes = [self._shape(name)[axis] for name in node.output]
-        parts = self._builder.split(source, sizes, axis, node.output[0])
-        self._values.update(zip(node.output, parts, strict=True))
+        source = self._inputs(node, 1)[0]
+        axis = self._axis(node, options.get("axis", 0), len(source.shape))
+        names = [name for name in node.output if name]
+        shapes = [self._shape(name) for name in names]
+        self._expect(node, all(len(shape) == len(source.shape) for shape in shapes), "parts of another rank", "the operand's")
+        parts = self._builder.split(source, [shape[axis] for shape in shapes], axis, names[0])
+        self._values.update(zip(names, parts, strict=True))
 
     def _concatenate(self, node: Any, options: dict[str, Any]) -> None:
-        sources = [self._variable(name) for name in node.input]
-        axis = int(options["axis"]) % len(sources[0].shape)
+        sources = self._inputs(node, max(1, len(node.input)))
+        rank = len(sources[0].shape)
+        self._expect(node, all(len(each.shape) == rank for each in sources), "inputs of different ranks", "one rank")
+        axis = self._axis(node, options.get("axis"), rank)
         self._values[node.output[0]] = self._builder.concatenate(sources, axis, node.output[0])
 
     def _pad(self, node: Any, options: dict[str, Any]) -> None:
-        source = self._variable(node.input[0])
+        source = self._inputs(node, 1)[0]
         mode = options.get("mode", b"constant")
         if mode not in (b"constant", "constant"):
             self._opaque(node)
@@ -244,32 +305,43 @@ class _Walk:
         rank = len(source.shape)
         pads = self._integers(node, 1, options.get("pads"))
         axes = self._integers(node, 3) if len(node.input) > 3 and node.input[3] else list(range(rank))
+        self._expect(node, len(pads) == 2 * len(axes), f"pads {pads}", f"{2 * len(axes)} numbers")
         low, high = [0] * rank, [0] * rank
-        for at, axis in enumerate(axes):
-            low[axis % rank], high[axis % rank] = pads[at], pads[at + len(axes)]
-        value: Variable | float = float(options.get("value", 0.0))
+        for at, each in enumerate(axes):
+            axis = self._axis(node, each, rank)
+            low[axis], high[axis] = pads[at], pads[at + len(axes)]
+        given = options.get("value", 0.0)
+        self._expect(node, isinstance(given, int | float), repr(given), "a number to pad with")
+        value: Variable | float = float(given)
         if len(node.input) > 2 and node.input[2]:
-            number = self._numbers.get(node.input[2])
-            value = self._variable(node.input[2]) if number is None else float(number.reshape(-1)[0])
+            found = self._numbers(node.input[2])
+            known = found is not None and found.size == 1 and found.dtype.kind in "biuf"
+            value = float(found.reshape(-1)[0]) if known else self._variable(node.input[2])
+            if isinstance(value, Variable):
+                self._expect(node, not value.shape, f"a value of shape {list(value.shape)} to pad with", "a single one")
         self._values[node.output[0]] = self._builder.pad(source, low, high, None, value, node.output[0])
 
     def _expand(self, node: Any, options: dict[str, Any]) -> None:
-        source, shape = self._variable(node.input[0]), self._shape(node.output[0])
+        source, shape = self._inputs(node, 1)[0], self._shape(node.output[0])
         behind = len(shape) - len(source.shape)
+        self._expect(node, behind >= 0, f"a shape of {len(shape)} dimensions", f"{len(source.shape)} or more")
         dimensions = range(behind, len(shape))
         self._values[node.output[0]] = self._builder.broadcast(source, shape, dimensions, node.output[0])
 
     def _tile(self, node: Any, options: dict[str, Any]) -> None:
-        source = self._variable(node.input[0])
-        self._values[node.output[0]] = self._builder.tile(source, self._integers(node, 1), node.output[0])
+        source = self._inputs(node, 1)[0]
+        times = self._integers(node, 1)
+        self._expect(node, len(times) == len(source.shape), f"repeats {times}", f"{len(source.shape)} numbers")
+        self._values[node.output[0]] = self._builder.tile(source, times, node.output[0])
 
     def _gather(self, node: Any, options: dict[str, Any]) -> None:
         """One element of a dimension by a constant is a slice; all else is a table read at run-time indices."""
-        table = self._variable(node.input[0])
-        axis = int(options.get("axis", 0)) % len(table.shape)
-        number = self._numbers.get(node.input[1])
-        if number is not None and number.size == 1:
-            start = int(number.reshape(-1)[0]) % table.shape[axis]
+        table = self._inputs(node, 1)[0]
+        self._expect(node, len(node.input) > 1 and bool(node.input[1]), "no indices", "an input of them")
+        axis = self._axis(node, options.get("axis", 0), len(table.shape))
+        found = self._numbers(node.input[1])
+        if found is not None and found.size == 1 and found.dtype.kind in "iu":
+            start = self._axis(node, int(found.reshape(-1)[0]), table.shape[axis])
             begin = [start if at == axis else 0 for at in range(len(table.shape))]
             end = [start + 1 if at == axis else size for at, size in enumerate(table.shape)]
             part = self._builder.slice(table, begin, end, name=f"{node.output[0]}/part")
@@ -277,6 +349,8 @@ class _Walk:
             return
         rows = self._variable(node.input[1])
         grown = len(rows.shape) - 1
+        rank = len(self._shape(node.output[0]))
+        self._expect(node, rank == len(table.shape) + grown, f"a result of {rank} dimensions", str(len(table.shape) + grown))
         options_of = [(at, UNSPREAD, at if at < axis else at + grown) for at in range(len(table.shape)) if at != axis]
         self._operator(node, [table, rows], [*options_of, (UNSPREAD,) * 3], dynamic=(0,))
 
@@ -284,23 +358,26 @@ class _Walk:
 
     def _elementwise(self, node: Any, options: dict[str, Any]) -> None:
         shape = self._shape(node.output[0])
-        names = [name for name in node.input if name]
-        loads = [self._broadcasting(self._variable(name), shape) for name in names]
+        loads = [self._broadcasting(node, self._variable(name), shape) for name in node.input if name]
         self._operator(node, loads, rules.elementwise(len(shape), len(loads)), op=node.op_type.lower())
 
-    def _broadcasting(self, source: Variable, shape: tuple[int, ...]) -> Load:
+    def _broadcasting(self, node: Any, source: Variable, shape: tuple[int, ...]) -> Load:
         behind = len(shape) - len(source.shape)
+        fits = behind >= 0 and all(one in (1, two) for one, two in zip(source.shape, shape[behind:], strict=True))
+        self._expect(node, fits, f"an operand of shape {list(source.shape)}", f"one that broadcasts to {list(shape)}")
         indices = tuple(constant(0) if size == 1 else index(at) for at, size in enumerate(source.shape, behind))
         return Load(shape, (Piece(source.name, indices),))
 
     def _matmul(self, node: Any, options: dict[str, Any]) -> None:
-        left, right = (self._variable(name) for name in node.input)
+        left, right = self._inputs(node, 2)
         one, two = len(left.shape), len(right.shape)
+        self._expect(node, one > 0 and two > 0, "an operand without dimensions", "one or more")
         contracting = [(one - 1, max(0, two - 2))]
         # Leading dimensions that both have go along; those of one side alone are free.
         shared = min(one, two) - 2
         batch = [(one - 3 - at, two - 3 - at) for at in reversed(range(max(0, shared)))]
-        if any(left.shape[first] != right.shape[second] for first, second in batch):
+        rank = len(self._shape(node.output[0]))
+        if any(left.shape[first] != right.shape[second] for first, second in batch) or rank != one + two - 2 - len(batch):
             self._opaque(node)
             return
         ways = rules.matmul(one, two, contracting, batch)
@@ -308,68 +385,86 @@ class _Walk:
         self._operator(node, [left, right], ways, op="matmul", attributes=attributes, restricted=True)
 
     def _gemm(self, node: Any, options: dict[str, Any]) -> None:
-        left, right = self._variable(node.input[0]), self._variable(node.input[1])
+        left, right = self._inputs(node, 2)
+        ranks = [len(left.shape), len(right.shape), len(self._shape(node.output[0]))]
+        self._expect(node, ranks == [2, 2, 2], f"operands and result of ranks {ranks}", "matrices")
         contracting = [(0 if options.get("transA", 0) else 1, 1 if options.get("transB", 0) else 0)]
         ways: Sequence[Option] = rules.matmul(2, 2, contracting)
         operands: list[Variable | Load] = [left, right]
         if len(node.input) > 2 and node.input[2]:
             shape = self._shape(node.output[0])
             bias = self._variable(node.input[2])
-            operands.append(self._broadcasting(bias, shape))
+            operands.append(self._broadcasting(node, bias, shape))
             ways = [(*way[:2], way[2], way[2]) for way in ways]
         self._operator(node, operands, ways, op="gemm", restricted=True)
 
     def _convolution(self, node: Any, options: dict[str, Any]) -> None:
-        operands: list[Variable | Load] = [self._variable(node.input[0]), self._variable(node.input[1])]
+        operands: list[Variable | Load] = [*self._inputs(node, 2)]
         ways: Sequence[Option] = rules.convolution(1, 1, 1)
+        ranks = [len(self._shape(name)) for name in (*node.input[:2], node.output[0])]
+        self._expect(
+            node, ranks[0] > 1 and len(set(ranks)) == 1, f"operands and result of ranks {ranks}", "one rank of 2 or more"
+        )
         if len(node.input) > 2 and node.input[2]:
-            operands.append(self._variable(node.input[2]))
+            bias = self._variable(node.input[2])
+            self._expect(node, len(bias.shape) == 1, f"a bias of shape {list(bias.shape)}", "one dimension")
+            operands.append(bias)
             ways = [(*way[:2], 0, way[2]) for way in ways]
-        spatial = len(self._shape(node.output[0])) - 2
-        pads = list(options.get("pads", [0] * 2 * spatial))
+        spatial = ranks[0] - 2
+        pads = self._ints(node, options, "pads", 2 * spatial, [0] * 2 * spatial)
         place = tuple(range(spatial + 2))
         attributes = {
             "layout": (place,) * 3,
-            "strides": list(options.get("strides", [1] * spatial)),
+            "strides": self._ints(node, options, "strides", spatial, [1] * spatial),
             "pads": list(zip(pads[:spatial], pads[spatial:], strict=True)),
             "base": [1] * spatial,
-            "dilations": list(options.get("dilations", [1] * spatial)),
-            "groups": int(options.get("group", 1)),
+            "dilations": self._ints(node, options, "dilations", spatial, [1] * spatial),
+            "groups": self._whole(node, [options.get("group", 1)])[0],
         }
         self._operator(node, operands, ways, op="convolution", attributes=attributes, restricted=True)
 
     def _pool(self, node: Any, options: dict[str, Any]) -> None:
-        window = (1, 1, *options["kernel_shape"])
-        self._operator(node, [self._variable(node.input[0])], rules.pool(window), op="pool", restricted=True)
+        data = self._inputs(node, 1)[0]
+        self._expect(node, len(data.shape) > 1, f"an operand of shape {list(data.shape)}", "two dimensions or more")
+        window = (1, 1, *self._ints(node, options, "kernel_shape", len(data.shape) - 2))
+        self._pooled(node, data, window)
 
     def _global_pool(self, node: Any, options: dict[str, Any]) -> None:
-        shape = self._shape(node.input[0])
-        window = (1, 1, *(max(2, size) for size in shape[2:]))
-        self._operator(node, [self._variable(node.input[0])], rules.pool(window), op="pool", restricted=True)
+        data = self._inputs(node, 1)[0]
+        self._expect(node, len(data.shape) > 1, f"an operand of shape {list(data.shape)}", "two dimensions or more")
+        self._pooled(node, data, (1, 1, *(max(2, size) for size in data.shape[2:])))
+
+    def _pooled(self, node: Any, data: Variable, window: tuple[int, ...]) -> None:
+        rank = len(self._shape(node.output[0]))
+        self._expect(node, rank == len(data.shape), f"a result of {rank} dimensions", f"{len(data.shape)}, as the operand has")
+        self._operator(node, [data], rules.pool(window), op="pool", restricted=True)
 
     def _batch_normalization(self, node: Any, options: dict[str, Any]) -> None:
         """Element by element; scale, offset, mean and variance go along the channels."""
-        data = self._variable(node.input[0])
-        others = [self._variable(name) for name in node.input[1:5]]
+        data, *others = self._inputs(node, 5)
+        self._expect(node, len(data.shape) > 1, f"an operand of shape {list(data.shape)}", "two dimensions or more")
+        for each in others:
+            self._expect(node, len(each.shape) == 1, f"a scale or mean of shape {list(each.shape)}", "one dimension")
         loads = [Load(data.shape, (Piece(each.name, (index(1),)),)) for each in others]
         ways = rules.elementwise(len(data.shape), 1 + len(loads))
         self._operator(node, [data, *loads], ways)
 
     def _along_axis(self, node: Any, options: dict[str, Any]) -> None:
-        data = self._variable(node.input[0])
+        data = self._inputs(node, 1)[0]
         rank = len(data.shape)
-        axis = int(options.get("axis", -1)) % rank
+        axis = self._axis(node, options.get("axis", -1), rank)
         last = rank if "Layer" in node.op_type or "RMS" in node.op_type else axis + 1
-        others = [self._broadcasting(self._variable(name), data.shape) for name in node.input[1:] if name]
+        others = [self._broadcasting(node, self._variable(name), data.shape) for name in node.input[1:] if name]
         free = [at for at in range(rank) if not axis <= at < last]
         ways = [(*(at,) * (1 + len(others)), at) for at in (*free, UNSPREAD)]
         self._operator(node, [data, *others], ways)
 
     def _reduce(self, node: Any, options: dict[str, Any]) -> None:
-        data = self._variable(node.input[0])
+        data = self._inputs(node, 1)[0]
         rank = len(data.shape)
         given = options.get("axes") is not None or (len(node.input) > 1 and node.input[1])
-        axes = [axis % rank for axis in self._integers(node, 1, options.get("axes"))] if given else list(range(rank))
+        found = self._integers(node, 1, options.get("axes")) if given else list(range(rank))
+        axes = [self._axis(node, axis, rank) for axis in found]
         ways = rules.reduction(rank, axes)
         if options.get("keepdims", 1):
             ways = tuple((way[0], way[0] if way[0] not in axes else UNSPREAD) for way in ways)

@@ -26,6 +26,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
 
 class _Tokens:
     """Tokens with their lines; quoted text is told apart from words."""
@@ -39,6 +41,8 @@ class _Tokens:
             if match is None:
                 raise InputError(f"found {text[at : at + 10]!r}, expected DOT", source=source, place=f"line {line}")
             kind = match.lastgroup or ""
+            if kind == "word" and match[0].startswith("/*"):
+                raise InputError("found a comment that never ends, expected */", source=source, place=f"line {line}")
             if kind != "skip":
                 self._found.append((kind, re.sub(r"\\(.)", r"\1", match[kind]) if kind == "quoted" else match[kind], line))
             line += match[0].count("\n")
@@ -137,11 +141,11 @@ def _statement(
         return
     distance = next((values[key] for key in ("distance", "dist", "iteration") if key in values), None)
     operand = values.get("operand", "")
-    if distance is not None and not distance.isdigit():
+    if distance is not None and _NUMBER.fullmatch(distance) is None:
         raise InputError(f"found distance {distance!r}, expected a number, 0 or more", source=source, place=place)
     for one, two in pairwise(chain):
         steps = None if distance is None else int(distance)
-        arrows.append(Arrow(one, two, steps, int(operand) if operand.isdigit() else None, place))
+        arrows.append(Arrow(one, two, steps, int(operand) if _NUMBER.fullmatch(operand) else None, place))
 
 
 def _node_name(tokens: _Tokens) -> str:

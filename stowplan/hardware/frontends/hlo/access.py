@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from stowplan.deadline import check_reading
 from stowplan.hardware.frontends.hlo.module import Computation, HloModule, Instruction
 from stowplan.hardware.frontends.hlo.shape import ArrayShape, Shape, TupleShape
 
@@ -49,6 +50,7 @@ def fused_access(module: HloModule) -> dict[str, Access]:
     known: dict[str, Access] = {}
     for computation in module.computations.values():
         if computation.name in fused:
+            check_reading()
             known[computation.name] = _computation_access(computation, known)
     return known
 
@@ -162,6 +164,7 @@ def _follow_updates(
     written = 0
     chain: set[str] = set()
     while True:
+        check_reading()
         if instruction.opcode == "parameter":
             return (int(instruction.argument), written, chain) if chain and isinstance(instruction.shape, ArrayShape) else None
         if not instruction.operands:
@@ -202,8 +205,13 @@ def _parameter_read(
     """Bytes read of a parameter, None for all of it."""
     total = 0
     same = [parameter.name]
+    seen: set[str] = set()
     while same:
         name = same.pop()
+        if name in seen:
+            # One that a user has as two operands: it would be followed twice, and each of its users four times.
+            continue
+        seen.add(name)
         if name == computation.root.name:
             return None
         for user, position in users.get(name, ()):

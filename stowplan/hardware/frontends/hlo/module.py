@@ -14,7 +14,7 @@ from stowplan.hardware.frontends.hlo.shape import Shape, excerpt
 _ATTRIBUTE_NAME = re.compile(r"\s*([\w.\-]+)=")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _MARK = re.compile(r'[,{}()\[\]"]')
-_INDEX = r"\{((?:[0-9]{1,9}(?:,\s*)?)*)\}"
+_INDEX = r"\{((?:[0-9]{1,9}(?:,\s*[0-9]{1,9})*,?)?)\s*\}"
 _ALIAS = re.compile(rf"{_INDEX}:\s*\(\s*([0-9]{{1,9}})\s*,\s*{_INDEX}\s*(?:,\s*([a-z\-]+)\s*)?\)")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stowplan import files
+from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 from stowplan.hardware.frontends.hlo.module import Computation, HloModule, Instruction, end_of_value, split_attributes
 from stowplan.hardware.frontends.hlo.shape import Shape, excerpt, parse_shape
@@ -186,6 +187,8 @@ class _Parser:
         parameters: set[str] = set()
         for line in lines:
             self.line += 1
+            if not self.line % 1024:
+                check_reading()
             if line.startswith("}"):
                 if not instructions:
                     raise InputError(f"found the end of %{name}, expected an instruction")

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from stowplan.errors import InputError
+from stowplan.deadline import check_reading
 from stowplan.hardware.frontends.hlo.access import InPlace, fused_access, instruction_access
+from stowplan.hardware.frontends.hlo.extent import check_extent
 from stowplan.hardware.frontends.hlo.module import Computation, HloModule, Instruction
 from stowplan.hardware.frontends.hlo.shape import ArrayShape, Shape, TupleShape
 from stowplan.hardware.frontends.hlo.storage import START, Values
@@ -20,8 +21,8 @@ from stowplan.hardware.program import ProgramLoop
 
 #: Programs with more instructions than this, loops and calls in line, are refused.
 MAX_INSTRUCTIONS = 2_000_000
-#: Deeper nesting of loops and calls is refused, so that the walk may recurse.
-MAX_NESTING = 64
+#: Programs that name more arrays than this are refused.
+MAX_ARRAYS = 10_000_000
 #: A step that runs more often than this is refused, and so is one that computes more; sums then stay within 64 bits.
 MAX_WEIGHT = 10**9
 MAX_WORK = 1 << 53
@@ -32,7 +33,7 @@ NOWHERE = -1
 #: These pass their first operand on: no step, no storage.
 _SAME_VALUE = frozenset({"bitcast", "optimization-barrier", "opt-barrier", "domain", "add-dependency"})
 #: Computations of these stand in line.
-_IN_LINE = frozenset({"while", "call", "conditional"})
+IN_LINE = frozenset({"while", "call", "conditional"})
 _FINISHING = frozenset({"copy-done", "async-update", "async-done"})
 
 
@@ -91,7 +92,7 @@ class Schedule:
     """
 
     def __init__(self, module: HloModule):
-        _check_extent(module)
+        check_extent(module, IN_LINE, instructions=MAX_INSTRUCTIONS, arrays=MAX_ARRAYS)
         self.values = Values()
         self.value_of: dict[str, int] = {}
         """Value of every leaf of every instruction, by ``name`` or ``name{index}``."""
@@ -107,6 +108,7 @@ class Schedule:
         self._access = fused_access(module)
         self._donated = {(alias.operand, alias.operand_index) for alias in module.input_output_alias}
         self._repeated = _repeated_names(module)
+        self._trips: dict[tuple[str, str], int | None] = {}
         self._leaf_cache: dict[int, list[tuple[str, int]]] = {}
         self._offset_cache: dict[int, list[int]] = {}
         found = self._walk(module.entry, None, "", 1)
@@ -116,6 +118,7 @@ class Schedule:
     def _walk(self, computation: Computation, arguments: list[list[int]] | None, path: str, weight: int) -> list[int]:
         """Steps of one computation; ``arguments`` are the values of its parameters' leaves, None for the entry."""
         scope = _Scope(computation, {}, path, weight)
+        check_reading()
         for instruction in computation.instructions:
             name = f"{path}{instruction.name}" if path and instruction.name in self._repeated else instruction.name
             if instruction.opcode == "parameter" and arguments is not None:
@@ -199,7 +202,10 @@ class Schedule:
 
     def _loop(self, instruction: Instruction, scope: _Scope) -> list[int]:
         carried = scope.leaves[scope.first(instruction).name]
-        known = trip_count(instruction, scope.computation, self._module)
+        key = scope.computation.name, instruction.name
+        if key not in self._trips:
+            self._trips[key] = trip_count(instruction, scope.computation, self._module)
+        known = self._trips[key]
         if known is None:
             self.notes.append(f"trip count of {instruction.name} unknown, taken as 1")
         # A loop that never runs keeps its place: its values need storage in the compiled program as well.
@@ -346,27 +352,7 @@ def _custom_target(instruction: Instruction) -> str | None:
 
 
 def _computations_in_line(computation: Computation) -> list[str]:
-    return [name for instruction in computation.instructions if instruction.opcode in _IN_LINE for name in instruction.called]
-
-
-def _check_extent(module: HloModule) -> None:
-    """Refuse programs that would explode when loops and calls stand in line."""
-    size: dict[str, int] = {}
-    depth: dict[str, int] = {}
-    for computation in module.computations.values():
-        called = _computations_in_line(computation)
-        size[computation.name] = len(computation.instructions) + sum(size[name] for name in called)
-        depth[computation.name] = 1 + max((depth[name] for name in called), default=0)
-    entry = module.entry
-    if size[entry.name] > MAX_INSTRUCTIONS:
-        raise InputError(
-            f"found more than {MAX_INSTRUCTIONS} instructions with loops and calls in line, expected fewer",
-            place=f"line {entry.line}",
-        )
-    if depth[entry.name] > MAX_NESTING:
-        raise InputError(
-            f"found loops and calls nested {depth[entry.name]} deep, expected at most {MAX_NESTING}", place=f"line {entry.line}"
-        )
+    return [name for instruction in computation.instructions if instruction.opcode in IN_LINE for name in instruction.called]
 
 
 def _repeated_names(module: HloModule) -> set[str]:

@@ -60,7 +60,7 @@ def _count(start: int, step: int, limit: int, direction: str) -> int | None:
 def _comparison(condition: Computation, module: HloModule) -> tuple[_Value, _Value, str] | None:
     root, home, arguments = condition.root, condition, None
     if root.opcode == "fusion":
-        arguments = [_evaluate(condition.by_name[name], condition, module, None) for name in root.operands]
+        arguments = _arguments(root, condition, module, None)
         home = module.computations[root.called[0]]
         root = home.root
     direction = root.attribute("direction")
@@ -68,6 +68,14 @@ def _comparison(condition: Computation, module: HloModule) -> tuple[_Value, _Val
         return None
     left, right = (_evaluate(home.by_name[name], home, module, arguments) for name in root.operands)
     return None if left is None or right is None else (left, right, direction)
+
+
+def _arguments(
+    fusion: Instruction, home: Computation, module: HloModule, arguments: list[_Value | None] | None
+) -> list[_Value | None]:
+    """Values of a fusion's operands, each looked at once."""
+    known = {name: _evaluate(home.by_name[name], home, module, arguments) for name in dict.fromkeys(fusion.operands)}
+    return [known[name] for name in fusion.operands]
 
 
 def _constant_in_loop(value: _Value, loop: Instruction, home: Computation, body: Computation, module: HloModule) -> int | None:
@@ -125,7 +133,7 @@ def _evaluate(
             else:
                 return None
         elif opcode == "fusion" and arguments is None:
-            inner = [_evaluate(operand, home, module, []) for operand in operands]
+            inner = _arguments(instruction, home, module, [])
             called = module.computations[instruction.called[0]]
             value = _evaluate(called.root, called, module, inner)
             return None if value is None else _Value(value.leaf, value.offset + offset)

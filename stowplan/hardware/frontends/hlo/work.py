@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from stowplan.hardware.frontends.hlo.attributes import convolution_labels, numbers, window
 from stowplan.hardware.frontends.hlo.module import Computation, HloModule, Instruction
-from stowplan.hardware.frontends.hlo.shape import ArrayShape, Shape, excerpt
-
-_LABELS = re.compile(r"([0-9bf?]+)_([0-9io?]+)->([0-9bf?]+)")
-_WINDOW_FIELD = re.compile(r"([a-z_]+)=([0-9x_\-]+)")
+from stowplan.hardware.frontends.hlo.shape import ArrayShape, Shape
 
 #: These move or name data and compute nothing.
 _NO_ARITHMETIC = frozenset({
@@ -74,8 +71,8 @@ def instruction_work(instruction: Instruction, computation: Computation, known: 
     elif opcode == "reduce-window":
         # A window as long as the dimension is a total or a running reduction; nobody computes those position by position.
         reduced = _operand_array(instruction, computation, 0)
-        sizes = _numbers(_window(instruction).get("size", "1"), instruction)
-        elements *= math.prod(size for size, extent in zip(sizes, reduced.dims, strict=False) if size < extent)
+        sizes = window(instruction, len(reduced.dims)).size
+        elements *= math.prod(size for size, extent in zip(sizes, reduced.dims, strict=True) if size < extent)
         elements = max(elements, reduced.elements)
     return Work(0, elements)
 
@@ -98,22 +95,9 @@ def _result_array(instruction: Instruction) -> ArrayShape:
     return instruction.shape
 
 
-def _numbers(text: str, instruction: Instruction) -> list[int]:
-    try:
-        return [int(number) for number in text.strip("{}").replace(",", "x").split("x") if number]
-    except ValueError:
-        raise instruction.error(f"found {excerpt(text)}, expected numbers") from None
-
-
-def _window(instruction: Instruction) -> dict[str, str]:
-    return dict(_WINDOW_FIELD.findall(instruction.attribute("window") or ""))
-
-
 def _dot_flops(instruction: Instruction, computation: Computation) -> int:
     left = _operand_array(instruction, computation, 0)
-    contracted = _numbers(instruction.attribute("lhs_contracting_dims") or "", instruction)
-    if any(not 0 <= dim < len(left.dims) for dim in contracted):
-        raise instruction.error(f"found contracting dimensions {contracted}, expected ones below {len(left.dims)}")
+    contracted = numbers(instruction, "lhs_contracting_dims", below=len(left.dims), needed=False)
     return 2 * _result_array(instruction).elements * math.prod(left.dims[dim] for dim in contracted)
 
 
@@ -125,28 +109,9 @@ def _convolution_flops(instruction: Instruction, computation: Computation) -> in
     """
     left, right = _operand_array(instruction, computation, 0), _operand_array(instruction, computation, 1)
     out = _result_array(instruction)
-    match = _LABELS.fullmatch(instruction.attribute("dim_labels") or "")
-    if match is None:
-        raise instruction.error(
-            f"found dim_labels {instruction.attribute('dim_labels')}, expected some such as b01f_01io->b01f"
-        )
-    left_labels, right_labels, out_labels = match.groups()
-    for labels, shape, features in ((left_labels, left, "bf"), (right_labels, right, "io"), (out_labels, out, "bf")):
-        spatial = "".join(map(str, range(len(labels) - 2)))
-        if len(labels) != len(shape.dims) or sorted(labels) != sorted(features + spatial):
-            raise instruction.error(f"found dim_labels {match[0]}, expected {len(shape.dims)} distinct labels for {shape.dims}")
-    if not len(left_labels) == len(right_labels) == len(out_labels):
-        raise instruction.error(f"found dim_labels {match[0]}, expected as many for both operands and the result")
+    left_labels, right_labels, out_labels = convolution_labels(instruction, len(left.dims), len(right.dims), len(out.dims))
     rank = len(left_labels) - 2
-    window = _window(instruction)
-    strides, left_dilation, right_dilation = (
-        _per_dimension(window.get(key), rank, instruction) for key in ("stride", "lhs_dilate", "rhs_dilate")
-    )
-    pads = [0] * rank
-    if "pad" in window:
-        pads = [_leading(pair, instruction) for pair in window["pad"].split("x")]
-    if len(pads) != rank:
-        raise instruction.error(f"found window padding of {len(pads)} dimensions, expected {rank}")
+    sliding = window(instruction, rank)
     taps = 1
     for dim in range(rank):
         label = str(dim)
@@ -157,10 +122,10 @@ def _convolution_flops(instruction: Instruction, computation: Computation) -> in
             left.dims[left_labels.index(label)],
             kernel,
             size,
-            strides[dim],
-            pads[dim],
-            left_dilation[dim],
-            right_dilation[dim],
+            sliding.stride[dim],
+            sliding.pad[dim][0],
+            sliding.lhs_dilate[dim],
+            sliding.rhs_dilate[dim],
         )
     batch_groups = _group_count(instruction, "batch_group_count")
     batch = left.dims[left_labels.index("b")] // batch_groups
@@ -169,24 +134,10 @@ def _convolution_flops(instruction: Instruction, computation: Computation) -> in
 
 
 def _group_count(instruction: Instruction, name: str) -> int:
-    numbers = _numbers(instruction.attribute(name) or "1", instruction)
-    if len(numbers) != 1 or numbers[0] < 1:
-        raise instruction.error(f"found {name} {numbers}, expected a positive number")
-    return numbers[0]
-
-
-def _per_dimension(text: str | None, rank: int, instruction: Instruction) -> list[int]:
-    numbers = [1] * rank if text is None else _numbers(text, instruction)
-    if len(numbers) != rank or any(number < 1 for number in numbers):
-        raise instruction.error(f"found window {excerpt(text or '')}, expected {rank} positive numbers")
-    return numbers
-
-
-def _leading(pair: str, instruction: Instruction) -> int:
-    try:
-        return int(pair.partition("_")[0])
-    except ValueError:
-        raise instruction.error(f"found window padding {excerpt(pair)}, expected low_high") from None
+    found = numbers(instruction, name, needed=False) or [1]
+    if len(found) != 1 or found[0] < 1:
+        raise instruction.error(f"found {name} {found}, expected a positive number")
+    return found[0]
 
 
 @lru_cache(maxsize=4096)

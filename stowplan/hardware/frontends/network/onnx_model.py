@@ -12,7 +12,7 @@ from typing import Any
 from stowplan.errors import InputError
 from stowplan.hardware.frontends.network.coarsen import Granularity, coarsen
 from stowplan.hardware.frontends.network.trace import FREE, Dims, Operation, Trace, Window, elements
-from stowplan.hardware.frontends.onnx_file import read_onnx_file
+from stowplan.hardware.frontends.onnx_file import OnnxFile, missing_text, read_onnx_file
 from stowplan.hardware.network import Network
 
 _OPS = {
@@ -85,7 +85,7 @@ def read_onnx(path: str | Path, *, granularity: Granularity = "auto") -> Network
     """
     found = read_onnx_file(path)
     try:
-        return coarsen(_Tracer(found.graph, found.onnx.TensorProto, found.name).trace(), granularity)
+        return coarsen(_Tracer(found).trace(), granularity)
     except InputError as error:
         raise error.within(path) from None
 
@@ -93,8 +93,9 @@ def read_onnx(path: str | Path, *, granularity: Granularity = "auto") -> Network
 class _Tracer:
     """Walks a graph whose shapes have been inferred."""
 
-    def __init__(self, graph: Any, types: Any, name: str):
-        self._graph, self._name = graph, name
+    def __init__(self, file: OnnxFile):
+        graph, types = file.graph, file.onnx.TensorProto
+        self._graph, self._name, self._missing = graph, file.name, file.missing
         self._floats = {types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE}
         self._shapes: dict[str, Dims | None] = {}
         self._is_float: dict[str, bool] = {}
@@ -150,7 +151,8 @@ class _Tracer:
     def _shape(self, name: str) -> Dims:
         shape = self._shapes.get(name)
         if shape is None:
-            raise InputError("found no fixed shape, expected one: export the model with fixed input shapes", place=name)
+            message = "found no fixed shape, expected one: export the model with fixed input shapes"
+            raise InputError(message + missing_text(self._missing), place=name)
         return shape
 
     def _take(self, node: Any) -> None:

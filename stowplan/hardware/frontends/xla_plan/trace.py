@@ -12,8 +12,11 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import TypeVar
 
+from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 from stowplan.hardware.frontends.hlo import ArrayShape, Computation, HloModule, Instruction, Shape, TupleShape
+from stowplan.hardware.frontends.hlo.extent import check_extent
+from stowplan.hardware.frontends.hlo.schedule import IN_LINE, MAX_ARRAYS, MAX_INSTRUCTIONS
 from stowplan.hardware.frontends.xla_plan.offsets import FAST_SPACE, Placement
 from stowplan.hardware.frontends.xla_plan.stays import Array, Eviction, Source, Stay
 from stowplan.hardware.program import Program
@@ -55,6 +58,7 @@ class Trace:
         for step in program.steps:
             self._first_use.append(self._first_use[-1] + len(step.uses))
         self._offsets: dict[int, list[int]] = {}
+        check_extent(module, IN_LINE, instructions=MAX_INSTRUCTIONS, arrays=MAX_ARRAYS)
         self._walk(module.entry, None, "")
         self._skip_to(len(program.steps), module.entry.root)
 
@@ -64,6 +68,7 @@ class Trace:
                 f"found {len(arguments)} operands for {len(computation.parameters)} parameters of %{computation.name}",
                 place=f"line {computation.line}",
             )
+        check_reading()
         arrays: dict[str, list[Array]] = {}
         for instruction in computation.instructions:
             if instruction.opcode == "parameter" and arguments is not None:

@@ -1,0 +1,412 @@
+"""Feeds damaged files to every reader: ``python benchmarks/fuzz_readers.py --seconds 60 --seed 1 --save failures``.
+
+A reader may accept a file or refuse it with one line; anything else is a failure: another error, a message of several lines or of
+kilobytes, more CPU time than a small file can need. Prints a table of readers, mutants, refusals, files accepted and failures;
+failing files are kept in the folder given, each beside a text that says what happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import importlib.util
+import random
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import fuzz_inputs
+from mutants import Mutator
+
+import stowplan
+from stowplan import files
+from stowplan.errors import InputError, UsageError
+from stowplan.hardware.frontends.hlo import read_program
+from stowplan.hardware.frontends.xla_plan import import_xla_plan
+from stowplan.hardware.inferentia.target import load_target as load_bank_target
+from stowplan.hardware.nnp_i.target import load_target as load_tier_target
+from stowplan.hardware.se import load_machine
+from stowplan.hardware.targets import load_target
+from stowplan.portfolio import registry
+from stowplan.portfolio.loop_bodies import LoopOptions
+from stowplan.portfolio.read import read_plan
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES, DATA = ROOT / "examples" / "data", ROOT / "tests" / "data"
+
+#: Characters of a message, file name left out, beyond which nobody reads it.
+LONGEST_MESSAGE = 1000
+#: CPU seconds that a mutant of a small file may take.
+MOST_SECONDS = 10.0
+
+
+class TooSlowError(BaseException):
+    """A reader took longer than it may; no Exception, so that no reader takes it for one of its own."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One way into the package for a user's file."""
+
+    name: str
+    suffix: str
+    originals: Callable[[], list[bytes]]
+    """Valid files, as text where the format has one."""
+    read: Callable[[Path], Any]
+    pack: Callable[[bytes], bytes] = lambda data: data
+    """From mutated text to the file."""
+
+
+def _plain(path: Path) -> bytes:
+    return files.read_bytes(path)
+
+
+def _reread(problem: Any) -> Any:
+    """A problem must survive its own file."""
+    kind = registry.kind_of(problem)
+    again = kind.decode_problem(files.encode(problem))
+    if again.digest != problem.digest:
+        raise AssertionError("the problem is another one after it was written and read")
+    return problem
+
+
+@cache
+def _problems() -> dict[str, Any]:
+    """A small problem of every kind."""
+    with TemporaryDirectory() as folder:
+        graph, layers = Path(folder) / "g.hlo.txt", Path(folder) / "l.layers.json"
+        graph.write_bytes(fuzz_inputs.GRAPH_HLO)
+        layers.write_bytes(fuzz_inputs.LAYERS)
+        return {
+            "memory_mapping": stowplan.read(DATA / "hlo" / "loop.hlo.txt", "tpu-v4"),
+            "packing": stowplan.read(EXAMPLES / "buffers.csv"),
+            "tier_placement": stowplan.read(layers, "nnp-i"),
+            "bank_mapping": stowplan.read(graph, "inferentia"),
+            "modulo_scheduling": stowplan.read(EXAMPLES / "fir.dfg.json", "se"),
+        }
+
+
+@cache
+def _plan(kind: str) -> Any:
+    """Some plan for the problem of a kind."""
+    problem = _problems()[kind]
+    if kind == "modulo_scheduling":
+        from stowplan.models.modulo_scheduling.cpsat.solve import solve
+
+        return solve(problem, time_limit=20).plan
+    if kind == "packing":
+        from stowplan.models.packing.plan import Plan
+
+        ends = [sum(each.size for each in problem.buffers[: at + 1]) for at in range(len(problem.buffers))]
+        offsets = tuple(end - each.size for end, each in zip(ends, problem.buffers, strict=True))
+        return Plan(problem=problem.digest, objective=ends[-1], offsets=offsets, buffers=problem.buffers)
+    return next(iter(registry.kind(kind).initial(problem).values()))
+
+
+def _checked_plan(path: Path, kind: str) -> Any:
+    problem = _problems()[kind]
+    plan = read_plan(path, problem)
+    found = registry.kind_of(problem)
+    if type(plan) is type(_plan(kind)):
+        found.verify(problem, plan)
+    return plan
+
+
+def _cycles(path: Path, planned: bool) -> Any:
+    source = DATA / "xla_plan" / "chain.hlo.txt"
+    pair = (EXAMPLES / "alexnet_inf_b1.hlo.txt.gz", path) if planned else (path, path)
+    return stowplan.read(source, "tpu-v4", cost_model="table", cycles=pair)
+
+
+def _with_cycles(data: bytes) -> bytes:
+    lines = data.split(b"\n")
+    note = b', backend_config={"estimated_cycles":"120"}'
+    return b"\n".join(line + note if b" = " in line and b"parameter(" not in line else line for line in lines)
+
+
+@cache
+def _chain() -> tuple[Any, Any]:
+    program = read_program(DATA / "xla_plan" / "chain.hlo.txt")
+    return stowplan.read(DATA / "xla_plan" / "chain.hlo.txt", "tpu-v4", stalls="allowed"), program
+
+
+def _xla_plan(path: Path, offsets: bool) -> Any:
+    problem, program = _chain()
+    plan, placements = DATA / "xla_plan" / "chain.plan.hlo.txt", DATA / "xla_plan" / "chain.plan.fastmem.txt"
+    return import_xla_plan(problem, program, plan if offsets else path, path if offsets else placements)
+
+
+def _onnx_text() -> list[bytes]:
+    from google.protobuf import text_format
+
+    return [text_format.MessageToString(fuzz_inputs.onnx_model()).encode()]
+
+
+def _onnx_bytes(text: bytes) -> bytes:
+    """The model that a text describes; where it is none, the original with bytes changed where the text has changed."""
+    import onnx
+    from google.protobuf import text_format
+
+    try:
+        return bytes(text_format.Parse(text.decode(errors="replace"), onnx.ModelProto()).SerializeToString())
+    except Exception:  # protobuf's own errors, and those of numbers out of range
+        whole = bytearray(fuzz_inputs.onnx_model().SerializeToString())
+        chance = random.Random(len(text))
+        for _ in range(3):
+            whole[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        return bytes(whole)
+
+
+def _shipped(package: str, *names: str) -> Callable[[], list[bytes]]:
+    return lambda: [(resources.files(package) / f"{name}.toml").read_bytes() for name in names]
+
+
+def _as_target(path: Path, kind: str) -> Any:
+    """A target file of any sort, given to a program: told apart by what it says, as the command line does."""
+    with TemporaryDirectory() as folder:
+        source = Path(folder) / ("g.hlo.txt" if kind == "bank" else "l.layers.json" if kind == "tier" else "g.dfg.json")
+        text = {"bank": fuzz_inputs.GRAPH_HLO, "tier": fuzz_inputs.LAYERS, "array": fuzz_inputs.NODE_LINK}[kind]
+        source.write_bytes(text)
+        return stowplan.read(source, path)
+
+
+def readers() -> list[Reader]:
+    """Every reader there is here: those of ONNX need onnx, policies need torch."""
+    hlo = [DATA / "hlo" / f"{name}.hlo.txt" for name in ("branches", "cache", "loop", "plain", "transfers")]
+    found = [
+        Reader(
+            "scheduled HLO",
+            ".hlo.txt",
+            lambda: [fuzz_inputs.CALLS_HLO, *map(_plain, hlo), _plain(EXAMPLES / "alexnet_inf_b1.hlo.txt.gz")],
+            lambda path: _reread(stowplan.read(path, "tpu-v4")),
+        ),
+        Reader(
+            "unoptimised HLO",
+            ".hlo.txt",
+            lambda: [fuzz_inputs.GRAPH_HLO],
+            lambda path: _reread(stowplan.read(path, "inferentia")),
+        ),
+        Reader(
+            "XLA plan",
+            ".plan.hlo.txt",
+            lambda: [_plain(DATA / "xla_plan" / "chain.plan.hlo.txt")],
+            lambda path: _xla_plan(path, offsets=False),
+        ),
+        Reader(
+            "XLA offsets",
+            ".fastmem.txt",
+            lambda: [_plain(DATA / "xla_plan" / "chain.plan.fastmem.txt")],
+            lambda path: _xla_plan(path, offsets=True),
+        ),
+        Reader(
+            "cycles",
+            ".hlo.txt",
+            lambda: [_with_cycles(_plain(DATA / "xla_plan" / f"chain{each}.hlo.txt")) for each in ("", ".plan")],
+            lambda path: _cycles(path, planned=False),
+        ),
+        Reader("layer file", ".layers.json", lambda: [fuzz_inputs.LAYERS], lambda path: _reread(stowplan.read(path, "nnp-i"))),
+        Reader(
+            "data-flow JSON",
+            ".json",
+            lambda: [_plain(EXAMPLES / "fir.dfg.json"), fuzz_inputs.NODE_LINK],
+            lambda path: _reread(stowplan.read(path, "se")),
+        ),
+        Reader("data-flow DOT", ".dot", lambda: [fuzz_inputs.DOT], lambda path: _reread(stowplan.read(path, "se"))),
+        Reader(
+            "fixed instructions",
+            ".json",
+            lambda: [fuzz_inputs.FIXED],
+            lambda path: stowplan.read(EXAMPLES / "fir.dfg.json", "se", loop=LoopOptions(fixed=str(path))),
+        ),
+        Reader(
+            "CSV",
+            ".csv",
+            lambda: [fuzz_inputs.BUFFERS, _plain(EXAMPLES / "buffers.csv")],
+            lambda path: _reread(stowplan.read(path)),
+        ),
+        Reader(
+            "target TOML", ".toml", _shipped("stowplan.hardware.targets", "teaching", "tpu-v4"), lambda path: load_target(path)
+        ),
+        Reader(
+            "tier target TOML", ".toml", _shipped("stowplan.hardware.nnp_i", "nnp-i"), lambda path: _as_target(path, "tier")
+        ),
+        Reader(
+            "bank target TOML",
+            ".toml",
+            _shipped("stowplan.hardware.inferentia", "inferentia"),
+            lambda path: _as_target(path, "bank"),
+        ),
+        Reader("machine TOML", ".toml", lambda: [fuzz_inputs.MACHINE], lambda path: _as_target(path, "array")),
+        Reader("machine JSON", ".json", lambda: [files.encode(load_machine("mesh-2x2"))], lambda path: load_machine(path)),
+        Reader("tier target alone", ".toml", _shipped("stowplan.hardware.nnp_i", "nnp-i"), lambda path: load_tier_target(path)),
+        Reader(
+            "bank target alone",
+            ".toml",
+            _shipped("stowplan.hardware.inferentia", "inferentia"),
+            lambda path: load_bank_target(path),
+        ),
+    ]
+    for kind in ("memory_mapping", "packing", "tier_placement", "bank_mapping", "modulo_scheduling"):
+        name = kind.replace("_", " ")
+        found.append(
+            Reader(
+                f"{name} problem",
+                ".json",
+                lambda kind=kind: [files.encode(_problems()[kind])],  # type: ignore[misc]
+                lambda path: _reread(stowplan.read(path)),
+            )
+        )
+        found.append(
+            Reader(
+                f"{name} plan",
+                ".json",
+                lambda kind=kind: [files.encode(_plan(kind))],  # type: ignore[misc]
+                lambda path, kind=kind: _checked_plan(path, kind),  # type: ignore[misc]
+            )
+        )
+    if importlib.util.find_spec("onnx") is not None:
+        for target in ("nnp-i", "inferentia"):
+            found.append(
+                Reader(
+                    f"ONNX for {target}",
+                    ".onnx",
+                    _onnx_text,
+                    lambda path, target=target: _reread(stowplan.read(path, target)),  # type: ignore[misc]
+                    _onnx_bytes,
+                )
+            )
+    return found
+
+
+@dataclass
+class Tally:
+    """What became of the mutants of one reader."""
+
+    mutants: int = 0
+    refused: int = 0
+    accepted: int = 0
+    failures: int = 0
+    slowest: float = 0.0
+
+
+@contextmanager
+def _cpu_limit(seconds: float | None) -> Iterator[None]:
+    """Raise TooSlowError after so many seconds of this process's own CPU time, whatever the load."""
+    if seconds is None:
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise TooSlowError
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def judge(reader: Reader, path: Path, seconds: float | None = None) -> str | None:
+    """None where a reader accepts a file, ``""`` where it refuses it as it should, else what went wrong."""
+    try:
+        with _cpu_limit(seconds):
+            reader.read(path)
+    except (InputError, UsageError) as error:
+        message = str(error)
+        if "\n" in message or len(message.replace(str(path), "")) > LONGEST_MESSAGE:
+            return f"a message of {len(message)} characters: {message[:300]!r}"
+        return ""
+    except TooSlowError:
+        return f"more than {seconds} s of CPU time\n{traceback.format_exc()}"
+    except BaseException as error:  # a panic of a native library is no Exception
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return traceback.format_exc()
+    return None
+
+
+def fuzz(
+    reader: Reader, seed: int, folder: Path, *, count: int, until: float, save: Path | None, seconds: float | None
+) -> Tally:
+    """Mutants of one reader's files, until there are enough or the time is over."""
+    mutator, chance, tally = Mutator(seed), random.Random(f"{seed} {reader.name}"), Tally()
+    originals = reader.originals()
+    path = folder / f"mutant{reader.suffix}"
+    for original in originals:
+        path.write_bytes(reader.pack(original))
+        if (reason := judge(reader, path)) is not None:
+            raise AssertionError(f"{reader.name}: the file before any damage is not read: {reason}")
+    while tally.mutants < count and time.monotonic() < until:
+        text = mutator.mutant(chance.choice(originals))
+        data = reader.pack(text)
+        if chance.random() < 0.02:
+            data = gzip.compress(data, mtime=0)[: chance.choice((10, 40, 10**9))]
+        path.write_bytes(data)
+        began = time.process_time()
+        reason = judge(reader, path, seconds)
+        tally.slowest = max(tally.slowest, time.process_time() - began)
+        tally.mutants += 1
+        tally.accepted += reason is None
+        tally.refused += reason == ""
+        if reason:
+            tally.failures += 1
+            if save is not None:
+                save.mkdir(parents=True, exist_ok=True)
+                stem = f"{reader.name.replace(' ', '_')}-{seed}-{tally.mutants}"
+                (save / f"{stem}{reader.suffix}").write_bytes(data)
+                (save / f"{stem}.reason.txt").write_text(reason, errors="backslashreplace")
+    return tally
+
+
+def main() -> None:
+    """The table."""
+    every = readers()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seconds", type=float, default=60.0, help="in all, shared among the readers")
+    parser.add_argument("--count", type=int, default=10**9, help="mutants of each reader, at most")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--readers", default="", help="some of these, by parts of their names, separated by commas: "
+                        + "; ".join(each.name for each in every))  # fmt: skip
+    parser.add_argument("--save", type=Path, help="folder for files that made a reader fail")
+    arguments = parser.parse_args()
+    wanted = [each.strip() for each in arguments.readers.split(",") if each.strip()]
+    chosen = [each for each in every if not wanted or any(part in each.name for part in wanted)]
+    # A small file has no business with more memory than this.
+    resource.setrlimit(resource.RLIMIT_AS, (12 << 30, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    print("| reader | mutants | refused | accepted | failures | slowest (CPU s) |\n|---|--:|--:|--:|--:|--:|")
+    total = Tally()
+    end = time.monotonic() + arguments.seconds
+    with TemporaryDirectory() as folder:
+        for at, reader in enumerate(chosen):
+            share = (end - time.monotonic()) / (len(chosen) - at)
+            found = fuzz(
+                reader,
+                arguments.seed,
+                Path(folder),
+                count=arguments.count,
+                until=time.monotonic() + max(0.1, share),
+                save=arguments.save,
+                seconds=MOST_SECONDS,
+            )
+            print(f"| {reader.name} | {found.mutants} | {found.refused} | {found.accepted} | {found.failures} | {found.slowest:.2f} |",
+                  flush=True)  # fmt: skip
+            total = Tally(*(getattr(total, key) + getattr(found, key) for key in ("mutants", "refused", "accepted", "failures")),
+                          max(total.slowest, found.slowest))  # fmt: skip
+    print(f"| all | {total.mutants} | {total.refused} | {total.accepted} | {total.failures} | {total.slowest:.2f} |")
+    sys.exit(1 if total.failures else 0)
+
+
+if __name__ == "__main__":
+    main()
