@@ -4,7 +4,7 @@ Numba looks only at the file of a function to see whether its cached code is fre
 it cannot import a cached function where the package is read-only and there is no writable home. So the cache lies in a
 folder of the user's whose name carries a digest of a room's compiled sources (:data:`SOURCES`).
 
-Compiling everything takes some twenty seconds, once (``python -m stowplan.portfolio.warm_up`` does it ahead of time). Until
+Compiling everything takes about half a minute, once (``python -m stowplan.portfolio.warm_up`` does it ahead of time). Until
 it has been done on a machine (:func:`is_warm`), the runner lets the same functions run interpreted: set
 ``STOWPLAN_INTERPRET=1`` to get that by hand.
 """

@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests."""
+"""Fixtures shared by all tests, and how Hypothesis draws its examples."""
 
 from __future__ import annotations
 
@@ -6,8 +6,21 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 _BESIDE = Path(__file__).resolve().parents[2] / "shared"
+
+# No clock: an example may be the first to load torch, on a machine that does other things as well. And the same examples on
+# every run, so that a failure is a failure for all; others are drawn with --hypothesis-profile=explore.
+settings.register_profile(
+    "reproducible",
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("explore", settings.get_profile("reproducible"), derandomize=False)
+settings.load_profile("reproducible")
 
 
 @pytest.fixture(scope="session")

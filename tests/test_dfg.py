@@ -116,7 +116,7 @@ def test_bad_dot(text: str, message: str) -> None:
 
 
 @given(st.text(alphabet='digraph{}[]->;=":ab \n', max_size=60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_text_breaks_the_dot_reader(text: str) -> None:
     with contextlib.suppress(InputError):
         parse_dot("digraph {" + text)
@@ -224,7 +224,7 @@ def star(readers: int, carried_by: int = 0) -> Dfg:
 
 
 @given(st.integers(0, 40), st.integers(2, 5), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_relays(readers: int, limit: int, carried_by: int) -> None:
     """No value has too many consumers, the recurrence is no longer, and the numbers are the same."""
     graph = star(readers, min(carried_by, readers))

@@ -63,7 +63,7 @@ def test_compositions_keep_their_meaning(seed: int) -> None:
     assert again == shorter
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**9))
 def test_isl_alone_comes_to_the_same(seed: int) -> None:
     program = random_program(seed, moves=4, most_elements=80)
@@ -73,7 +73,7 @@ def test_isl_alone_comes_to_the_same(seed: int) -> None:
     assert same_results(shorter, by_rules, seed)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**9))
 def test_rules_reverse_stores_as_isl_does(seed: int) -> None:
     """The relation from tensor indices to what was copied there is one and the same set."""

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stowplan.errors import InputError
@@ -192,7 +192,7 @@ def read_fully(text: str) -> None:
         pass
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(path=st.sampled_from(SMALL), data=st.data())
 def test_cut_anywhere(path: Path, data: st.DataObject) -> None:
     text = path.read_text()
@@ -201,7 +201,7 @@ def test_cut_anywhere(path: Path, data: st.DataObject) -> None:
         parse_module(cut)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400)
 @given(path=st.sampled_from(SMALL), data=st.data())
 def test_mutated_anywhere(path: Path, data: st.DataObject) -> None:
     text = path.read_text()
@@ -237,7 +237,7 @@ def test_mutated_anywhere(path: Path, data: st.DataObject) -> None:
     read_fully(text)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 @given(path=st.sampled_from(SMALL), data=st.data())
 def test_words_exchanged(path: Path, data: st.DataObject) -> None:
     """Swapping names, shapes and opcodes keeps lines well formed, so that damage reaches what interprets them."""
@@ -249,7 +249,6 @@ def test_words_exchanged(path: Path, data: st.DataObject) -> None:
     read_fully(text)
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.text(alphabet='{}()[]",=%aT0 \\', max_size=200))
 @example('{"' * 50)
 @example("(" * 5000)

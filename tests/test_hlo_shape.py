@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stowplan.errors import InputError
@@ -97,7 +97,6 @@ def test_refuses(text: str, found: str) -> None:
         parse_shape(text)
 
 
-@settings(deadline=None, derandomize=True)
 @given(
     dims=st.lists(st.integers(1, 6), min_size=1, max_size=3),
     tile=st.lists(st.integers(1, 4), min_size=1, max_size=3),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stowplan.errors import InputError
@@ -17,7 +17,6 @@ def work(body: str) -> Work:
     return computation_work(parse_module(f"HloModule m\n\nENTRY %main () -> f32[] {{\n{body}\n}}\n"))["main"]
 
 
-@settings(deadline=None, derandomize=True)
 @given(
     size=st.integers(1, 6),
     kernel=st.integers(1, 5),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import stowplan
+from tests.patience import HANG
 
 ROOT = Path(stowplan.__file__).parent
 
@@ -100,7 +101,7 @@ def test_verifier_stands_alone() -> None:
 
 
 def run_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -123,7 +123,7 @@ def test_copy_within_a_step_is_drawn_within_it() -> None:
     assert not scene.stalls
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.integers(1, 8), st.sampled_from(["steps", "seconds"]))
 def test_scenes_of_packed_plans_hold_together(seed: int, layers: int, axis: str) -> None:
     rng = random.Random(seed)

@@ -162,7 +162,7 @@ class TestWhatRulesForbid:
         assert imported.preloads == 0
         assert [(item.tensor, item.reason) for item in imported.dropped] == [("w0", "breaks the rule bad_preload")]
 
-    @settings(max_examples=40, deadline=None, derandomize=True)
+    @settings(max_examples=40)
     @given(st.lists(st.integers(0, 47), min_size=9, max_size=9), st.integers(8, 48))
     def test_any_offsets_give_a_valid_plan(
         self, tmp_path_factory: pytest.TempPathFactory, places: list[int], pages: int

@@ -12,18 +12,19 @@ from stowplan.cli.common import (
     DEFAULT_CANDIDATES,
     DEFAULT_TIME_LIMIT,
     DEFAULT_WORKERS,
+    AddressSpaces,
     Baseline,
     Candidates,
     Capacity,
     CostModel,
     Deterministic,
     Gap,
+    Granularity,
     LoopRules,
     Precision,
     Quiet,
     Seed,
     StallMode,
-    TargetOption,
     TimeLimit,
     Workers,
 )
@@ -42,7 +43,14 @@ def batch_command(
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FOLDER", help="Write plans and results here; made where it is missing.")
     ],
-    target: TargetOption = None,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target",
+            metavar="NAME",
+            help="Target by name, or the path of a target file; again and again, one for each kind of input that needs one.",
+        ),
+    ] = None,
     time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
     candidates: Candidates = DEFAULT_CANDIDATES,
     baseline: Baseline = None,
@@ -54,6 +62,8 @@ def batch_command(
     cost_model: CostModel = None,
     stalls: StallMode = None,
     precision: Precision = None,
+    granularity: Granularity = None,
+    address_spaces: AddressSpaces = False,
     rules: LoopRules = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Solve everything again, also what is finished.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all results as one JSON list.")] = False,
@@ -67,11 +77,14 @@ def batch_command(
     from stowplan.portfolio.batch import CANCELLED, Settings, find_inputs, run_batch, worst_code
 
     settings = Settings(
-        target=target,
+        # One target is kept as text, as in records of earlier versions.
+        target=targets[0] if targets and len(targets) == 1 else tuple(targets or ()) or None,
         capacity=capacity,
         cost_model=cost_model,
         stalls=stalls,
         precision=precision,
+        granularity=granularity,
+        address_spaces=address_spaces,
         rules=tuple(rules or ()),
         time_limit=time_limit,
         candidates=tuple(candidates.split(",")),

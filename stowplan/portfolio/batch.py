@@ -19,10 +19,11 @@ from stowplan import files
 from stowplan.deadline import limit_after
 from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.portfolio import registry
-from stowplan.portfolio.loop_bodies import is_loop_body, is_machine, parse_rules
-from stowplan.portfolio.networks import NetworkOptions, check_target, is_network
+from stowplan.portfolio.loop_bodies import is_loop_body, parse_rules
+from stowplan.portfolio.networks import AS_THE_FILE_SAYS, NetworkOptions, is_network
 from stowplan.portfolio.read import read
 from stowplan.portfolio.solve import FAMILIES, solve
+from stowplan.portfolio.targets import Targets, sort_targets
 from stowplan.result import Result
 
 FORMAT = "stowplan.batch.result"
@@ -40,12 +41,16 @@ _OWN_SUFFIXES = (".plan.json", ".result.json")
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to read and solve every input of a batch; see :func:`stowplan.read` and :func:`stowplan.solve`."""
 
-    target: str | None = None
-    """Given to compiled programs and networks; problem files and CSV files stand without one."""
+    target: str | tuple[str, ...] | None = None
+    """One for each kind of input that needs one; problem files and CSV files stand without."""
     capacity: int | None = None
     cost_model: str | None = None
     stalls: str | None = None
     precision: str | None = None
+    """Given to networks."""
+    granularity: str | None = None
+    """Given to networks that are ONNX models."""
+    address_spaces: bool = False
     """Given to networks."""
     rules: tuple[str, ...] = ()
     """``NAME=VALUE``, given to data-flow graphs."""
@@ -57,6 +62,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     deterministic: bool = False
     gap: float = 0.0
     baseline: str | None = None
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """All targets."""
+        if self.target is None:
+            return ()
+        return (self.target,) if isinstance(self.target, str) else self.target
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -148,21 +160,20 @@ def run_batch(
     Raises
     ------
     InputError
-        The output folder cannot be made or written to, or the target is none.
+        The output folder cannot be made or written to, or a target is none.
     UsageError
-        A time limit that is none.
+        A time limit that is none, or two targets for inputs of one kind.
     """
     output = Path(folder)
     if not 0 < settings.time_limit < math.inf:
         raise UsageError(f"found a time limit of {settings.time_limit} s, expected more than 0, and finite")
-    if settings.target is not None and not is_machine(settings.target):
-        check_target(settings.target)
+    targets = sort_targets(settings.targets)
     _make_folder(output)
     for item in items:
         if on_start is not None:
             on_start(item)
         try:
-            record, was_finished = _solve_item(item, output, settings, fresh)
+            record, was_finished = _solve_item(item, output, settings, targets, fresh)
         except Exception as error:
             record, was_finished = _failure(item, settings, error), False
             # How the command was called says nothing about the input: what an earlier run made of it stays.
@@ -242,9 +253,9 @@ def _is_input(path: Path) -> bool:
         return False
 
 
-def _solve_item(item: Item, output: Path, settings: Settings, fresh: bool) -> tuple[Record, bool]:
+def _solve_item(item: Item, output: Path, settings: Settings, targets: Targets, fresh: bool) -> tuple[Record, bool]:
     began = time.monotonic()
-    problem = _read(item.path, settings)
+    problem = _read(item.path, settings, targets)
     if not fresh:
         earlier = _finished(item, output, settings, registry.kind_of(problem).identity(problem)["digest"])
         if earlier is not None:
@@ -270,20 +281,27 @@ def _failure(item: Item, settings: Settings, error: Exception) -> Record:
     return Record(input=files.printable(item.path), settings=settings, exit_code=code, error=text)
 
 
-def _read(path: Path, settings: Settings) -> Any:
-    # A target is for those inputs that need one: a suite may hold programs and problems side by side.
+def _read(path: Path, settings: Settings, targets: Targets) -> Any:
+    """Problem of an input, with those of the settings that inputs of its kind take: a suite may hold all kinds side by side."""
+    target = targets.for_input(path)
     data = files.read_bytes(path) if files.is_json(path) else None
-    if is_loop_body(path, data, settings.target):
-        return read(path, settings.target, loop=parse_rules(settings.rules))
-    is_layered = is_network(path, data)
-    is_program = not is_layered and not files.is_json(path) and not path.name.lower().removesuffix(".gz").endswith(".csv")
+    if targets.is_loop_body(path, data):
+        return read(path, target, loop=parse_rules(settings.rules))
+    is_graph = target is not None and target == targets.banks
+    network = AS_THE_FILE_SAYS
+    if is_network(path, data) and not is_graph:
+        network = NetworkOptions(
+            precision=settings.precision,
+            granularity=settings.granularity if data is None else None,
+            address_spaces=settings.address_spaces,
+        )
     return read(
         path,
-        settings.target if is_program or is_layered else None,
+        target,
         capacity=settings.capacity,
-        cost_model=settings.cost_model if is_program else None,
+        cost_model=settings.cost_model if target is not None and target == targets.programs else None,
         stalls=settings.stalls,
-        network=NetworkOptions(precision=settings.precision if is_layered else None),
+        network=network,
     )
 
 

@@ -7,13 +7,11 @@ from typing import Any, cast, get_args
 
 import msgspec
 
-from stowplan.errors import InputError, UsageError
+from stowplan.errors import UsageError
 from stowplan.hardware.frontends.network import Granularity, is_layer_file, is_onnx, read_layers, read_onnx
-from stowplan.hardware.inferentia.target import is_bank_target
 from stowplan.hardware.network import Network, Precision
 from stowplan.hardware.nnp_i.costs import build_problem
 from stowplan.hardware.nnp_i.target import load_target
-from stowplan.hardware.targets import load_target as load_program_target
 from stowplan.models.tier_placement.problem import Problem
 
 
@@ -60,16 +58,6 @@ def open_network(path: str | Path, target: str | Path | None, options: NetworkOp
         network = read_layers(path)
     problem = build_problem(network, machine, cast(Precision, precision), address_spaces=options.address_spaces)
     return problem if capacity is None else with_capacity(problem, capacity)
-
-
-def check_target(target: str) -> None:
-    """Raise InputError where a target is none for compiled programs, for networks or for graphs."""
-    if is_bank_target(target):
-        return
-    try:
-        load_target(target)
-    except InputError:
-        load_program_target(target)
 
 
 def with_capacity(problem: Problem, capacity: int) -> Problem:

@@ -20,7 +20,7 @@ COMPILED = {
 def main() -> int:
     """Compile what is not compiled yet; returns the exit code, 0."""
     began = time.monotonic()
-    print("the heuristics are compiled once for a machine, which takes some thirty seconds:", file=sys.stderr, flush=True)
+    print("the heuristics are compiled once for a machine, which takes about half a minute:", file=sys.stderr, flush=True)
     for kind, module in COMPILED.items():
         before = time.monotonic()
         importlib.import_module(module).warm_up()

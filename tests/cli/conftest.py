@@ -12,6 +12,7 @@ import pytest
 
 import stowplan
 from stowplan.cli import main
+from tests.patience import HANG
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "data"
 ALEXNET = EXAMPLES / "alexnet_inf_b1.hlo.txt.gz"
@@ -48,7 +49,7 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 def run_process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs ``stowplan`` in a process of its own."""
     command = [sys.executable, "-c", "from stowplan.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, text=True, timeout=100, check=False, **options)
+    return subprocess.run(command, text=True, timeout=HANG, check=False, **options)
 
 
 def error_line(outcome: Outcome, code: int = 2) -> str:

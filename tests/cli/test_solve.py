@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -113,10 +112,9 @@ def test_no_limit_to_speak_of(cli: Cli, solved: Solved, limit: str) -> None:
 
 
 def test_the_limit_holds_with_reading(cli: Cli) -> None:
-    began = time.monotonic()
-    assert cli("solve", EXAMPLES / "resnet50_inf_b1.hlo.txt.gz", "--target", "tpu-v4", *BRIEF).code == 0
-    # Wide for a busy machine; the limit itself is 0.3 s.
-    assert time.monotonic() - began < 10
+    """Reading alone takes longer than the limit; what is solved then ends by it, with the plan that needs no search."""
+    outcome = cli("solve", EXAMPLES / "resnet50_inf_b1.hlo.txt.gz", "--target", "tpu-v4", *BRIEF, "-q", "--json")
+    assert (outcome.code, json.loads(outcome.out)["stop_reason"]) == (0, "time_limit")
 
 
 def test_gap_stops(cli: Cli, solved: Solved) -> None:

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 
 from stowplan.portfolio.read import read_plan
 from tests.cli.conftest import ALEXNET, BRIEF, EXAMPLES, Cli, Solved, run_process
+from tests.patience import HANG, wait_until
 
 COMMAND = f"'{sys.executable}' -c 'from stowplan.cli import main; main()'"
 
@@ -31,7 +31,7 @@ def pipe_without_reader() -> Iterator[int]:
 
 
 def in_shell(arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["sh", "-c", f"{COMMAND} {arguments}"], text=True, timeout=100, check=False, capture_output=True)
+    return subprocess.run(["sh", "-c", f"{COMMAND} {arguments}"], text=True, timeout=HANG, check=False, capture_output=True)
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("targets",), ("solve", "--help")])
@@ -115,12 +115,10 @@ def test_ctrl_c_gives_the_best_plan_so_far(cli: Cli, tmp_path: Path) -> None:
         if " ms, bound" in line:
             break
     workers: list[int] = []
-    while not workers:
-        assert process.poll() is None, process.communicate()[1]
-        workers = children(process.pid)
-        time.sleep(0.01)
+    wait_until(lambda: workers.extend(children(process.pid)) or workers or process.poll() is not None)
+    assert process.poll() is None, process.communicate()[1]
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=HANG)
     assert process.returncode == 130
     assert err.splitlines()[-1] == "stowplan: interrupted"
     assert "Traceback" not in err
@@ -128,11 +126,7 @@ def test_ctrl_c_gives_the_best_plan_so_far(cli: Cli, tmp_path: Path) -> None:
     assert (result["stop_reason"], result["verified"]) == ("cancelled", True)
     assert cli("verify", source, output).code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
-    for _ in range(200):
-        if not any(map(is_running, workers)):
-            break
-        time.sleep(0.05)
-    assert not any(map(is_running, workers))
+    wait_until(lambda: not any(map(is_running, workers)))
 
 
 def test_ctrl_c_at_any_moment(tmp_path: Path) -> None:
@@ -146,7 +140,7 @@ def test_ctrl_c_at_any_moment(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-c", code.format(wait), "solve", str(EXAMPLES / "gpt_decode_loop_b8.hlo.txt.gz"),
              "--target", "tpu-v4", "--candidates", "exact", "--time-limit", "60", "-o", str(tmp_path / "plan.json")],
-            capture_output=True, text=True, timeout=100, check=False,
+            capture_output=True, text=True, timeout=HANG, check=False,
         )  # fmt: skip
         assert done.returncode == 130, done.stderr
         assert done.stderr.splitlines()[-1] == "stowplan: interrupted"

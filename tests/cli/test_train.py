@@ -8,10 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.patience import HANG, wait_until
 
 pytest.importorskip("torch")
 
@@ -200,12 +201,9 @@ def test_an_interrupt_writes_the_checkpoint(tmp_path: Path, problem: Path) -> No
     command = [sys.executable, "-c", "from stowplan.cli import main; main()", "train", "muzero", str(problem)]
     command += ["-o", str(output), "--curve", str(curve), *SMALL]
     with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ) as process:
-        waited = 0.0
-        while (not curve.exists() or len(curve.read_text().splitlines()) < 3) and waited < 90 and process.poll() is None:
-            time.sleep(0.1)
-            waited += 0.1
+        wait_until(lambda: (curve.exists() and len(curve.read_text().splitlines()) >= 3) or process.poll() is not None)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=HANG)
     assert process.returncode == 130, err
     assert "(stopped)" in out
     assert "Traceback" not in err

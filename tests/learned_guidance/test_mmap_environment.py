@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.patience import HANG
+
 gymnasium = pytest.importorskip("gymnasium")
 
 from gymnasium.utils.env_checker import check_env  # noqa: E402
@@ -81,7 +83,9 @@ def test_the_name_is_found_without_an_import() -> None:
         "import importlib, stowplan.learned_guidance.environments as room; importlib.reload(room);"
         "print(env.reset(seed=0)[1]['action_mask'])"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=HANG, check=False
+    )
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "[0 0 1]\n")
 
 

@@ -75,7 +75,7 @@ def play_both(problem: Problem, rng: random.Random, manner: str, *, strict: bool
     return reference
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), strict=st.booleans(), drop_backup=st.booleans())
 def test_equals_the_reference(seed: int, strict: bool, drop_backup: bool) -> None:
     rng = random.Random(seed)

@@ -191,7 +191,7 @@ def assert_buffers(found: np.ndarray, reference: State, config: ObservationConfi
         assert (row[BufferFeature.ALIAS_ID] == 0) == (move.alias_group < 0)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     seed=st.integers(0, 2**32 - 1),
     strict=st.booleans(),

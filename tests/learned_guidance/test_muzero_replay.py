@@ -31,7 +31,7 @@ def game(length: int = 5, *, program: int = 0, return_ps: int = 0, value: float 
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(REAL, REAL), min_size=1, max_size=12), st.sampled_from([1.0, 0.9999, 0.5]), st.integers(1, 14))
 def test_value_targets_are_sums_of_rewards_and_a_stored_value(
     moves: list[tuple[float, float]], discount: float, steps: int

@@ -138,7 +138,7 @@ def test_what_is_fixed_stays_and_the_rest_gets_better(stalls: Stalls, seed: int)
     assert plan.objective_ps >= bounds[0] >= bounds[1] >= bounds[2] == solve(problem).plan.objective_ps
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80)
 @given(planned_problems())
 def test_a_cleared_plan_is_valid_and_no_worse(case: tuple[Problem, Plan]) -> None:
     problem, plan = case

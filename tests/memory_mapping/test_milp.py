@@ -48,14 +48,14 @@ def test_linear_bound_at_most_integer_bound_at_most_optimum(stalls: Stalls, seed
     assert integer.optimal
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80)
 @given(planned_problems())
 def test_no_valid_plan_is_better_than_the_bound(case: tuple[Problem, Plan]) -> None:
     problem, plan = case
     assert relaxation_bound(problem, integer=True).bound_ps <= plan.objective_ps
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(problems(steps=5, tensors=3), st.integers(0, 2**32 - 1))
 def test_any_duals_prove_a_bound(problem: Problem, seed: int) -> None:
     model = RelaxationModel(problem)

@@ -47,7 +47,7 @@ def test_plans_of_every_rule(stalls: Stalls, alias_rule: AliasRule, loops: int) 
     assert copied > 5
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(planned_problems())
 def test_any_plan(case: tuple[Problem, Plan]) -> None:
     check(*case)

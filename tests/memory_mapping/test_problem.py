@@ -23,7 +23,7 @@ from tests.memory_mapping.cases import planned_problems, problems, random_proble
 
 
 @given(planned_problems())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_files_round_trip(tmp_path_factory: pytest.TempPathFactory, case: tuple[Problem, Plan]) -> None:
     folder = tmp_path_factory.mktemp("files")
     problem, plan = case
@@ -40,7 +40,7 @@ def test_files_round_trip(tmp_path_factory: pytest.TempPathFactory, case: tuple[
 
 
 @given(problems())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_floor_is_below_every_choice(problem: Problem) -> None:
     for step in problem.steps:
         latencies = [step.latency_ps(fast) for fast in product([False, True], repeat=len(step.uses))]
@@ -49,7 +49,7 @@ def test_floor_is_below_every_choice(problem: Problem) -> None:
 
 
 @given(problems())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_digest_is_of_everything_but_the_name(problem: Problem) -> None:
     replace = msgspec.structs.replace
     assert replace(problem, name="other").digest == problem.digest

@@ -95,7 +95,7 @@ def test_mutants_with_their_objective_restated() -> None:
 
 
 @given(planned_problems())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_verification_is_deterministic_and_explains(case: tuple[Problem, Plan]) -> None:
     problem, plan = case
     broken = msgspec.structs.replace(plan, copies=(), objective_ps=-1)

@@ -16,6 +16,7 @@ from stowplan.errors import InputError, UsageError
 from stowplan.models.mip.export import lp, mps, save
 from stowplan.models.mip.matrix import MatrixModel
 from tests.mip.cases import optimum, random_model
+from tests.patience import HANG
 
 
 def by_highs(path: Path) -> float | None:
@@ -35,7 +36,7 @@ def by_cbc(path: Path) -> float | None:
     program = pulp.PULP_CBC_CMD(msg=False).path
     out = path.with_suffix(".sol")
     done = subprocess.run(
-        [program, str(path), "-solve", "-solution", str(out)], capture_output=True, text=True, timeout=60, check=True
+        [program, str(path), "-solve", "-solution", str(out)], capture_output=True, text=True, timeout=HANG, check=True
     )
     assert "errors on input" not in done.stdout
     head = out.read_text().splitlines()[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from stowplan.models.mip.matrix import MatrixModel
 from stowplan.models.mip.outcome import lowered
 from stowplan.models.mip.solve import IN_PROCESS, LINEAR_ONLY, check_solver, solve, solvers
 from tests.mip.cases import knapsack, optimum, random_model
+from tests.patience import FOREVER, no_hang
 
 MILP_SOLVERS = [name for name in solvers() if name not in LINEAR_ONLY]
 PROGRAMS = [name for name in solvers() if name not in IN_PROCESS]
@@ -50,9 +50,8 @@ def test_optimum_is_that_of_every_point(solver: str) -> None:
 @pytest.mark.parametrize("solver", MILP_SOLVERS)
 def test_a_time_out_is_no_proof(solver: str, capfd: pytest.CaptureFixture[str]) -> None:
     model = knapsack(120)
-    began = time.monotonic()
-    found = solve(model, solver, time_limit=0.4)
-    assert time.monotonic() - began < 20
+    with no_hang():
+        found = solve(model, solver, time_limit=0.4)
     assert found.status in ("feasible", "unknown")
     if found.values is not None:
         assert model.is_feasible(found.values)
@@ -112,9 +111,9 @@ def test_large_integers_are_not_cut_off() -> None:
 def test_solvers_stop_when_asked(solver: str) -> None:
     if solver == "cbc" and not Path("/proc/self/cmdline").exists():
         pytest.skip("programs are ended on Linux only")
-    began = time.monotonic()
-    found = solve(knapsack(120), solver, time_limit=12, should_stop=lambda: time.monotonic() - began > 0.3)
-    assert time.monotonic() - began < 8
+    asked: list[bool] = []
+    with no_hang():
+        found = solve(knapsack(120), solver, time_limit=FOREVER, should_stop=lambda: asked.append(True) or len(asked) > 2)
     assert found.status in ("feasible", "unknown")
 
 

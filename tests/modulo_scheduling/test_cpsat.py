@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 import pytest
 from ortools.sat.python import cp_model
@@ -18,6 +16,7 @@ from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.symmetry import symmetries
 from stowplan.models.modulo_scheduling.verify import verify
 from tests.modulo_scheduling.cases import graph, line, random_problem
+from tests.patience import FOREVER, no_hang
 
 #: The seven instructions of the paper's figure 1.
 PAPER = "a b c a>d b>e d>f e>f c>g f>g"
@@ -137,10 +136,9 @@ def test_deterministic() -> None:
 
 def test_stops_when_told() -> None:
     problem = lower(kernels.fft(16, inputs=True))
-    began = time.monotonic()
-    outcome = cpsat.solve(problem, time_limit=60, should_stop=lambda: True)
+    with no_hang():
+        outcome = cpsat.solve(problem, time_limit=FOREVER, should_stop=lambda: True)
     assert outcome.status in ("unknown", "feasible")
-    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("limit", [0.01, 1.0])

@@ -11,6 +11,7 @@ import pytest
 
 from stowplan.errors import InputError, MissingDependencyError
 from stowplan.hardware.frontends.network import read_layers, read_torch
+from tests.patience import HANG
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -98,4 +99,4 @@ def test_torch_and_onnx_are_imported_when_needed_only() -> None:
         "import stowplan.portfolio.tier_placement.candidates\n"
         "assert not {'torch', 'onnx'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=HANG)

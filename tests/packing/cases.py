@@ -10,6 +10,7 @@ from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
+from tests.patience import HANG
 
 
 def random_problem(seed: int, most: int = 6, capacity: int | None = None) -> Problem:
@@ -85,7 +86,7 @@ class Recorder:
         self.notes: list[str] = []
         self.infeasible = False
         self.why: dict[str, Any] = {}
-        self._end = time.monotonic() + 20.0
+        self._end = time.monotonic() + HANG
 
     def plan(self, plan: Plan, source: str) -> None:
         found = verify(self.problem, plan)

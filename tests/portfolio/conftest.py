@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from stowplan.result import Result
+from tests.patience import HANG
 from tests.portfolio.fakes import fake_kind, ladder_problem
 
 #: Limit for runs that end by themselves, long before.
-AMPLE = 60.0
+AMPLE = HANG
 
 SolveFakes = Callable[..., Result]
 

@@ -21,11 +21,10 @@ from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor,
 from stowplan.portfolio.memory_mapping.kind import KIND
 from stowplan.portfolio.registry import Candidate, Kind
 from stowplan.portfolio.worker import WorkerContext
+from tests.patience import FOREVER
 
 #: Four tensors, each read once, of which three fit; a use saves 9 ps of 10.
 ALL_SLOW, OPTIMUM, FLOOR = 140, 113, 104
-
-FOREVER = 1000.0
 
 
 def ladder_problem() -> Problem:

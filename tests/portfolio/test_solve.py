@@ -42,7 +42,7 @@ def test_the_result_field_by_field(solve_fakes: SolveFakes, tmp_path: Path) -> N
     assert result.speedup == pytest.approx((ALL_SLOW - 9) / OPTIMUM)
     assert result.speedup_over("all_slow") == pytest.approx(ALL_SLOW / OPTIMUM)
     assert result.speedup_over("nothing of the sort") is None
-    assert 0 < result.seconds < AMPLE
+    assert result.seconds > 0
     assert result.warnings == ()
     assert [report.name for report in result.candidates] == ["improves", "solves", "proves"]
 

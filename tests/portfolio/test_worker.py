@@ -20,14 +20,11 @@ from hypothesis import strategies as st
 
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.worker import Incumbent, Job, Report, WorkerContext, read_message, write_message
+from tests.patience import HANG, wait_until
 from tests.portfolio.conftest import is_running
 from tests.portfolio.fakes import ALL_SLOW, ladder_plan, ladder_problem
 
 ROOT = Path(__file__).resolve().parents[2]
-
-#: Far less than the fakes sleep, far more than a busy machine delays.
-LATE = 30.0
-
 
 # ---------------------------------------------------------------------------------------------------------- messages
 
@@ -82,7 +79,7 @@ def last_word(outgoing: io.BytesIO) -> str:
 def test_a_candidate_out_of_time_was_stopped() -> None:
     ample, outgoing = context(1000.0)
     assert not ample.stop()
-    assert 900 < ample.remaining() <= 1000
+    assert 0 < ample.remaining() <= 1000
     ample.finish()
     assert last_word(outgoing) == "done"
     late, outgoing = context(-1.0)
@@ -118,7 +115,7 @@ module = importlib.import_module("stowplan.portfolio.solve")
 fakes = fake_kind(*sys.argv[1:])
 module.kind_of = lambda problem: fakes
 tell = lambda now: print(now.source, file=sys.stderr, flush=True)
-result = module.solve(ladder_problem(), time_limit=600, on_progress=tell)
+result = module.solve(ladder_problem(), time_limit=1200, on_progress=tell)
 print(json.dumps(result.to_dict()))
 """
 
@@ -132,10 +129,7 @@ def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         assert process.stderr is not None
         # Both find the same plan, so that only the first is told of.
         assert any(line.strip() in ("sleeps", "holds_the_lock") for line in process.stderr)
-        deadline = time.monotonic() + LATE
-        while len(_pids(tmp_path)) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: len(_pids(tmp_path)) == 2)
         yield process
         process.kill()
 
@@ -146,15 +140,12 @@ def _pids(folder: Path) -> list[int]:
 
 
 def _await_end(pids: list[int]) -> None:
-    deadline = time.monotonic() + LATE
-    while any(is_running(pid) for pid in pids):
-        assert time.monotonic() < deadline, f"still running: {pids}"
-        time.sleep(0.05)
+    wait_until(lambda: not any(is_running(pid) for pid in pids))
 
 
 def test_interrupted_returns_the_best_so_far(parent: subprocess.Popen[str], tmp_path: Path) -> None:
     parent.send_signal(signal.SIGINT)
-    output, _ = parent.communicate(timeout=LATE)
+    output, _ = parent.communicate(timeout=HANG)
     result = json.loads(output)
     assert (result["stop_reason"], result["status"], result["verified"]) == ("cancelled", "feasible", True)
     assert result["objective"] == ALL_SLOW - 9
@@ -180,7 +171,7 @@ def test_a_script_needs_no_main_guard_and_its_folder_does_no_harm(tmp_path: Path
         (folder / f"{name}.py").write_text("raise SystemExit('a module of the current folder was imported')")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, str(script)], cwd=folder, env=environment, capture_output=True, text=True, timeout=HANG, check=True
     )
     once, result = done.stdout.splitlines()
     assert once == "once"

@@ -14,6 +14,7 @@ from stowplan.compiled import INTERPRET, njit_inner
 from stowplan.portfolio.memory_mapping import arrays
 from stowplan.portfolio.memory_mapping.engine import new_state
 from tests.memory_mapping.cases import random_problem
+from tests.patience import HANG
 from tests.portfolio_memory_mapping.states import assert_sound, built_states, wide_problem
 
 #: Prints what heuristics and a search make of some problems.
@@ -67,7 +68,7 @@ def test_compiled_and_interpreted_agree() -> None:
     for interpret in ("0", "1"):
         environment = {**os.environ, INTERPRET: interpret}
         done = subprocess.run(
-            [sys.executable, "-c", _OBJECTIVES], env=environment, capture_output=True, text=True, check=True, timeout=120
+            [sys.executable, "-c", _OBJECTIVES], env=environment, capture_output=True, text=True, check=True, timeout=HANG
         )
         found.append(json.loads(done.stdout))
     assert found[0] == found[1]
@@ -89,7 +90,7 @@ def test_crowded_windows() -> None:
     )
     environment = {**os.environ, INTERPRET: "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=HANG, check=False
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 3

@@ -25,6 +25,7 @@ from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.kind import KIND
 from stowplan.portfolio.solve import _chosen, solve
 from tests.memory_mapping.cases import random_problem
+from tests.patience import HANG
 
 LEARNED = ["policy", "policy_search", "policy_tuned"]
 
@@ -114,7 +115,7 @@ def test_the_parent_never_imports_torch(any_file: Path) -> None:
         KIND.candidates(problem, Options(candidates=("policy",)))
         sys.exit("torch" in sys.modules)
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=HANG)
 
 
 # What they do

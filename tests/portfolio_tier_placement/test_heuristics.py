@@ -53,7 +53,7 @@ def test_small_ones_are_solved(block: int) -> None:
 
 
 @given(seed=st.integers(0, 10**6), moves=st.integers(1, 400), temperature=st.floats(0.1, 1e4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_state_after_many_moves(seed: int, moves: int, temperature: float) -> None:
     """What is kept up to date move by move is what a fresh start has."""
     problem = random_problem(seed, layers=9)
@@ -79,7 +79,7 @@ def test_state_after_many_moves(seed: int, moves: int, temperature: float) -> No
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_capacities_are_those_of_the_verifier(seed: int) -> None:
     """Any map at all: the engine finds it valid exactly where the verifier does."""
     problem = random_problem(seed, layers=7)

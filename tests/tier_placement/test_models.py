@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 
 import numpy as np
@@ -12,7 +13,8 @@ from stowplan.errors import UsageError
 from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.models.mip.solve import solve as solve_mip
 from stowplan.models.mip.with_highs import new_highs
-from stowplan.models.tier_placement import cpsat, milp
+from stowplan.models.packing import cpsat as packing_model
+from stowplan.models.tier_placement import cpsat, milp, milp_solve
 from stowplan.models.tier_placement.bounds import linear_bound
 from stowplan.models.tier_placement.milp_solve import solve_milp
 from stowplan.models.tier_placement.offsets import Offsets
@@ -180,6 +182,25 @@ def test_a_hint_is_kept_where_time_is_short() -> None:
     for outcome in (cpsat.solve(problem, time_limit=0.01, hint=plan), solve_milp(problem, time_limit=0.01, hint=plan)):
         assert outcome.plan is not None
         assert outcome.bound_ps <= outcome.plan.objective_ps <= plan.objective_ps
+
+
+def test_offsets_are_looked_for_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A point of the solver whose offsets are hard to find took ten seconds on top of any limit."""
+    asked: list[float] = []
+    solve = packing_model.solve
+    monkeypatch.setattr(
+        packing_model, "solve", lambda *args, **limits: asked.append(limits["time_limit"]) or solve(*args, **limits)
+    )
+    problem = chain(20, address_spaces=True)
+    structure = Structure(problem)
+    # More than the tier holds, and its time is over: no quick order does, and nothing is searched.
+    assert Offsets(structure, end=0.0).pack(1, list(range(len(structure.tensors)))) is None
+    assert asked == [0.0]
+    ends: list[float] = []
+    monkeypatch.setattr(milp_solve, "Offsets", lambda *args, end: ends.append(end) or Offsets(*args, end=end))
+    assert solve_milp(problem, time_limit=0.01, hint=compiler_plan(problem)).plan is not None
+    assert all(map(math.isfinite, ends))
+    assert ends
 
 
 def test_stops_when_told() -> None:

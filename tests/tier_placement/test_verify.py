@@ -126,7 +126,7 @@ def test_overlaps_are_cut_off() -> None:
     assert len(verify(problem, plan).violations) == MOST_OVERLAPS
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), data=st.data())
 def test_overlaps_are_those_that_every_pair_shows(seed: int, data: st.DataObject) -> None:
     problem = random_problem(seed, layers=5, address_spaces=True)

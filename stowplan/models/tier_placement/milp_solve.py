@@ -64,7 +64,7 @@ def solve_milp(
         The solver is not there.
     """
     began = time.monotonic()
-    report = _Report(build(problem), on_plan, on_bound)
+    report = _Report(build(problem), on_plan, on_bound, began + time_limit)
     if hint is not None:
         report.take(hint)
     left = max(0.01, time_limit - (time.monotonic() - began))
@@ -97,11 +97,13 @@ _FEASIBLE = 2
 class _Report:
     """The best plan and bound so far."""
 
-    def __init__(self, model: Model, on_plan: Callable[[Plan], None] | None, on_bound: Callable[[int], None] | None):
+    def __init__(
+        self, model: Model, on_plan: Callable[[Plan], None] | None, on_bound: Callable[[int], None] | None, end: float
+    ):
         self.model = model
         self.plan: Plan | None = None
         self.bound = model.structure.base_ps
-        self.offsets = Offsets(model.structure)
+        self.offsets = Offsets(model.structure, end=end)
         self._on_plan, self._on_bound = on_plan, on_bound
 
     def take(self, plan: Plan) -> bool:

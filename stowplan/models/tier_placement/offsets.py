@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 from stowplan.models.packing import cpsat as packing_model
 from stowplan.models.packing import problem as packing
 from stowplan.models.tier_placement.assemble import plan_of
@@ -16,11 +19,15 @@ MAX_PACKED = 400
 
 
 class Offsets:
-    """Makes plans of tiers, with offsets where tiers are address spaces."""
+    """Makes plans of tiers, with offsets where tiers are address spaces.
 
-    def __init__(self, structure: Structure, packing_limit: float = PACKING_LIMIT):
+    ``end`` is a moment of the monotonic clock: what is packed then or later gets no time for the packing model.
+    """
+
+    def __init__(self, structure: Structure, packing_limit: float = PACKING_LIMIT, end: float = math.inf):
         self._structure = structure
         self._packing_limit = packing_limit
+        self._end = end
 
     def place(self, tier_of: list[int]) -> Plan | None:
         """Plan with every tensor in its tier; None where a tier overflows or no offsets were found in time."""
@@ -61,7 +68,10 @@ class Offsets:
             ),
             capacity=memory.capacity,
         )
-        outcome = packing_model.solve(problem, time_limit=10 * self._packing_limit, deterministic_limit=self._packing_limit)
+        left = max(0.0, self._end - time.monotonic())
+        outcome = packing_model.solve(
+            problem, time_limit=min(10 * self._packing_limit, left), deterministic_limit=self._packing_limit
+        )
         return None if outcome.plan is None else list(outcome.plan.offsets)
 
     def _first_fit(self, tier: int, inside: list[int], order: list[int]) -> list[int] | None:
