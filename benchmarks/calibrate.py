@@ -48,24 +48,36 @@ def read_corpus(corpus: Path) -> Samples:
     return collect(programs())
 
 
+def print_row(*cells: str) -> None:
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def print_head(*heads: str) -> None:
+    print_row(*heads)
+    print("|---" * len(heads) + "|")
+
+
 def print_scores(label: str, scores: Scores) -> None:
-    print(
-        f"{label:32s} {scores.r2:6.3f} {scores.r2_log:6.3f} {scores.median_relative_error:6.3f} "
-        f"{scores.savings_correlation:6.3f} {scores.savings_ratio:6.2f} {scores.gain_error:6.3f}",
-        flush=True,
-    )
+    numbers = (scores.r2, scores.r2_log, scores.median_relative_error, scores.savings_correlation)
+    print_row(label, *(f"{each:.3f}" for each in numbers), f"{scores.savings_ratio:.2f}", f"{scores.gain_error:.3f}")
 
 
 def print_modules(scores: Scores) -> None:
-    print(f"\n{'':32s} {'':5s} {'all slow,':>10s} {'model/estimate':>14s} {'gain of the plan':>16s} {'saving':>6s}")
-    print(f"{'module':32s} {'steps':>5s} {'Mcycles':>10s} {'slow':>7s} {'plan':>6s} {'estim.':>9s} {'model':>6s} {'corr.':>6s}")
+    print()
+    print_head(
+        "module", "steps", "all slow, Mcycles", "model / estimate, slow", "model / estimate, plan", "gain, estimated",
+        "gain, modelled", "saving",
+    )  # fmt: skip
     for module in scores.modules:
-        print(
-            f"{module.name:32s} {module.instructions:5d} {module.estimated_slow / 1e6:10.3f} "
-            f"{module.modelled_slow / module.estimated_slow:7.2f} {module.modelled_planned / module.estimated_planned:6.2f} "
-            f"{module.estimated_slow / module.estimated_planned:9.2f} {module.modelled_slow / module.modelled_planned:6.2f} "
-            f"{module.savings_correlation:6.2f}"
+        ratios = (
+            module.modelled_slow / module.estimated_slow,
+            module.modelled_planned / module.estimated_planned,
+            module.estimated_slow / module.estimated_planned,
+            module.modelled_slow / module.modelled_planned,
+            module.savings_correlation,
         )
+        cells = (str(module.instructions), f"{module.estimated_slow / 1e6:.3f}", *(f"{each:.2f}" for each in ratios))
+        print_row(module.name, *cells)
 
 
 def write_roofline(path: Path, section: str) -> None:
@@ -95,8 +107,7 @@ def main() -> None:
         f"{len(samples.modules)} modules, {len(saved)} instructions with two estimates; "
         f"the plan makes {(saved > 0).mean():.0%} of them faster, {(saved < 0).mean():.0%} slower\n"
     )
-    print(f"{'form':32s} {'R2':>6s} {'log R2':>6s} {'median':>6s} {'saving':>6s} {'saving':>6s} {'gain':>6s}")
-    print(f"{'':32s} {'':6s} {'':6s} {'error':>6s} {'corr.':>6s} {'ratio':>6s} {'error':>6s}")
+    print_head("form", "R²", "R² of log", "median error", "saving, correlation", "saving, ratio", "gain error")
     for name, form in FORMS.items():
         print_scores(name, score(samples, form.predict(samples, fit(samples, form))))
     if options.folds:

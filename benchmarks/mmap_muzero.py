@@ -43,7 +43,7 @@ MOMENTS = (1, 3, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 
 
 def compare(options: argparse.Namespace, figure: str) -> None:
-    """Run methods on programs, print what they reached, and draw their curves."""
+    """Run methods on programs, print what they reached, and draw their curves where a picture is asked for."""
     programs = options.programs or [CORPUS / f"{name}.hlo.txt.gz" for name in PAPER_TABLE_2]
     missing = [path for path in programs if not path.exists()]
     if missing:
@@ -147,15 +147,12 @@ def main() -> None:
         made.add_argument("--folder", type=Path, default=Path("results") / folder, help="where records are kept")
         return made
 
-    for function, name, methods, png in (
-        (table2, "table2", list(METHODS), "figure5.png"),
-        (ablation, "ablation", list(ABLATION), "figure7.png"),
-    ):
+    for function, name, methods in ((table2, "table2", list(METHODS)), (ablation, "ablation", list(ABLATION))):
         # Both in one folder: a run that one of them made serves the other.
         made = command(function, name, 600.0, "mmap_runs")
         made.add_argument("--methods", nargs="+", default=methods, choices=METHODS)
         made.add_argument("--cores", type=_cores, default=[0], help="cores to use, one run at a time on each: 0,1")
-        made.add_argument("--png", type=Path, default=Path("results") / png)
+        made.add_argument("--png", type=Path, help="draw the curves here")
     made = command(small, "small", 10.0, "mmap_small")
     made.add_argument("--count", type=int, default=48, help="made-up programs, and windows of each module that is named")
     made.add_argument("--methods", nargs="+", default=["agent", "search", "evolution", "greedy"], choices=METHODS)

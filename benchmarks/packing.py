@@ -42,10 +42,13 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.peer is not None and arguments.capacity is None:
         parser.error("--peer needs a --capacity: minimalloc fits buffers into one")
-    head = ["file", "buffers", "load", "height", "above bound", "status", "found after", "by", "wall", "CPU"]
-    if arguments.peer is not None:
-        head += ["peer wall", "peer CPU"]
-    print(f"| {' | '.join(head)} |\n|---|--:|--:|--:|--:|---|--:|---|{'--:|' * (len(head) - 8)}")
+    head = ["instance", "buffers", "load", "height"]
+    if arguments.capacity is None:
+        head += ["gap", "status", "found after", "by"]
+    else:
+        head += ["wall", "CPU", *(["peer wall", "CPU"] if arguments.peer is not None else [])]
+    print_row(head)
+    print("|---" + "|--:" * (len(head) - 1) + "|")
     ours, theirs = [], []
     for path in arguments.files:
         problem = stowplan.read(path, capacity=arguments.capacity)
@@ -53,19 +56,25 @@ def main() -> None:
             lambda problem=problem: stowplan.solve(problem, time_limit=arguments.time_limit, seed=arguments.seed)
         )
         ours.append(times)
-        cells = [path.stem, *describe(result), *map(seconds, times)]
+        height = result.status if result.objective is None else f"{result.objective:,}"
+        name = path.stem if arguments.capacity is None else path.stem.removesuffix(f".{arguments.capacity}")
+        cells = [name, f"{result.details['buffers']:,}", f"{result.details['load']:,}", height]
+        cells += quality(result) if arguments.capacity is None else map(seconds, times)
         if arguments.peer is not None:
             text, times = timed(lambda path=path, problem=problem: run_peer(arguments, path, problem))
             theirs.append(times)
             cells += [f"{seconds(times.wall)}{text}", seconds(times.processor)]
-        print(f"| {' | '.join(cells)} |", flush=True)
-    print(f"\nin all: {total(ours)}")
+        print_row(cells)
+    sums = [[sum(each) for each in zip(*times, strict=True)] for times in (ours, theirs) if times]
+    if arguments.capacity is not None:
+        print_row(["all", "", "", "", *(seconds(each) for pair in sums for each in pair)])
     if theirs:
-        print(f"peer:   {total(theirs)}")
-        ratios = [
-            sum(each) / sum(other) for each, other in zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True)
-        ]
-        print(f"ours / peer: wall {ratios[0]:.2f}, CPU {ratios[1]:.2f}")
+        wall, processor = (sums[0][at] / sums[1][at] for at in (0, 1))
+        print(f"\nours / peer: wall {wall:.2f}, CPU {processor:.2f}")
+
+
+def print_row(cells: list[str]) -> None:
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def timed(work: Callable[[], T]) -> tuple[T, Times]:
@@ -93,13 +102,10 @@ def run_peer(arguments: argparse.Namespace, path: Path, problem: Problem) -> str
         return "" if verify(problem, read_plan(output, problem)).ok else " (not a valid plan)"
 
 
-def describe(result: Result) -> list[str]:
-    """Cells of the table."""
+def quality(result: Result) -> list[str]:
+    """How good the height is, and when and by which candidate it was found."""
     found = [entry.seconds for entry in result.history if result.objective is not None and entry.objective == result.objective]
     return [
-        str(result.details["buffers"]),
-        f"{result.details['load']:,}",
-        "" if result.objective is None else f"{result.objective:,}",
         "" if result.gap is None else f"{result.gap:.3%}",
         result.status,
         f"{found[0]:.1f} s" if found else "",
@@ -109,11 +115,6 @@ def describe(result: Result) -> list[str]:
 
 def seconds(value: float) -> str:
     return f"{value:.2f} s"
-
-
-def total(times: list[Times]) -> str:
-    wall, processor = (sum(each) for each in zip(*times, strict=True))
-    return f"{wall:.1f} s, {processor:.1f} s CPU"
 
 
 if __name__ == "__main__":

@@ -1,15 +1,24 @@
 from __future__ import annotations
 
+import re
 from importlib import resources
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stowplan
+from stowplan.cli import main
 from stowplan.errors import InputError
+from stowplan.hardware.inferentia.target import BankTarget
+from stowplan.hardware.nnp_i.target import TierTarget
 from stowplan.hardware.targets import Target, decode_target, load_target, target_names
+from stowplan.hardware.targets.toml_files import template, template_kinds
 from stowplan.hardware.targets.units import Bytes, BytesPerSecond, Hertz, Picoseconds, duration_ps
+from stowplan.models.modulo_scheduling.machine import Machine
 
 TEACHING = (resources.files("stowplan.hardware.targets") / "teaching.toml").read_text()
 
@@ -142,3 +151,46 @@ def test_quantities() -> None:
 def test_targets_are_values() -> None:
     assert load_target("teaching") == load_target("teaching")
     assert isinstance(load_target("teaching"), Target)
+
+
+def test_templates_are_whole_target_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every field of every kind of target is in its template, and each is one that inputs of that kind can be read for."""
+    data = Path(__file__).resolve().parents[1] / "examples" / "data"
+    graph = tmp_path / "graph.hlo.txt"
+    graph.write_text("HloModule m\n\nENTRY main {\n  x = f32[8,8]{1,0} parameter(0)\n  ROOT y = f32[8,8]{1,0} tanh(x)\n}\n")
+    kinds: dict[str, tuple[type, Path]] = {
+        "memory-mapping": (Target, data / "alexnet_inf_b1.hlo.txt.gz"),
+        "tier-placement": (TierTarget, data / "resnet50.layers.json"),
+        "bank-mapping": (BankTarget, graph),
+        "modulo-scheduling": (Machine, data / "fir.dfg.json"),
+    }
+    assert tuple(sorted(kinds)) == template_kinds()
+    for kind, (struct, source) in kinds.items():
+        with pytest.raises(SystemExit) as left:
+            main(["targets", "--template", kind])
+        assert not left.value.code
+        text = capsys.readouterr().out
+        assert text == template(kind)
+        named = set(re.findall(r"^(\w+) = ", text, re.MULTILINE)) | set(re.findall(r"\w+", "".join(_headings(text))))
+        assert _fields(struct) <= named, kind
+        path = tmp_path / f"{kind}.toml"
+        path.write_text(text)
+        problem = stowplan.read(source, target=path)
+        assert problem.digest
+    with pytest.raises(InputError, match="expected one of bank-mapping, memory-mapping, modulo-scheduling, tier-placement"):
+        template("packing")
+
+
+def _headings(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("[")]
+
+
+def _fields(kind: type) -> set[str]:
+    """Names of a struct's fields, and of the structs' in it; format and version included."""
+    found = set()
+    for field in msgspec.structs.fields(kind):
+        found.add(field.name)
+        for each in (field.type, *get_args(field.type)):
+            if isinstance(each, type) and issubclass(each, msgspec.Struct):
+                found |= _fields(each)
+    return found

@@ -52,7 +52,15 @@ Cycles = Annotated[
         help="For the table cost model: the module compiled without and with a fast-memory plan, cycles in both.",
     ),
 ]
-Precision = Annotated[str | None, typer.Option("--precision", metavar="NAME", help="For networks: int8 (the default) or fp16.")]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        metavar="NAME",
+        help="For networks: int8 (the default) or fp16. For graphs on memory with banks: bf16, fp16 or int8, in place of the "
+        "file's own.",
+    ),
+]
 Granularity = Annotated[
     str | None,
     typer.Option(

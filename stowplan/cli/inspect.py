@@ -246,8 +246,23 @@ def _show_banks(problem: Any, given: Any, plan: Path, compare: Path | None, png:
     note(str(png))
 
 
-def targets_command() -> None:
+def targets_command(
+    template: Annotated[
+        str | None,
+        typer.Option(
+            "--template",
+            metavar="KIND",
+            help="Print a target file to start your own from instead, every field with a comment: memory-mapping, "
+            "tier-placement, bank-mapping or modulo-scheduling.",
+        ),
+    ] = None,
+) -> None:
     """List the targets that come with the package."""
+    if template is not None:
+        from stowplan.hardware.targets.toml_files import template as template_of
+
+        say(template_of(template).rstrip("\n"))
+        return
     from stowplan.hardware.inferentia import target as banked
     from stowplan.hardware.nnp_i import target as tiered
     from stowplan.hardware.targets import load_target, target_names

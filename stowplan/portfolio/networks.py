@@ -19,7 +19,8 @@ class NetworkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to read a network, where its file leaves it open."""
 
     precision: str | None = None
-    """``int8`` (the default) or ``fp16``, of weights and activations alike."""
+    """``int8`` (the default) or ``fp16``, of weights and activations alike. Of graphs on memory with banks one of
+    :data:`stowplan.portfolio.graphs.PRECISIONS`; their default is the file's own."""
     granularity: str | None = None
     """``auto`` (the default), ``layer`` or ``fine``; see :mod:`stowplan.hardware.frontends.network.coarsen`. ONNX only."""
     address_spaces: bool = False

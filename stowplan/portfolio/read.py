@@ -57,7 +57,7 @@ def read(
     cycles
         For the ``table`` cost model: the module compiled without and with a fast-memory plan, with cycles in it.
     network
-        For networks: precision, granularity, address spaces.
+        For networks: precision, granularity, address spaces; of these, graphs for a target with banks take the precision.
     loop
         For data-flow graphs: the machine's rules, what becomes of inputs, and fixed instructions.
 
@@ -132,9 +132,12 @@ def open_input(
             )
         return Opened(open_loop_body(path, target, loop), None)
     if data is None and target is not None and is_bank_target(target):
-        if cost_model is not None or stalls is not None or cycles is not None or network != AS_THE_FILE_SAYS:
-            raise UsageError(f"{target} is a target with banks: it takes a graph and a capacity, and no other options")
-        return Opened(open_graph(path, target, capacity), None)
+        only_precision = msgspec.structs.replace(AS_THE_FILE_SAYS, precision=network.precision)
+        if cost_model is not None or stalls is not None or cycles is not None or network != only_precision:
+            raise UsageError(
+                f"{target} is a target with banks: it takes a graph, a capacity and a precision, and no other options"
+            )
+        return Opened(open_graph(path, target, capacity, network.precision), None)
     if is_network(path, data):
         if loop != NO_LOOP_OPTIONS:
             raise UsageError(f"{path} is no data-flow graph: rules and fixed instructions are for those")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -21,6 +23,8 @@ from stowplan.hardware.inferentia.memcopies import insert_copies
 from stowplan.hardware.inferentia.problem import MappedProgram, build_problem
 from stowplan.hardware.inferentia.target import decode_target, is_bank_target, load_target
 from stowplan.hardware.inferentia.traffic import traffic
+from stowplan.models.bank_mapping.assemble import assemble
+from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.candidates import agrees, local_plan, propagated_plan
@@ -118,7 +122,7 @@ def test_what_is_shown_is_what_the_verifier_counts() -> None:
 
 
 def test_options_that_do_not_belong(graph: Path) -> None:
-    with pytest.raises(UsageError, match="takes a graph and a capacity"):
+    with pytest.raises(UsageError, match="takes a graph, a capacity and a precision"):
         stowplan.read(graph, target="inferentia", stalls="allowed")
     assert stowplan.read(graph, target="inferentia", capacity=1000).capacity == 1000
 
@@ -147,6 +151,31 @@ def test_ways_to_choose_give_valid_plans() -> None:
         for plan in (local_plan(problem), propagated_plan(problem)):
             found = verify(problem, plan)
             assert found.ok or not agrees(problem, plan.options), found.violations
+
+
+def test_propagation_ends_where_no_revision_leaves_less_in_conflict() -> None:
+    """A fixed point: no operator that may choose has an option under which fewer bytes are copied."""
+    better = 0
+    for seed in range(150):
+        problem = random_problem(seed, operators=12)
+        operators = tuple(
+            msgspec.structs.replace(each, restricted=number % 4 == 0) for number, each in enumerate(problem.operators)
+        )
+        problem = msgspec.structs.replace(problem, operators=operators)
+        options = choose.propagated(problem)
+        copied = copied_bytes(problem, options)
+        better += copied < copied_bytes(problem, choose.one_pass(problem))
+        for number, operator in enumerate(operators):
+            for option in range(0 if operator.restricted else len(operator.options)):
+                other = [*options[:number], option, *options[number + 1 :]]
+                assert not agrees(problem, other) or copied_bytes(problem, other) >= copied, (seed, number)
+    assert better >= 20
+
+
+def copied_bytes(problem: Problem, options: Sequence[int]) -> int:
+    """Bytes of all copies, were everything on chip."""
+    plan = assemble(problem, options, [True] * len(problem.tensors))
+    return sum(problem.tensors[copy.tensor].layout_bytes(copy.layout) for copy in plan.copies)
 
 
 def test_propagation_follows_convolutions() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
 
 from stowplan.deadline import check_reading
@@ -18,6 +19,7 @@ from stowplan.hardware.affine.expression import Expression, Extents, add, index,
 from stowplan.hardware.affine.program import UNSPREAD, Copy, Load, Option, Program, Statement
 from stowplan.hardware.inferentia.target import BankTarget
 from stowplan.models.bank_mapping.problem import Operator, Problem, Tensor, View
+from stowplan.models.bank_mapping.tiles import Tile, split
 
 #: Layout of an access that needs a view; the view's own number is given later.
 _NEEDS_VIEW = -2
@@ -42,6 +44,10 @@ class MappedProgram:
     """For each statement, what its operator's reads are."""
     views: dict[tuple[str, int], tuple[Load, int]]
     """(tensor, view) to the load it materialises, and the loop that is spread."""
+    names: tuple[str, ...]
+    """For each tensor of the problem, the program's tensor that it is, or is a tile of."""
+    tiles: tuple[Tile, ...]
+    """For each tensor of the problem, which part of that it is."""
 
 
 def build_problem(program: Program, target: BankTarget, *, capacity: int | None = None) -> MappedProgram:
@@ -50,7 +56,7 @@ def build_problem(program: Program, target: BankTarget, *, capacity: int | None 
     Raises
     ------
     InputError
-        Contradictory bank rules, naming the operator.
+        Contradictory bank rules, naming the operator; a capacity below the target's stream buffer.
     """
     return _Mapping(program, target, capacity).built()
 
@@ -105,7 +111,14 @@ class _Mapping:
             target=self._target.name,
         )
         views_of = {(name, number): key for name, each in self._views.items() for key, number in each.items()}
-        return MappedProgram(self._program, problem, tuple(accesses), views_of)
+        scratchpad = self._target.scratchpad
+        tiled = split(problem, scratchpad.tile, scratchpad.stream_buffer or 0)
+        names = tuple(self._names[tile.tensor] for tile in tiled.tiles)
+        if len(names) > len(self._names):
+            # An operator reads all tiles of what an access reads.
+            counts = [sum(1 for _ in group) for _, group in groupby(tile.tensor for tile in tiled.tiles)]
+            accesses = [tuple(each for each in reads for _ in range(counts[self._numbers[each.tensor]])) for reads in accesses]
+        return MappedProgram(self._program, tiled.problem, tuple(accesses), views_of, names, tiled.tiles)
 
     def _operator(self, statement: Statement) -> tuple[Operator, tuple[Access, ...]]:
         reads = tuple(Access(number, name) for number, load in enumerate(statement.loads) for name in load.tensors)

@@ -23,6 +23,10 @@ class Scratchpad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     capacity: Bytes
     """All banks together."""
+    tile: Bytes | None = None
+    """Larger tensors are split into tiles of at most this, each on chip or not by itself; where None, none is split."""
+    stream_buffer: Bytes | None = None
+    """The part of the capacity that is kept for what passes through; where None, that takes no room."""
 
 
 class Bandwidth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,6 +50,12 @@ class BankTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def __post_init__(self) -> None:
         if not 1 <= self.banks <= 1 << 20:
             raise InputError(f"found {self.banks}, expected 1 to {1 << 20}", place="banks")
+        buffer = self.scratchpad.stream_buffer
+        if buffer is not None and buffer > self.scratchpad.capacity:
+            raise InputError(
+                f"found {buffer} bytes, expected at most the capacity of {int(self.scratchpad.capacity)} bytes",
+                place="scratchpad.stream_buffer",
+            )
 
     @property
     def weights(self) -> tuple[int, int]:

@@ -38,10 +38,11 @@ def traffic(mapped: MappedProgram, plan: Plan) -> Traffic:
             elif problem.tensors[tensor].is_input and tensor not in loaded:
                 loaded.add(tensor)
                 off_chip += problem.tensors[tensor].bytes
-        for tensor in operator.writes:
+        for name in statement.outputs:
             # Of a tensor in parts, each loop nest stores its own.
-            item = mapped.program.tensors[problem.tensors[tensor].name].item_bytes
-            on_chip += prod(statement.extents) * item if isinstance(statement, Copy) else problem.tensors[tensor].bytes
+            written = mapped.program.tensors[name]
+            on_chip += prod(statement.extents) * written.item_bytes if isinstance(statement, Copy) else written.bytes
+        for tensor in operator.writes:
             if tensor not in stored and (problem.tensors[tensor].is_output or not plan.on_chip[tensor]):
                 stored.add(tensor)
                 off_chip += problem.tensors[tensor].bytes

@@ -57,6 +57,23 @@ def decode_toml(data: bytes) -> dict[str, Any]:
     return found
 
 
+#: Where the templates lie, one for each kind of problem that has targets, in a folder of this package.
+_TEMPLATES = resources.files(__name__.rpartition(".")[0]) / "templates"
+
+
+def template_kinds() -> tuple[str, ...]:
+    """Kinds of problems that there is a template of a target file for, sorted."""
+    return tuple(sorted(entry.name.removesuffix(".toml") for entry in _TEMPLATES.iterdir() if entry.name.endswith(".toml")))
+
+
+def template(kind: str) -> str:
+    """A target file with every field and a comment on each, to start one's own from; raises InputError for an unknown kind."""
+    name = kind.replace("_", "-")
+    if name not in template_kinds():
+        raise InputError(f"found kind {kind!r}, expected one of {', '.join(template_kinds())}")
+    return (_TEMPLATES / f"{name}.toml").read_text(encoding="utf-8")
+
+
 def decode_file(data: bytes, kind: type[T], format_name: str, version: int, source: str | Path | None) -> T:
     """Target of a kind from TOML; raises InputError naming source and field."""
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from stowplan.models.bank_mapping.assemble import off_chip_cost, on_chip_cost
 from stowplan.models.bank_mapping.problem import Problem
@@ -98,7 +98,18 @@ def local(problem: Problem) -> list[int]:
 
 def propagated(problem: Problem) -> list[int]:
     """The paper's way: operators that the compute unit restricts take their usual option, and what follows is propagated along
-    the data, both ways, until every operator is covered; each agrees with its neighbours as far as it can."""
+    the data, both ways, until every operator is covered (:func:`one_pass`); then assignments are revised until nothing changes.
+
+    A revision must leave fewer bytes in conflict. Each tensor's are counted once, so that their sum falls with every change:
+    revisions cannot go in circles.
+    """
+    choice = Choice(problem)
+    free = [number for number, operator in enumerate(problem.operators) if not operator.restricted]
+    return _revised(choice, one_pass(problem), free, lambda tensor: _in_conflict(choice, tensor), lambda: False)
+
+
+def one_pass(problem: Problem) -> list[int]:
+    """Propagation in one breadth-first pass from the restricted operators: no assignment is looked at again."""
     choice = Choice(problem)
     for number, operator in enumerate(problem.operators):
         if operator.restricted:
@@ -116,6 +127,16 @@ def propagated(problem: Problem) -> list[int]:
                     choice.options[other] = choice.best(other)
                     front.append(other)
     return [option or 0 for option in choice.options]
+
+
+def _in_conflict(choice: Choice, tensor: int) -> int:
+    """Bytes of a tensor's copies to layouts that readers want and it does not have, were it on chip."""
+    each, own, wanted = choice.problem.tensors[tensor], choice.own_layout(tensor), choice.wanted(tensor)
+    total = sum(each.layout_bytes(layout) for layout in wanted if layout != own)
+    if own is None and any(layout < each.rank for layout in wanted):
+        # An input takes one of the layouts wanted.
+        total -= each.bytes
+    return total
 
 
 def _neighbours(problem: Problem) -> list[list[int]]:
@@ -150,9 +171,30 @@ def descended(
     ``on_chip`` says which tensors may stay on chip.
     """
     choice = Choice(problem)
+
+    def cost(tensor: int) -> int:
+        return cost_of(problem, tensor, choice.own_layout(tensor), choice.wanted(tensor), on_chip[tensor])
+
+    return _revised(choice, start, range(len(problem.operators)), cost, should_stop, sweeps)
+
+
+def _revised(
+    choice: Choice,
+    start: Sequence[int],
+    free: Iterable[int],
+    cost: Callable[[int], int],
+    should_stop: Callable[[], bool],
+    sweeps: int = 50,
+) -> list[int]:
+    """From ``start``, give each of the ``free`` operators the option that costs its tensors least, until nothing changes.
+
+    ``cost`` is of a tensor under ``choice``. Only what costs less is a change, so that the sum over all tensors falls; every
+    operator is looked at ``sweeps`` times on average, at most.
+    """
+    problem = choice.problem
     choice.options = list(start)
-    pending = deque(number for number, operator in enumerate(problem.operators) if len(operator.options) > 1)
-    waiting = set(pending)
+    pending = deque(number for number in free if len(problem.operators[number].options) > 1)
+    movable, waiting = set(pending), set(pending)
     neighbours = _neighbours(problem)
     left = sweeps * max(1, len(pending))
     while pending and left:
@@ -167,15 +209,12 @@ def descended(
         costs = {}
         for option in choice.allowed(number):
             choice.options[number] = option
-            costs[option] = sum(
-                cost_of(problem, tensor, choice.own_layout(tensor), choice.wanted(tensor), on_chip[tensor])
-                for tensor in touched
-            )
+            costs[option] = sum(map(cost, touched))
         best = min(costs, key=lambda option: (costs[option], option != before))
         choice.options[number] = best
         if best != before:
             for other in neighbours[number]:
-                if other not in waiting and len(problem.operators[other].options) > 1:
+                if other not in waiting and other in movable:
                     waiting.add(other)
                     pending.append(other)
     return [option or 0 for option in choice.options]

@@ -39,13 +39,16 @@ MAX_INSTRUCTIONS = 200_000
 MAX_ARRAYS = 1_000_000
 
 
-def read_affine_hlo(path: str | Path) -> Program:
-    """Checked program of a plain or gzip file of HLO text; raises InputError naming the line or operator."""
-    return affine_program(read_module(path))
+def read_affine_hlo(path: str | Path, float_bytes: int | None = None) -> Program:
+    """Checked program of a plain or gzip file of HLO text; raises InputError naming the line or operator.
+
+    ``float_bytes`` is the size of all floating-point numbers, None for their own.
+    """
+    return affine_program(read_module(path), float_bytes)
 
 
-def affine_program(module: HloModule) -> Program:
-    """Checked program of a module's entry computation.
+def affine_program(module: HloModule, float_bytes: int | None = None) -> Program:
+    """Checked program of a module's entry computation; ``float_bytes`` as in :func:`read_affine_hlo`.
 
     Raises
     ------
@@ -53,7 +56,7 @@ def affine_program(module: HloModule) -> Program:
         An instruction that has no place here (a while loop, a fusion: compile with optimisations off, or dump before them).
     """
     try:
-        return _Walk(module).program()
+        return _Walk(module, float_bytes).program()
     except InputError as error:
         raise (error if module.source is None else error.within(module.source)) from None
 
@@ -61,8 +64,8 @@ def affine_program(module: HloModule) -> Program:
 class _Walk:
     """State of one walk through a module."""
 
-    def __init__(self, module: HloModule):
-        self._module = module
+    def __init__(self, module: HloModule, float_bytes: int | None):
+        self._module, self._float_bytes = module, float_bytes
         self._builder = Builder(module.name)
         self._handlers: dict[str, Callable[[Instruction, list[Variable]], Variable]] = {
             "broadcast": self._broadcast,
@@ -141,7 +144,7 @@ class _Walk:
     def _inputs(self, name: str, shape: Shape) -> Value:
         if isinstance(shape, TupleShape):
             return tuple(self._inputs(f"{name}.{number}", part) for number, part in enumerate(shape.parts))
-        return self._builder.input(name, shape.dims, _item_bytes(shape))
+        return self._builder.input(name, shape.dims, _item_bytes(shape, self._float_bytes))
 
     def _operator(
         self,
@@ -164,7 +167,7 @@ class _Walk:
             restricted=restricted,
             name=each.name,
             dynamic=dynamic,
-            item_bytes=[_item_bytes(leaf) for leaf in leaves],
+            item_bytes=[_item_bytes(leaf, self._float_bytes) for leaf in leaves],
         )
 
     # Operators that move data
@@ -374,7 +377,13 @@ def _dims(each: Instruction) -> tuple[int, ...]:
     return each.shape.dims
 
 
-def _item_bytes(shape: ArrayShape) -> int:
+#: Floating-point types, those of 8 bits and less included.
+_FLOATS = re.compile(r"f64|f32|f16|bf16|f[48]e\w+")
+
+
+def _item_bytes(shape: ArrayShape, float_bytes: int | None) -> int:
+    if float_bytes is not None and _FLOATS.fullmatch(shape.dtype):
+        return float_bytes
     return max(1, shape.bytes // shape.elements) if shape.elements else 1
 
 

@@ -5,6 +5,7 @@ Operands that broadcast (``Add`` of a matrix and a row) are read through a broad
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,18 @@ _ELEMENTWISE_NAMES = """
     Softplus Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor"""
 _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 _REDUCTIONS = {"ReduceMean": "mean", "ReduceSum": "add", "ReduceMax": "maximum", "ReduceMin": "minimum"}
+#: Names of ONNX's floating-point types, and the type of what has none.
+_FLOATS = re.compile("FLOAT|BFLOAT16|DOUBLE|UNDEFINED")
 #: Operators that change no element, only the shape.
 _SHAPES_ONLY = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
 #: Normalisations and the like, along dimensions that must be in one place: those from ``axis`` on.
 _ALONG_AXIS = ("Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "LpNormalization")
 
 
-def read_affine_onnx(path: str | Path) -> Program:
+def read_affine_onnx(path: str | Path, float_bytes: int | None = None) -> Program:
     """Checked program of a plain or gzip ONNX file.
+
+    ``float_bytes`` is the size of all floating-point numbers, None for their own.
 
     Raises
     ------
@@ -42,7 +47,7 @@ def read_affine_onnx(path: str | Path) -> Program:
     """
     found = read_onnx_file(path)
     try:
-        return _Walk(found).program()
+        return _Walk(found, float_bytes).program()
     except InputError as error:
         raise error.within(path) from None
 
@@ -50,8 +55,9 @@ def read_affine_onnx(path: str | Path) -> Program:
 class _Walk:
     """State of one walk through a graph whose shapes have been inferred."""
 
-    def __init__(self, file: OnnxFile):
+    def __init__(self, file: OnnxFile, float_bytes: int | None):
         self._graph, self._onnx, self._missing = file.graph, file.onnx, file.missing
+        self._float_bytes = float_bytes
         graph = file.graph
         self._builder = Builder(file.name)
         self._shapes: dict[str, tuple[int, ...] | None] = {}
@@ -112,7 +118,11 @@ class _Walk:
         self._shapes[value.name] = tuple(each.dim_value for each in kind.shape.dim) if fixed else None
         self._item_bytes[value.name] = self._bytes_of(kind.elem_type)
 
-    def _bytes_of(self, kind: int) -> int:
+    def _bytes_of(self, kind: int | None) -> int:
+        """Bytes of an element of an ONNX type; what has none is taken for a number in single precision."""
+        types = self._onnx.TensorProto.DataType
+        if self._float_bytes is not None and (kind not in types.values() or _FLOATS.match(types.Name(kind))):
+            return self._float_bytes
         try:
             return max(1, int(self._onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize))
         except (KeyError, TypeError):
@@ -147,7 +157,9 @@ class _Walk:
         found = self._values.get(name)
         if found is None:
             # Graph inputs, weights and constants, where something reads them.
-            found = self._values[name] = self._builder.input(name, self._shape(name), self._item_bytes.get(name, 4))
+            found = self._values[name] = self._builder.input(
+                name, self._shape(name), self._item_bytes.get(name, self._bytes_of(None))
+            )
         return found
 
     def _integers(self, node: Any, at: int, attribute: Any = None) -> list[int]:
@@ -223,7 +235,7 @@ class _Walk:
             restricted=restricted,
             name=names[0],
             dynamic=dynamic,
-            item_bytes=[self._item_bytes.get(name, 4) for name in names],
+            item_bytes=[self._item_bytes.get(name, self._bytes_of(None)) for name in names],
         )
         self._values.update(zip(names, results, strict=True))
 
