@@ -7,7 +7,6 @@ counts as finished when its record is there, is of the same problem and the same
 from __future__ import annotations
 
 import glob
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,13 +15,15 @@ from typing import Any
 import msgspec
 
 from stowplan import files
+from stowplan.arguments import flag, show, whole
 from stowplan.deadline import limit_after
 from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.portfolio import registry
+from stowplan.portfolio.context import Options
 from stowplan.portfolio.loop_bodies import is_loop_body, parse_rules
 from stowplan.portfolio.networks import AS_THE_FILE_SAYS, NetworkOptions, is_network
 from stowplan.portfolio.read import read
-from stowplan.portfolio.solve import FAMILIES, solve
+from stowplan.portfolio.solve import FAMILIES, check_options, solve
 from stowplan.portfolio.targets import Targets, sort_targets
 from stowplan.result import Result
 
@@ -33,6 +34,9 @@ VERSION = 1
 INTERNAL_ERROR = 70
 #: Exit code of an interrupted run.
 CANCELLED = 130
+
+#: Settings that are options of solve, too.
+_OF_SOLVE = Options.__struct_fields__
 
 _INPUT_SUFFIXES = (".hlo", ".hlo.txt", ".csv", ".json", ".onnx", ".dot", ".gv")
 _OWN_SUFFIXES = (".plan.json", ".result.json")
@@ -162,11 +166,11 @@ def run_batch(
     InputError
         The output folder cannot be made or written to, or a target is none.
     UsageError
-        A time limit that is none, or two targets for inputs of one kind.
+        A setting of a wrong type or out of range, or two targets for inputs of one kind.
     """
     output = Path(folder)
-    if not 0 < settings.time_limit < math.inf:
-        raise UsageError(f"found a time limit of {settings.time_limit} s, expected more than 0, and finite")
+    settings = check_settings(settings)
+    flag("fresh {}", fresh)
     targets = sort_targets(settings.targets)
     _make_folder(output)
     for item in items:
@@ -183,6 +187,29 @@ def run_batch(
         yield item, record, was_finished
         if record.exit_code == CANCELLED:
             return
+
+
+def check_settings(settings: Settings) -> Settings:
+    """The settings, with plain numbers in them; what depends on an input is left to its turn.
+
+    Raises
+    ------
+    UsageError
+        A value of a wrong type, or out of range.
+    """
+    shared = msgspec.structs.asdict(check_options(Options(**{name: getattr(settings, name) for name in _OF_SOLVE})))
+    for name in ("cost_model", "stalls", "precision", "granularity", "baseline"):
+        value = getattr(settings, name)
+        if value is not None and not isinstance(value, str):
+            raise UsageError(f"found {name} {show(value)}, expected a name")
+    if not isinstance(settings.target, str | tuple | None) or not all(isinstance(each, str) for each in settings.targets):
+        raise UsageError(f"found target {show(settings.target)}, expected a name, or names")
+    flag("address_spaces {}", settings.address_spaces)
+    if settings.capacity is not None:
+        shared["capacity"] = whole("a capacity of {} bytes", settings.capacity)
+    if isinstance(settings.rules, str) or not all(isinstance(rule, str) for rule in settings.rules):
+        raise UsageError(f"found rules {show(settings.rules)}, expected a list of NAME=VALUE")
+    return msgspec.structs.replace(settings, **shared)
 
 
 def worst_code(records: Sequence[Record]) -> int:

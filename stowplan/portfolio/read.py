@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from stowplan import files
+from stowplan.arguments import whole
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.program import Program
 from stowplan.models.memory_mapping.problem import Stalls
@@ -116,6 +117,8 @@ def open_input(
     """As :func:`read`, with the program beside the problem."""
     if stalls is not None and stalls not in get_args(Stalls):
         raise UsageError(f"found stalls {stalls!r}, expected one of {', '.join(get_args(Stalls))}")
+    if capacity is not None:
+        capacity = whole("a capacity of {} bytes", capacity)
     check_regular(path)
     # A problem file says what it is in its first bytes; a program is read by its own front end.
     data = files.read_bytes(path) if files.is_json(path) else None

@@ -95,6 +95,14 @@ class Kind:
     """Whether any valid plan will do, however good others may be."""
     proven: Callable[[Any, int | None, int | None], dict[str, Any]] = lambda problem, objective, bound: {}
     """``(problem, objective, bound)`` to details that say in the kind's own terms what is proven."""
+    notes: Callable[[Any], tuple[str, ...]] = lambda problem: ()
+    """What the problem's front end could not take literally; results warn of it."""
+    quick_plan: Callable[[Any, Any, Callable[[], bool]], tuple[str, Any] | None] | None = None
+    """``(problem, options, should_stop)`` to the name and the plan of a heuristic that needs no compiled code and little time.
+
+    It runs in this process, while the workers load what they need, so that no limit is too short for some plan. Stopped
+    early it returns what it has, None where that is nothing.
+    """
 
 
 def identify(problem: Any) -> dict[str, str]:
@@ -122,7 +130,9 @@ def kinds() -> list[Kind]:
 
 def kind_of(problem: object) -> Kind:
     """Kind of a problem object."""
-    for each in kinds():
+    # Its own kind comes first, by its module's name: importing the others takes time.
+    own = type(problem).__module__.split(".")
+    for each in map(kind, sorted(_MODULES, key=lambda name: name not in own)):
         if isinstance(problem, each.problem_type):
             return each
     raise UsageError(f"found a {type(problem).__name__}, expected a problem: see stowplan.read")

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from stowplan.errors import StowplanError
+from stowplan.notes import cut
 from stowplan.portfolio.process import MAIL_SIZE, Letter, Mail, WorkerProcess
 from stowplan.portfolio.registry import Candidate
 from stowplan.portfolio.standing import Standing
@@ -30,6 +31,14 @@ LAST_WORD = 0.3, 0.05
 
 #: Seconds between two looks at the clock, at most.
 _TICK = 0.2
+
+#: Part of the limit, and seconds at most, that the quick plan may take; and seconds that it has at least, together with
+#: verifying it and another: where the limit is nearly over when the run begins, there is still some plan.
+QUICK = 0.15, 1.0
+QUICK_AT_LEAST = 0.25
+
+#: Seconds that a worker needs at least before it reports anything: where less is left, the quick plan comes before all workers.
+_LOADING = 1.0
 
 #: A report keeps so many remarks of one candidate, each of so many characters.
 _NOTES, _NOTE_LENGTH = 10, 500
@@ -53,6 +62,8 @@ class Worker:
     plans: int = 0
     notes: list[str] = field(default_factory=list)
     ended: float | None = None
+    is_heard: bool = False
+    """Whether it has reported, and of a heuristic whether it has found anything."""
 
     def note(self, text: str) -> None:
         """Keep a remark for the report."""
@@ -89,8 +100,10 @@ class Race:
         self._waiting: list[Candidate] = []
         self._mail: Mail = queue.Queue(MAIL_SIZE)
         self._rejected: set[str] = set()
+        self._problem = b""
         self._start_plan: bytes | None = None
         """What candidates of a deterministic run start from."""
+        self._crowd, self._is_crowded = 1.0, False
 
     def run(self, starts: Mapping[str, Any], candidates: Sequence[Candidate]) -> StopReason:
         """Race the candidates, most useful first; ``starts`` are plans at hand, by source."""
@@ -110,28 +123,58 @@ class Race:
                 self.standing.warnings.append(f"the plan {source} failed verification and was left out: {violations}")
         if not self._waiting:
             return self.standing.closed() or "candidates_done"
-        data = msgspec.json.encode(self.standing.problem)
+        self._problem = msgspec.json.encode(self.standing.problem)
         self._start_plan = None if self.standing.best is None else msgspec.json.encode(self.standing.best.plan)
-        crowd = sum(candidate.share for candidate in self._waiting) / self._options.workers
-        crowded = len(self._waiting) > self._options.workers
+        self._crowd = sum(candidate.share for candidate in self._waiting) / self._options.workers
+        self._is_crowded = len(self._waiting) > self._options.workers
         if self._options.deterministic:
             # What makes plans must come to its end; what proves may use the time that is left.
             self._waiting.sort(key=lambda candidate: candidate.proves_only)
+        if not self._is_over():
+            # In a deterministic run it would depend on the clock, and there is time enough for the others.
+            is_wanted = not self._options.deterministic and any(each.family == "heuristic" for each in self._waiting)
+            if self._time_left() >= _LOADING:
+                # Workers load what they need meanwhile.
+                self._start_next()
+            if is_wanted:
+                self._offer_quick_plan()
         while True:
             if (reason := self.standing.closed()) is not None and self._may_stop(reason):
                 return reason
             if self._time_left() <= 0:
                 self._read_mail(last=True)
                 return self.standing.closed() or self._out_of_time()
-            while len(self._busy()) < self._options.workers and self._next_may_start():
-                candidate = self._waiting.pop(0)
-                # Those who make way for others get their share; the last ones all the time that is left.
-                share = candidate.share / max(1.0, crowd) if crowded and self._waiting else 1.0
-                self._start(candidate, data, share)
+            self._start_next()
             if not self._busy() and not self._next_may_start():
                 return self.standing.closed() or self._all_done()
             self._end_overdue()
             self._read_mail()
+
+    def _is_over(self) -> bool:
+        reason = self.standing.closed()
+        return self._deadline.was_cancelled or (reason is not None and self._may_stop(reason))
+
+    def _offer_quick_plan(self) -> None:
+        """Make the kind's quick plan, in this process."""
+        make = self._kind.quick_plan
+        if make is None:
+            return
+        part, most = QUICK
+        least = max(0.0, QUICK_AT_LEAST - 2 * self.standing.verify_seconds)
+        until = self._deadline.elapsed + max(least, min(part * self._options.time_limit, most, self._time_left()))
+        found = make(
+            self.standing.problem,
+            self._options,
+            lambda: self._deadline.was_cancelled or self._deadline.elapsed >= until,
+        )
+        if found is None:
+            return
+        source, plan = found
+        violations = self.standing.offer_plan(plan, source, (-1, len(self.standing.sources)))
+        if violations is not None:
+            self.standing.warnings.append(f"the plan {source} failed verification and was left out: {violations}")
+        elif self.standing.best is not None and self.standing.best.source == source:
+            self._tell_others(None, Incumbent(plan=msgspec.json.encode(self.standing.plan)))
 
     def _may_stop(self, reason: StopReason) -> bool:
         if reason == "infeasible":
@@ -191,7 +234,15 @@ class Race:
 
     # --------------------------------------------------------------------------------------------------------- workers
 
-    def _start(self, candidate: Candidate, problem: bytes, share: float) -> None:
+    def _start_next(self) -> None:
+        """Start candidates while there are places for them."""
+        while len(self._busy()) < self._options.workers and self._next_may_start():
+            candidate = self._waiting.pop(0)
+            # Those who make way for others get their share; the last ones all the time that is left.
+            makes_way = self._is_crowded and self._waiting
+            self._start(candidate, candidate.share / max(1.0, self._crowd) if makes_way else 1.0)
+
+    def _start(self, candidate: Candidate, share: float) -> None:
         seconds = self._worker_seconds(candidate)
         if self._options.deterministic:
             # Its share of the clock would depend on the load; it has a limit of work.
@@ -204,7 +255,7 @@ class Race:
             kind=self._kind.name,
             candidate=asdict(candidate),
             options=self._options,
-            problem=problem,
+            problem=self._problem,
             end=time.monotonic() + seconds,
             parent=os.getpid(),
             start_plan=start_plan,
@@ -243,6 +294,7 @@ class Race:
                 self._take_end(worker)
             elif report.what == "plan" and report.plan is not None:
                 worker.plans += 1
+                worker.is_heard = True
                 # Only the latest plan of a source is worth the time; but which one that is, is a matter of load.
                 if self._options.deterministic or report is latest[number, report.source]:
                     self._take_plan(worker, report.plan, report.source)
@@ -278,6 +330,8 @@ class Race:
             self._tell_others(worker, Incumbent(plan=msgspec.json.encode(self.standing.plan)))
 
     def _take_report(self, worker: Worker, report: Report) -> None:
+        # Solvers may work to the end and find nothing better; a heuristic that found nothing has not come to its first plan.
+        worker.is_heard = worker.is_heard or report.what != "stopped" or worker.candidate.family != "heuristic"
         if report.what == "bound" and report.bound is not None:
             before = self.standing.bound
             self.standing.offer_bound(report.bound, report.source)
@@ -297,7 +351,7 @@ class Race:
             elif report.what == "done" and worker.outcome == "stopped":
                 worker.outcome = "finished"
 
-    def _tell_others(self, finder: Worker, message: Incumbent) -> None:
+    def _tell_others(self, finder: Worker | None, message: Incumbent) -> None:
         if not self._options.deterministic:
             for worker in self._busy():
                 if worker is not finder and worker.process is not None:
@@ -314,6 +368,24 @@ class Race:
                 worker.note(f"claimed a bound of {worker.bound}")
                 worker.bound, worker.outcome = None, "rejected"
         self.reports = [worker.report(self._deadline.elapsed) for worker in self._workers]
+        self._warn_of_failures()
+        if self.standing.closed() is None:
+            self._warn_of_the_unheard()
         note = "no time was left for it" if self.standing.closed() is None else "was not needed"
         for candidate in self._waiting:
             self.reports.append(CandidateReport(candidate.name, None, None, 0.0, "skipped", note))
+
+    def _warn_of_failures(self) -> None:
+        """Name those that failed, with the last thing that is known of them."""
+        for worker in self._workers:
+            if worker.outcome == "failed":
+                reason = worker.notes[-1] if worker.notes else "for no known reason"
+                self.standing.warnings.append(cut(f"the candidate {worker.candidate.name} failed: {reason}"))
+
+    def _warn_of_the_unheard(self) -> None:
+        """Name those of which nothing came: what is best of the others says nothing of them."""
+        unheard = [worker.candidate.name for worker in self._workers if worker.outcome == "stopped" and not worker.is_heard]
+        unheard += [candidate.name for candidate in self._waiting]
+        if unheard:
+            when = "before the run was cancelled" if self._deadline.was_cancelled else "within the limit"
+            self.standing.warnings.append(f"{', '.join(unheard)}: no report {when}")

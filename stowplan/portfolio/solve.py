@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from typing import Any
 
+from stowplan.arguments import flag, number, show, whole
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
+from stowplan.notes import bounded
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.registry import Candidate, Kind, kind_of
 from stowplan.portfolio.runner import Race
@@ -76,24 +78,25 @@ def solve(
     Raises
     ------
     UsageError
-        Unknown candidate names, a problem of no known kind, numbers out of range.
+        Unknown candidate names, a problem of no known kind, an argument of a wrong type or out of range.
     InputError
         A plan at hand that is not valid for the problem.
     """
     began = time.monotonic()
-    names = tuple(name.strip() for name in (candidates.split(",") if isinstance(candidates, str) else candidates))
-    if not time_limit > 0:
-        raise UsageError(f"found a time limit of {time_limit} s, expected more than 0")
-    if workers < 1:
-        raise UsageError(f"found {workers} workers, expected at least 1")
-    if not 0 <= gap < 1:
-        raise UsageError(f"found a gap of {gap}, expected at least 0 and less than 1")
-    if not 0 <= seed < MAX_SEED:
-        raise UsageError(f"found seed {seed}, expected 0 to {MAX_SEED - 1}")
-    options = Options(time_limit=time_limit, candidates=names, seed=seed, workers=workers, deterministic=deterministic, gap=gap)
+    options = check_options(
+        Options(
+            time_limit=time_limit,
+            candidates=candidates,  # type: ignore[arg-type]
+            seed=seed,
+            workers=workers,
+            deterministic=deterministic,
+            gap=gap,
+        )
+    )
+    _check_the_rest(plans, baseline, on_progress, cancel)
     kind = kind_of(problem)
     # The kind's modules may just have been imported; that is part of the time.
-    limit = NET[0] * time_limit + NET[1] if deterministic else time_limit
+    limit = NET[0] * options.time_limit + NET[1] if options.deterministic else options.time_limit
     deadline = Deadline(limit - (time.monotonic() - began), cancel)
     every = kind.candidates(problem, options)
     chosen = _chosen(every, options)
@@ -104,6 +107,44 @@ def solve(
     race = Race(Standing(kind, problem, options, deadline, on_progress))
     stop_reason = race.run(starts, chosen)
     return _result(race, stop_reason, baseline or kind.baseline, tuple(baselines), _checkpoint(race, chosen))
+
+
+def check_options(options: Options) -> Options:
+    """The options, with plain numbers in them.
+
+    Raises
+    ------
+    UsageError
+        A value of a wrong type, or out of range.
+    """
+    candidates: Any = options.candidates
+    if isinstance(candidates, str):
+        candidates = candidates.split(",")
+    elif not isinstance(candidates, Iterable):
+        raise UsageError(f"found candidates {show(candidates)}, expected names, as a list or separated by commas")
+    names = list(candidates)
+    for name in names:
+        if not isinstance(name, str):
+            raise UsageError(f"found candidate {show(name)}, expected a name")
+    return Options(
+        time_limit=number("a time limit of {} s", options.time_limit, 0.0, or_least=False),
+        candidates=tuple(name.strip() for name in names),
+        seed=whole("seed {}", options.seed, 0, MAX_SEED - 1),
+        workers=whole("{} workers", options.workers, 1),
+        deterministic=flag("deterministic {}", options.deterministic),
+        gap=number("a gap of {}", options.gap, 0.0, 1.0),
+    )
+
+
+def _check_the_rest(plans: Any, baseline: Any, on_progress: Any, cancel: Any) -> None:
+    if plans is not None and not (isinstance(plans, Mapping) and all(isinstance(name, str) for name in plans)):
+        raise UsageError(f"found plans {show(plans)}, expected plans by name, a dictionary")
+    if baseline is not None and not isinstance(baseline, str):
+        raise UsageError(f"found baseline {show(baseline)}, expected a name")
+    if on_progress is not None and not callable(on_progress):
+        raise UsageError(f"found on_progress {show(on_progress)}, expected a function")
+    if cancel is not None and not hasattr(cancel, "is_set"):
+        raise UsageError(f"found cancel {show(cancel)}, expected a threading.Event")
 
 
 def _starts(kind: Kind, problem: Any, plans: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,7 +237,7 @@ def _result(race: Race, stop_reason: StopReason, baseline: str, baselines: tuple
         | known.kind.facts(known.problem, known.plan)
         | ({} if known.infeasible else known.kind.proven(known.problem, known.objective, known.bound))
         | {"sources": dict(known.sources)},
-        warnings=tuple(known.warnings),
+        warnings=(*bounded(known.kind.notes(known.problem)), *known.warnings),
     )
 
 

@@ -56,7 +56,7 @@ def ladder_plan(problem: Problem, rungs: int, *, first: int = 0) -> Plan:
 def fake_kind(*names: str, **changes: Any) -> Kind:
     """Memory mapping with the candidates of these names, as ``name``, ``name/share`` or ``name:proves_only``.
 
-    There is no baseline to wait for.
+    There is no baseline to wait for, and no quick plan.
     """
     candidates = []
     for name in names:
@@ -64,7 +64,7 @@ def fake_kind(*names: str, **changes: Any) -> Kind:
         where = f"{__name__}:{function}"
         proves_only = name.endswith(":proves_only")
         candidates.append(Candidate(function, "heuristic", where, share=float(share or 1.0), proves_only=proves_only))
-    changes = {"baseline_sources": (), **changes}
+    changes = {"baseline_sources": (), "quick_plan": None, **changes}
     return replace(KIND, candidates=lambda problem, options: candidates, **changes)
 
 

@@ -107,7 +107,8 @@ def check_contract(problem: Problem, result: Result) -> None:
     bounds = [entry.bound for entry in result.history if entry.bound is not None]
     assert bounds == sorted(bounds)
     assert result.provenance.candidate in {entry.source for entry in result.history}
-    assert not result.warnings
+    # A limit may be over before anything has come from a worker.
+    assert all(warning.endswith("no report within the limit") for warning in result.warnings), result.warnings
     assert not [report for report in result.candidates if report.outcome in ("failed", "rejected")], result.candidates
 
 

@@ -13,6 +13,7 @@ from stowplan.hardware.costs.table import table_pieces
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.targets import Target
 from stowplan.models.memory_mapping.problem import AliasRule, Loop, Piece, Problem, Stalls, Step, Table, Tensor, Use
+from stowplan.notes import bounded
 
 CostModel = Literal["roofline", "table", "measured"]
 
@@ -90,6 +91,7 @@ def make_problem(
         max_preloads=target.fast_memory.max_preloads,
         stalls=target.stalls if stalls is None else stalls,
         alias_rule=alias_rule,
+        notes=bounded(program.notes),
     )
 
 

@@ -6,6 +6,7 @@ from stowplan.hardware.network import ELEMENT_BYTES, Network, Precision
 from stowplan.hardware.nnp_i.features import node_features
 from stowplan.hardware.nnp_i.target import TierTarget
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
+from stowplan.notes import bounded
 
 
 def build_problem(
@@ -57,4 +58,5 @@ def build_problem(
         name=network.name,
         target=target.name,
         cost_model=f"roofline {precision}",
+        notes=bounded(network.notes),
     )

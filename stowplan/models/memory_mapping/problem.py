@@ -123,6 +123,8 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     max_preloads: int = 0
     stalls: Stalls = "allowed"
     alias_rule: AliasRule = "in_place"
+    notes: tuple[str, ...] = ()
+    """What the front end could not take literally, for people to read; no rule, and no plan, depends on it."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -131,8 +133,10 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of everything but the name: what a plan is tied to."""
-        return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(self, name=""))).hexdigest()
+        """Hex SHA-256 of everything but the name and the notes: what a plan is tied to."""
+        rules = msgspec.structs.asdict(self) | {"name": ""}
+        del rules["notes"]
+        return hashlib.sha256(msgspec.json.encode(rules)).hexdigest()
 
     @property
     def horizon(self) -> int:

@@ -81,6 +81,8 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     """Name of the target."""
     cost_model: str = ""
     """What the times were made with, for example ``roofline int8``."""
+    notes: tuple[str, ...] = ()
+    """What the front end could not take literally, for people to read; no rule depends on it."""
     format: str = FORMAT
     version: int = VERSION
 

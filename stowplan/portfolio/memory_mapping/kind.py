@@ -14,6 +14,7 @@ from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import learned
+from stowplan.portfolio.memory_mapping.quick import quick_plan
 from stowplan.portfolio.registry import Candidate, Check, Kind, identify
 
 _HERE = "stowplan.portfolio.memory_mapping"
@@ -128,4 +129,6 @@ KIND = Kind(
     facts=_facts,
     identity=identify,
     baseline_sources=("greedy",),
+    notes=lambda problem: problem.notes,
+    quick_plan=quick_plan,
 )

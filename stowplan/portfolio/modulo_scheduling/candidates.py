@@ -143,10 +143,15 @@ def cpsat(problem: Problem, context: Context) -> None:
 
 def _hint(problem: Problem, context: Context) -> Plan | None:
     known: Plan | None = None if context.options.deterministic else context.incumbent()[0]
-    if known is not None or find_obstacle(problem) is not None or not problem.instructions:
-        return known
+    return known if known is not None else list_plan(problem, context.options.seed, context.stop)
+
+
+def list_plan(problem: Problem, seed: int, should_stop: Callable[[], bool]) -> Plan | None:
+    """The plan of list scheduling; None where it finds none, or there is none for it to find."""
+    if find_obstacle(problem) is not None or not problem.instructions:
+        return None
     if problem.rules.pass_through and not _single_links_do(problem):
         return None
     tally = Tally(Body(problem))
-    list_scheduling(tally, context.options.seed, context.stop)
+    list_scheduling(tally, seed, should_stop)
     return tally.best

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -28,6 +29,14 @@ def _verify(problem: Problem, plan: Plan) -> Check:
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
     ids = tuple(instruction.id for instruction in problem.instructions)
     return msgspec.structs.replace(plan, objective=objective, instructions=ids, name=problem.name, target=problem.target)
+
+
+def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bool]) -> tuple[str, Plan] | None:
+    """List scheduling, as the search begins with."""
+    from stowplan.portfolio.modulo_scheduling.candidates import list_plan
+
+    plan = list_plan(problem, options.seed, should_stop)
+    return None if plan is None else ("list", plan)
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
@@ -103,4 +112,5 @@ KIND = Kind(
     unit=SCHEDULE_UNIT,
     baseline_sources=("list",),
     proven=_proven,
+    quick_plan=_quick_plan,
 )

@@ -13,6 +13,7 @@ from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
+from stowplan.portfolio.packing.quick import quick_plan
 from stowplan.portfolio.registry import Candidate, Check, Kind
 
 _HERE = "stowplan.portfolio.packing.candidates"
@@ -116,4 +117,5 @@ KIND = Kind(
     unit="bytes",
     baseline_sources=("greedy",),
     asks_for_any=lambda problem: problem.capacity is not None,
+    quick_plan=quick_plan,
 )

@@ -7,6 +7,7 @@ bank rule. Text order is a valid order to run in, not a schedule.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias

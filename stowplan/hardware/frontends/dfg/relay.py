@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 
 import msgspec
-import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from stowplan.errors import UsageError
 from stowplan.hardware.frontends.dfg.graph import Dfg
@@ -84,6 +81,11 @@ def _components(count: int, consumers: dict[int, list[int]]) -> list[int]:
     pairs = [(source, target) for source, targets in consumers.items() for target in targets]
     if not pairs:
         return list(range(count))
+    # Imported here: every kind of input comes past this module, and they take a third of a second.
+    import numpy as np
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     rows, columns = zip(*pairs, strict=True)
     table = coo_array((np.ones(len(pairs)), (rows, columns)), shape=(count, count))
     return [int(label) for label in connected_components(table, directed=True, connection="strong")[1]]

@@ -1,0 +1,52 @@
+"""Arguments of the package's functions, checked: a value of a wrong type or out of range is a UsageError that says so.
+
+``what`` says in each of them what a value is, with ``{}`` in its place: ``"a time limit of {} s"``.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+from stowplan.errors import UsageError
+
+
+def whole(what: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """A whole number, at least ``least`` and at most ``most`` where they are given; booleans and fractions are none.
+
+    Raises
+    ------
+    UsageError
+        Saying what was found, and what was expected.
+    """
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        found = int(value)
+        if (least is None or found >= least) and (most is None or found <= most):
+            return found
+    wanted = "" if least is None else f"at least {least}, " if most is None else f"{least} to {most}, "
+    raise UsageError(f"found {what.format(show(value))}, expected {wanted}a whole number")
+
+
+def number(what: str, value: Any, least: float, below: float = math.inf, *, or_least: bool = True) -> float:
+    """A finite number, at least ``least`` (more than that where not ``or_least``) and less than ``below``; else UsageError."""
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        found = float(value)
+        if (found > least or (or_least and found == least)) and found < below:
+            return found
+    wanted = f"{'at least' if or_least else 'more than'} {least:g}"
+    wanted += f" and less than {below:g}, a number" if math.isfinite(below) else ", and finite, a number"
+    raise UsageError(f"found {what.format(show(value))}, expected {wanted}")
+
+
+def flag(what: str, value: Any) -> bool:
+    """True or False; else UsageError: a text such as "no" would count as true."""
+    if isinstance(value, bool):
+        return value
+    raise UsageError(f"found {what.format(show(value))}, expected True or False")
+
+
+def show(value: Any) -> str:
+    """A value for an error message, cut where it is long."""
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

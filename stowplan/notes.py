@@ -1,0 +1,25 @@
+"""Remarks for people: what a front end could not take literally, say. Few enough, and short enough, to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+#: Notes kept of one source, the last of them saying how many more there were; and characters of each.
+MOST, LENGTH = 20, 300
+
+
+def bounded(notes: Iterable[str]) -> tuple[str, ...]:
+    """The notes, each once, at most :data:`MOST` of them, each cut at :data:`LENGTH` characters.
+
+    What comes out of this goes through it unchanged.
+    """
+    every = list(dict.fromkeys(cut(note) for note in notes))
+    if len(every) <= MOST:
+        return tuple(every)
+    return (*every[: MOST - 1], f"and {len(every) - MOST + 1} more")
+
+
+def cut(text: str) -> str:
+    """One line of a text, of :data:`LENGTH` characters at most."""
+    line = " ".join(text.split())
+    return line if len(line) <= LENGTH else f"{line[: LENGTH - 3]}..."
