@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from stowplan.models.memory_mapping.cpsat.model import MemoryMappingModel, Value
+from stowplan.models.cpsat_runner import Value
+from stowplan.models.memory_mapping.cpsat.model import MemoryMappingModel
 from stowplan.models.memory_mapping.cpsat.neighbourhood import Neighbourhood
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from ortools.sat.python import cp_model
 
+from stowplan.models import cpsat_runner
+from stowplan.models.cpsat_runner import Value
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
 from stowplan.models.memory_mapping.cpsat.canonical import decisions_of, offsets_of
 from stowplan.models.memory_mapping.cpsat.constraints import Constraints
@@ -21,9 +23,6 @@ from stowplan.models.memory_mapping.problem import Problem
 
 #: Literals of a model, at most: building takes 50 to 60 µs for each, and solving gets nowhere long before.
 MAX_SIZE = 200_000
-
-#: Value of a variable in a solution.
-Value = Callable[[cp_model.IntVar], int]
 
 
 class MemoryMappingModel:
@@ -84,12 +83,10 @@ class MemoryMappingModel:
         nothing, where the plan is worse than everything in slow memory.
         """
         decisions = decisions_of(self.variables, plan)
-        self.model.clear_hints()  # type: ignore[no-untyped-call]
         if decisions.objective_ps() > self.problem.all_slow_ps:
+            cpsat_runner.add_hint(self.model, {}, complete=False)
             return False
-        values = self.values_of(decisions, plan, decisions.timeline())
-        for index, value in values.items():
-            self.model.add_hint(self.model.get_int_var_from_proto_index(index), value)
+        cpsat_runner.add_hint(self.model, self.values_of(decisions, plan, decisions.timeline()))
         return True
 
     def values_of(self, decisions: Decisions, plan: Plan, timeline: Timeline) -> dict[int, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
+from stowplan.models import cpsat_runner
 from stowplan.models.memory_mapping.accesses import TensorAccesses
 from stowplan.models.memory_mapping.cpsat.decisions import Stay
 from stowplan.models.memory_mapping.cpsat.surroundings import Surroundings
@@ -107,14 +108,11 @@ def _pack_exactly(problem: Problem, blocks: Sequence[_Block], count: int, time_l
             times.append(model.new_fixed_size_interval_var(start, end - start, ""))
             memory.append(model.new_fixed_size_interval_var(place, block.units, ""))
     model.add_no_overlap_2d(times, memory)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.max_time_in_seconds = max(0.0, time_limit)
-    status = solver.solve(model)
-    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        placed = [(block, solver.value(place)) for block, place in zip(blocks, places, strict=True)]
+    run = cpsat_runner.run(model, time_limit=time_limit, seed=1)
+    if run.is_found:
+        placed = [(block, run.value(place)) for block, place in zip(blocks, places, strict=True)]
         return Packing(_offsets(problem, placed, count))
-    return Packing(None, is_infeasible=status == cp_model.INFEASIBLE)
+    return Packing(None, is_infeasible=run.status == "infeasible")
 
 
 class OffsetVariables:
