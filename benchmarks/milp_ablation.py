@@ -24,14 +24,14 @@ from threading import Lock
 from typing import Any
 
 import highspy
+from stowplan.models.memory_mapping.milp.branch import Branching
 
 from stowplan import files
 from stowplan.models.memory_mapping import milp_search, milp_stretches
-from stowplan.models.memory_mapping.milp_branch import Branching
-from stowplan.models.memory_mapping.milp_detail import DetailedModel
-from stowplan.models.memory_mapping.milp_search import Effort, RelaxationSearch
-from stowplan.models.memory_mapping.milp_solver import ScaledHighs
-from stowplan.models.memory_mapping.milp_stretches import StretchBounds
+from stowplan.models.memory_mapping.milp.detail import DetailedModel
+from stowplan.models.memory_mapping.milp.highs import ScaledHighs
+from stowplan.models.memory_mapping.milp.segments import SegmentBounds
+from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.mip.with_highs import UNSAFE_RULES
 from stowplan.portfolio.read import open_input
@@ -97,11 +97,11 @@ def bound(problem: Problem, variant: str, seconds: float, send: Any) -> None:
         Branching(search).run()
         found = search.bound
     elif variant == "no-integers":
-        bounds = StretchBounds(problem, effort, note)
+        bounds = SegmentBounds(problem, effort, note)
         bounds._climb(bounds._linear(), integer=False)
         found = bounds.bound
     else:
-        bounds = StretchBounds(problem, effort, note)
+        bounds = SegmentBounds(problem, effort, note)
         bounds.run()
         found = bounds.bound
     send.send((found, time.process_time(), history))

@@ -49,7 +49,7 @@ class NeighbourhoodModel:
     def __init__(self, neighbourhood: Neighbourhood):
         self.neighbourhood = neighbourhood
         self.complete = MemoryMappingModel(
-            neighbourhood.problem, sequences=neighbourhood.sequences, surroundings=neighbourhood.surroundings
+            neighbourhood.problem, sequences=neighbourhood.sequences, fixed_part=neighbourhood.fixed_part
         )
 
     @property
@@ -59,15 +59,15 @@ class NeighbourhoodModel:
 
     def add_hint(self) -> None:
         """Hint at the given plan, completely."""
-        hood, variables = self.neighbourhood, self.complete.variables
-        decisions = decisions_of(variables, hood.plan)
-        run = play_locally(hood, decisions)
-        values = self.complete.values_of(decisions, hood.plan, run.timeline)
+        neighbourhood, variables = self.neighbourhood, self.complete.variables
+        decisions = decisions_of(variables, neighbourhood.plan)
+        run = play_locally(neighbourhood, decisions)
+        values = self.complete.values_of(decisions, neighbourhood.plan, run.moments)
         for variable, begin in zip(variables.fixed_begin, run.fixed_begin, strict=True):
             values[variable.index] = begin
         total = self.complete.objective.total
         if total is not None:
-            values[total.index] = total_ps(hood, run)
+            values[total.index] = total_ps(neighbourhood, run)
         cpsat_runner.add_hint(self.model, values)
 
     def extract(self, value: Value) -> Plan:
