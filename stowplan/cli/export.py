@@ -69,8 +69,8 @@ def export_command(
     problem = read(source, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles)
     if not isinstance(problem, Problem):
         raise UsageError(f"{source}: export knows the memory mapping of compiled programs only")
-    from stowplan.models.memory_mapping.milp_matrix import all_windows, formulate, linear_windows
-    from stowplan.models.memory_mapping.milp_model import RelaxationModel
+    from stowplan.models.memory_mapping.milp.matrix import all_windows, formulate, linear_windows
+    from stowplan.models.memory_mapping.milp.model import RelaxationModel
 
     began = time.monotonic()
     model = RelaxationModel(problem)

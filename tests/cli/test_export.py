@@ -8,10 +8,10 @@ from pathlib import Path
 import highspy
 import pytest
 
-from stowplan.models.memory_mapping.milp import relaxation_bound
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.read import read
 from tests.cli.conftest import ALEXNET, EXAMPLES, Cli, error_line
+from tests.memory_mapping.relaxations import relaxation
 from tests.mip.test_export import by_cbc
 
 
@@ -29,7 +29,7 @@ def test_highs_and_cbc_reach_the_optimum_of_the_built_in_model(cli: Cli, tmp_pat
     assert f"{path}: " in done.err
     problem = read(ALEXNET, "tpu-v4")
     assert isinstance(problem, Problem)
-    expected = relaxation_bound(problem, integer=True)
+    expected = relaxation(problem, integer=True)
     assert expected.optimal
     highs = highspy.Highs()
     highs.silent()
@@ -40,7 +40,7 @@ def test_highs_and_cbc_reach_the_optimum_of_the_built_in_model(cli: Cli, tmp_pat
     unit = unit_ps(path.read_text())
     assert found == pytest.approx(highs.getObjectiveValue(), rel=1e-7)
     # What the built-in solver takes off for tolerances is a millionth of the objective's range.
-    assert found * unit == pytest.approx(expected.bound_ps, abs=2e-6 * problem.all_slow_ps)
+    assert found * unit == pytest.approx(expected.bound, abs=2e-6 * problem.all_slow_ps)
 
 
 def test_relaxed_has_no_integers_and_a_lower_optimum(cli: Cli, tmp_path: Path) -> None:

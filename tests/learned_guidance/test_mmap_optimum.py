@@ -12,12 +12,12 @@ from stowplan.learned_guidance.memory_mapping.channel import Window
 from stowplan.learned_guidance.memory_mapping.future import Future, OptimisticReturn
 from stowplan.learned_guidance.memory_mapping.game import Game, State, reset
 from stowplan.learned_guidance.memory_mapping.optimum import GameOptimum, game_optimum
-from stowplan.models.memory_mapping.milp import relaxation_bound
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from tests.learned_guidance.programs import play, play_on, program
 from tests.memory_mapping import brute_force
 from tests.memory_mapping.cases import random_problem
+from tests.memory_mapping.relaxations import relaxation_bound
 
 MOST_MOVES = 10
 
@@ -67,7 +67,7 @@ def test_never_better_than_the_best_plan_and_its_bounds() -> None:
     reached = missed = 0
     for problem in small_problems("best plan", 100):
         best = brute_force.optimum(problem)
-        bound = relaxation_bound(problem, integer=True).bound_ps
+        bound = relaxation_bound(problem, integer=True)
         for strict in (False, True):
             objective = problem.all_slow_ps - game_optimum(problem, strict_copy_windows=strict).return_ps
             assert bound <= best <= objective

@@ -19,12 +19,12 @@ from stowplan.models.memory_mapping.cpsat.canonical import decisions_of
 from stowplan.models.memory_mapping.cpsat.decisions import Stay
 from stowplan.models.memory_mapping.cpsat.offsets import pack
 from stowplan.models.memory_mapping.cpsat.variables import BuildStopped, Variables
-from stowplan.models.memory_mapping.milp import relaxation_bound
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Piece, Problem, Stalls, Step, Tensor, Use
 from stowplan.models.memory_mapping.verify import verify
 from tests.memory_mapping.brute_force import optimum
 from tests.memory_mapping.cases import planned_problems, random_plan, random_problem
+from tests.memory_mapping.relaxations import relaxation_bound
 
 BOTH: list[Stalls] = ["forbidden", "allowed"]
 
@@ -255,7 +255,7 @@ def test_proves_a_compiled_network(corpus: Path, stalls: Stalls) -> None:
     """AlexNet inference: 65 uses, within a second or so."""
     program = read_program(corpus / "tpu_v4" / "alexnet_inf_b1.hlo.txt.gz")
     problem = make_problem(program, load_target("tpu-v4"), stalls=stalls)
-    bound = relaxation_bound(problem).bound_ps
+    bound = relaxation_bound(problem)
     outcome = solve(problem, lower_bound_ps=bound, deterministic_limit=30)
     assert outcome.status == "optimal"
     assert verify(problem, outcome.plan).ok

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stowplan.models.memory_mapping.latency import affine_lower_bounds
-from stowplan.models.memory_mapping.milp import Relaxation, relaxation_bound
-from stowplan.models.memory_mapping.milp_dual import proven_bound
-from stowplan.models.memory_mapping.milp_model import RelaxationModel
+from stowplan.models.memory_mapping.milp.model import RelaxationModel
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Piece, Problem, Stalls, Step, Tensor, Use
+from stowplan.models.mip.duals import proven_bound
 from tests.memory_mapping.brute_force import optimum
 from tests.memory_mapping.cases import planned_problems, problems, random_problem
+from tests.memory_mapping.relaxations import fast_shares, relaxation, relaxation_bound
 
 BOTH: list[Stalls] = ["forbidden", "allowed"]
 
@@ -43,8 +43,8 @@ def reads(stalls: Stalls, *, copy_ps: int, first_ps: int, count: int = 2, channe
 @pytest.mark.parametrize("seed", range(60))
 def test_linear_bound_at_most_integer_bound_at_most_optimum(stalls: Stalls, seed: int) -> None:
     problem = random_problem(random.Random(seed), steps=5, tensors=3, stalls=stalls)
-    linear, integer = relaxation_bound(problem), relaxation_bound(problem, integer=True)
-    assert linear.bound_ps <= integer.bound_ps <= optimum(problem)
+    linear, integer = relaxation(problem), relaxation(problem, integer=True)
+    assert linear.bound <= integer.bound <= optimum(problem)
     assert integer.optimal
 
 
@@ -52,7 +52,7 @@ def test_linear_bound_at_most_integer_bound_at_most_optimum(stalls: Stalls, seed
 @given(planned_problems())
 def test_no_valid_plan_is_better_than_the_bound(case: tuple[Problem, Plan]) -> None:
     problem, plan = case
-    assert relaxation_bound(problem, integer=True).bound_ps <= plan.objective_ps
+    assert relaxation_bound(problem, integer=True) <= plan.objective_ps
 
 
 @settings(max_examples=60)
@@ -78,62 +78,58 @@ def test_huge_duals_are_not_cut_off() -> None:
         piece = step.pieces[0]
         scaled = Piece(piece.base_ps * scale, tuple(term * scale for term in piece.slow_ps), piece.fast_ps)
         steps.append(msgspec.structs.replace(step, pieces=(scaled,)))
-    assert relaxation_bound(msgspec.structs.replace(problem, steps=tuple(steps))).bound_ps == 300 * scale
+    assert relaxation_bound(msgspec.structs.replace(problem, steps=tuple(steps))) == 300 * scale
 
 
 def test_forbidden_stalls_leave_time_for_one_copy() -> None:
-    assert relaxation_bound(reads("forbidden", copy_ps=10, first_ps=10)).bound_ps == 10 + 100
-    assert relaxation_bound(reads("forbidden", copy_ps=10, first_ps=10, channels=2)).bound_ps == 10
-    assert relaxation_bound(reads("forbidden", copy_ps=10, first_ps=9)).bound_ps == 9 + 200
+    assert relaxation_bound(reads("forbidden", copy_ps=10, first_ps=10)) == 10 + 100
+    assert relaxation_bound(reads("forbidden", copy_ps=10, first_ps=10, channels=2)) == 10
+    assert relaxation_bound(reads("forbidden", copy_ps=10, first_ps=9)) == 9 + 200
 
 
 def test_allowed_stalls_are_paid_for() -> None:
-    relaxation = relaxation_bound(reads("allowed", copy_ps=10, first_ps=15))
-    assert relaxation.bound_ps == 20
-    assert relaxation.windows > 0
-    assert relaxation_bound(reads("allowed", copy_ps=10, first_ps=15, channels=2)).bound_ps == 15
+    found = relaxation(reads("allowed", copy_ps=10, first_ps=15))
+    assert found.bound == 20
+    assert found.window_count > 0
+    assert relaxation_bound(reads("allowed", copy_ps=10, first_ps=15, channels=2)) == 15
 
 
 def test_memory_is_shared() -> None:
-    relaxation = relaxation_bound(reads("allowed", copy_ps=1, first_ps=50, count=3, capacity=2))
-    assert relaxation.bound_ps == 50 + 100
-    assert relaxation.fast.sum() == pytest.approx(2)
+    found = relaxation(reads("allowed", copy_ps=1, first_ps=50, count=3, capacity=2))
+    assert found.bound == 50 + 100
+    assert sum(fast_shares(found)) == pytest.approx(2)
 
 
 def test_values_are_fractions_and_integers_where_asked_for() -> None:
     for seed in range(15):
         problem = random_problem(random.Random(seed))
         for integer in (False, True):
-            found = relaxation_bound(problem, integer=integer)
-            for values in (found.fast, *found.keep, *found.copy_in, *found.copy_out):
-                assert np.all((values >= 0) & (values <= 1))
-                assert not integer or np.allclose(values, np.rint(values), atol=1e-5)
-            assert len(found.fast) == problem.use_count
+            values = np.array(fast_shares(relaxation(problem, integer=integer)))
+            assert np.all((values >= -1e-9) & (values <= 1 + 1e-9))
+            assert not integer or np.allclose(values, np.rint(values), atol=1e-5)
+            assert len(values) == problem.use_count
 
 
 @pytest.mark.parametrize("stalls", BOTH)
 def test_equal_calls_give_equal_results(stalls: Stalls) -> None:
     problem = random_problem(random.Random(7), steps=10, tensors=6, stalls=stalls)
 
-    def run() -> Relaxation:
-        return relaxation_bound(problem, integer=True, iteration_limit=1000, seed=3)
-
-    one, two = run(), run()
-    assert one.bound_ps == two.bound_ps
-    assert np.array_equal(one.fast, two.fast)
+    one, two = (relaxation(problem, integer=True, iteration_limit=1000, seed=3) for _ in range(2))
+    assert one.bound == two.bound
+    assert fast_shares(one) == fast_shares(two)
 
 
 def test_bounds_are_reported_as_they_rise() -> None:
     bounds: list[int] = []
-    found = relaxation_bound(reads("allowed", copy_ps=10, first_ps=15), on_bound=bounds.append)
+    found = relaxation(reads("allowed", copy_ps=10, first_ps=15), on_bound=bounds.append)
     assert bounds == sorted(set(bounds))
-    assert bounds[-1] == found.bound_ps
+    assert bounds[-1] == found.bound
 
 
 def test_stopped_at_once_it_still_has_a_bound() -> None:
     problem = reads("allowed", copy_ps=10, first_ps=15)
-    for found in (relaxation_bound(problem, should_stop=lambda: True), relaxation_bound(problem, time_limit=0.0)):
-        assert found.bound_ps == 15
+    for found in (relaxation(problem, should_stop=lambda: True), relaxation(problem, seconds=0.0)):
+        assert found.bound == 15
         assert not found.optimal
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from stowplan.models.memory_mapping.milp_hint import add_hint, hint_values
-from stowplan.models.memory_mapping.milp_matrix import all_windows, formulate
-from stowplan.models.memory_mapping.milp_model import RelaxationModel
+from stowplan.models.memory_mapping.milp.hint import add_hint, hint_values
+from stowplan.models.memory_mapping.milp.matrix import all_windows, formulate
+from stowplan.models.memory_mapping.milp.model import RelaxationModel
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import AliasRule, Problem, Stalls
 from stowplan.models.mip.solve import solve

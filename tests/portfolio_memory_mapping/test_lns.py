@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stowplan.models.memory_mapping.cpsat import Ground, Improvement, Situation
+from stowplan.models.memory_mapping.cpsat import Improvement, PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step
 from stowplan.models.memory_mapping.verify import verify
@@ -72,7 +72,7 @@ def test_it_finds_the_optimum_of_small_problems_and_stops_there(seed: int) -> No
     problem = random_problem(random.Random(seed), steps=6, tensors=4, channels=1)
     best, start = optimum(problem), all_slow(problem)
     context = Recorder(start, bound=best)
-    LargeNeighbourhoodSearch(Ground(problem), context, start).run()
+    LargeNeighbourhoodSearch(ProblemFacts(problem), context, start).run()
     assert_anytime(problem, start, context.plans)
     assert [start, *context.plans][-1].objective_ps == best
 
@@ -83,7 +83,7 @@ def test_wide_problems_get_better(seed: int) -> None:
     problem = random_problem(rng, steps=rng.randint(10, 40), tensors=rng.randint(5, 16), channels=1)
     start = random_plan(problem, rng, attempts=20)
     context = Recorder(start, deterministic=True, seconds=60.0, time_limit=1.0)
-    LargeNeighbourhoodSearch(Ground(problem), context, start).run()
+    LargeNeighbourhoodSearch(ProblemFacts(problem), context, start).run()
     assert_anytime(problem, start, context.plans)
     assert context.plans
     assert context.notes
@@ -167,18 +167,18 @@ def test_an_arm_is_judged_by_what_it_earned_lately() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_what_is_chosen_lies_in_its_window(seed: int) -> None:
     problem = wide_problem(seed)
-    situation = Situation(Ground(problem), random_plan(problem, random.Random(seed), attempts=30))
-    chooser = Chooser(situation.ground, seed)
+    timeline = PlanTimeline(ProblemFacts(problem), random_plan(problem, random.Random(seed), attempts=30))
+    chooser = Chooser(timeline.facts, seed)
     for way in chooser.ways.values():
         for count in (1, 4, 50):
-            free = way(situation, count)
+            free = way(timeline, count)
             if free is None:
                 continue
             assert 0 <= free.start < free.end <= problem.horizon
             assert len(set(free.tensors)) == len(free.tensors) <= chooser.count
             # The first may have a residency there and no use.
             for tensor in free.tensors[1:]:
-                steps = [access.step for access in situation.ground.sequences[tensor].accesses]
+                steps = [access.step for access in timeline.facts.sequences[tensor].accesses]
                 assert min(steps) < free.end
                 assert max(steps) >= free.start
 
@@ -186,7 +186,7 @@ def test_what_is_chosen_lies_in_its_window(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_no_plan_loses_more_than_there_is_to_gain(seed: int) -> None:
     problem = wide_problem(seed)
-    ground = Ground(problem)
-    most, lost = gains(ground), lost_gains(Situation(ground, all_slow(problem)))
+    facts = ProblemFacts(problem)
+    most, lost = gains(facts), lost_gains(PlanTimeline(facts, all_slow(problem)))
     assert (lost <= most + 1e-9).all()
     assert (lost >= 0).all()

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.moves import moves_of
 from stowplan.models.memory_mapping.accesses import Boundaries, TensorAccesses, access_sequences
-from stowplan.models.memory_mapping.problem import Loop, Problem, Step, Tensor
+from stowplan.models.memory_mapping.problem import Loop, Problem, Tensor
+from stowplan.models.memory_mapping.sub_problem import loops_within, restricted, sub_problem
 
 #: Length of a window, as part of the moves asked for.
 LENGTHS = 0.5, 1.0
@@ -49,16 +50,13 @@ def window(problem: Problem, start: int, end: int) -> Problem:
         if any(start <= access.step < end for access in sequence.accesses):
             number[sequence.tensor] = len(tensors)
             tensors.append(_at_borders(problem.tensors[sequence.tensor], sequence, problem.loops, start, end))
-    return replace(
+    return sub_problem(
         problem,
         name=f"{problem.name}[{start}:{end}]",
-        steps=tuple(_renumbered(step, number) for step in problem.steps[start:end]),
-        tensors=tuple(tensors),
-        loops=tuple(
-            Loop(loop.start - start, loop.end - start, loop.trip_count)
-            for loop in problem.loops
-            if start <= loop.start and loop.end <= end
-        ),
+        steps=[restricted(step, number) for step in problem.steps[start:end]],
+        tensors=tensors,
+        loops=loops_within(problem, start, end),
+        boundary=lambda boundary: boundary - start,
         # What stands in fast memory before the program starts is gone later on.
         max_preloads=0 if start else problem.max_preloads,
     )
@@ -142,7 +140,3 @@ def _at_borders(tensor: Tensor, sequence: TensorAccesses, loops: Sequence[Loop],
         # As an input it has content that is overwritten first. Where that is not sure it must not have any.
         is_input, is_output = is_input or sequence.is_dead(first), is_output or not (is_input or sequence.is_dead(first))
     return replace(tensor, is_input=is_input, is_output=is_output)
-
-
-def _renumbered(step: Step, number: dict[int, int]) -> Step:
-    return replace(step, uses=tuple(replace(use, tensor=number[use.tensor]) for use in step.uses))

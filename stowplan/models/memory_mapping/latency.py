@@ -15,9 +15,6 @@ import numpy as np
 from stowplan.models.memory_mapping.accesses import TensorAccesses
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step
 
-#: Bound of a row that has none on this side: far beyond any sum of picoseconds or bytes, and safe in 64 bits.
-INFINITE = 1 << 62
-
 #: A table over more uses than this is bounded from below by affine functions instead of one column for each entry.
 MAX_HULL_USES = 3
 
@@ -28,8 +25,8 @@ class RowSink(Protocol):
     def column(self, upper: int, *, lower: int = 0, cost: int = 0, integer: bool = True) -> int:
         """Add a column; its number."""
 
-    def add_row(self, terms: Sequence[tuple[int, int]], lower: int, upper: int) -> None:
-        """Add ``lower <= sum(coefficient * column) <= upper``."""
+    def add_row(self, terms: Sequence[tuple[int, int]], lower: int = ..., upper: int = ...) -> None:
+        """Add ``lower <= sum(coefficient * column) <= upper``; without a side there is no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +194,7 @@ def _largest(
         highest = piece.constant + sum(max(0, gain) for gain in together.values())
         terms = [(part, -max(gain, min(0, floor - highest))) for parts, gain in together.items() for part in parts]
         if highest > floor:
-            sink.add_row([(column, 1), *terms], piece.constant, INFINITE)
+            sink.add_row([(column, 1), *terms], piece.constant)
     return 0, [(column, weight)]
 
 

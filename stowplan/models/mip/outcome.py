@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-from stowplan.models.mip.matrix import FloatArray
+from stowplan.models.mip.matrix import TOLERANCE, FloatArray
 
 Status = Literal["optimal", "feasible", "infeasible", "unbounded", "unknown"]
 
@@ -20,7 +21,7 @@ class Outcome:
     objective: float | None
     """Of the best point found; None where there is none."""
     bound: float | None
-    """Proven by the solver, in floating-point arithmetic: see :func:`lowered`. None where it proved none or says none."""
+    """Proven by the solver, in floating-point arithmetic: see :func:`proven`. None where it proved none or says none."""
     seconds: float
     """Building the solver's own copy of the model included."""
     values: FloatArray | None = None
@@ -31,16 +32,29 @@ class Outcome:
     """A start was handed to a solver that is known to use it."""
 
 
-def lowered(bound: float, spread: float) -> float:
-    """A bound less what a solver's tolerances may amount to.
+def lowered(bound: float, spread: float, tolerance: float = TOLERANCE) -> float:
+    """A bound less what a solver's tolerances may amount to: the one rule for all solvers of MILPs.
 
-    Solvers take rows for satisfied that miss by 1e-6, values for integers that miss by 1e-6, and prune nodes that are better by
-    1e-6 or so; branch and bound leaves no certificate to check. A millionth of the objective's whole range is taken off for it,
-    which is far more than was ever seen in models scaled to numbers near one.
+    Branch and bound in floating point leaves no certificate to check. Solvers take rows for satisfied that miss by their
+    tolerance, values for integers that miss by it, and prune nodes that are better by it or so. The tolerance is taken off as a
+    part of the objective's whole range, and for rounding a thousandth of it as a part of the bound itself: far more than was
+    ever seen in models scaled to numbers near one.
 
     Parameters
     ----------
+    bound
+        As the solver claims it.
     spread
         How far apart the objectives of good and bad points lie, in the units of ``bound``.
+    tolerance
+        By how much the solver was allowed to miss rows and integers.
     """
-    return bound - 1e-6 * max(1.0, spread) - 1e-9 * abs(bound)
+    return bound - tolerance * max(1.0, spread) - 1e-3 * tolerance * abs(bound)
+
+
+def proven(bound: float, spread: float, *, unit: float = 1.0, tolerance: float = TOLERANCE) -> int:
+    """The whole number that a claimed bound proves for an objective that is a whole number in every plan.
+
+    :func:`lowered`, in ``unit`` times the units of ``bound``, and rounded up: no whole number lies between.
+    """
+    return math.ceil(lowered(bound, spread, tolerance) * unit)

@@ -14,12 +14,31 @@ from stowplan.models.mip.matrix import MatrixModel
 UNSAFE_RULES = 1 << 14 | 1 << 15
 
 
-def new_highs(matrix: MatrixModel, seed: int) -> highspy.Highs:
-    """HiGHS on one thread with a model in it."""
+#: By how much HiGHS may miss rows and integers where its bound is to count to the picosecond: far below its default.
+TIGHT = 1e-9
+
+
+def one_thread(seed: int) -> highspy.Highs:
+    """HiGHS, silent and on one thread, so that it repeats itself."""
     highs = highspy.Highs()
     highs.silent()
     highs.setOptionValue("threads", 1)
     highs.setOptionValue("random_seed", seed % (1 << 31))
+    return highs
+
+
+def tighten(highs: highspy.Highs) -> None:
+    """Solve MILPs with :data:`TIGHT` tolerances, to the end, and without the unsafe rules of presolve."""
+    highs.setOptionValue("presolve_rule_off", UNSAFE_RULES)
+    for name in ("mip_feasibility_tolerance", "primal_feasibility_tolerance", "dual_feasibility_tolerance"):
+        highs.setOptionValue(name, TIGHT)
+    highs.setOptionValue("mip_rel_gap", 0.0)
+    highs.setOptionValue("mip_abs_gap", 0.0)
+
+
+def new_highs(matrix: MatrixModel, seed: int) -> highspy.Highs:
+    """HiGHS on one thread with a model in it."""
+    highs = one_thread(seed)
     highs.setOptionValue("presolve_rule_off", UNSAFE_RULES)
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = matrix.columns, matrix.rows

@@ -18,6 +18,7 @@ from scipy import sparse
 from stowplan.errors import UsageError
 from stowplan.models.mip import solve as mip
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
+from stowplan.models.mip.outcome import proven
 from stowplan.models.modulo_scheduling.assemble import make_plan
 from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, least_ii
 from stowplan.models.modulo_scheduling.cpsat.model import latest_time
@@ -245,7 +246,8 @@ def solve(
     least = least_ii(problem, structure)
     everything = range(structure.count)
     for ii in range(least, problem.machine.spoke_depth + 1):
-        built = MilpModel(structure, ii, latest_time(structure, ii, everything))
+        latest = latest_time(structure, ii, everything)
+        built = MilpModel(structure, ii, latest)
         left = end - time.monotonic()
         if left <= 0 or (should_stop is not None and should_stop()):
             return Outcome("unknown", None, encode_objective(ii, path))
@@ -253,7 +255,7 @@ def solve(
         if found.status == "infeasible":
             continue
         plan = None if found.values is None else built.extract(found.values)
-        bound = encode_objective(ii, max(path, int(np.ceil((found.bound or 0.0) - 1e-4))))
+        bound = encode_objective(ii, path if found.bound is None else max(path, proven(found.bound, latest)))
         if plan is None:
             return Outcome("unknown", None, bound)
         if on_plan is not None:

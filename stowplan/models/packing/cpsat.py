@@ -9,6 +9,8 @@ from typing import Literal
 
 from ortools.sat.python import cp_model
 
+from stowplan.models import cpsat_runner
+from stowplan.models.cpsat_runner import Value
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
@@ -22,17 +24,20 @@ class Model:
     unit: int
     model: cp_model.CpModel = field(default_factory=cp_model.CpModel)
     offsets: list[cp_model.IntVar] = field(default_factory=list)
+    multiples: dict[int, tuple[cp_model.IntVar, int]] = field(default_factory=dict)
+    """Offset of a buffer in steps of several units, and units in a step, where it is aligned to that, by buffer."""
     height: cp_model.IntVar | None = None
 
     def add_hint(self, plan: Plan) -> None:
-        """Start the solver from a plan."""
-        self.model.clear_hints()  # type: ignore[no-untyped-call]
-        for variable, offset in zip(self.offsets, plan.offsets, strict=True):
-            self.model.add_hint(variable, offset // self.unit)
+        """Start the solver from a plan; every variable gets a value."""
+        places = [offset // self.unit for offset in plan.offsets]
+        values = list(zip(self.offsets, places, strict=True))
+        values += [(variable, places[number] // step) for number, (variable, step) in self.multiples.items()]
         if self.height is not None:
-            self.model.add_hint(self.height, plan.objective // self.unit)
+            values.append((self.height, plan.objective // self.unit))
+        cpsat_runner.add_hint(self.model, values)
 
-    def extract(self, value: Callable[[cp_model.IntVar], int]) -> Plan:
+    def extract(self, value: Value) -> Plan:
         """Plan from the values of the variables."""
         offsets = tuple(value(variable) * self.unit for variable in self.offsets)
         height = max((at + each.size for at, each in zip(offsets, self.problem.buffers, strict=True)), default=0)
@@ -63,6 +68,7 @@ def build(problem: Problem, ceiling: int) -> Model:
             multiple = model.new_int_var(0, last // step, f"multiple {number}")
             offset = model.new_int_var(0, last, f"offset {number}")
             model.add(offset == step * multiple)
+            built.multiples[number] = multiple, step
         built.offsets.append(offset)
         if size == 0:
             continue
@@ -112,30 +118,26 @@ def solve(
     built = build(problem, ceiling)
     if hint is not None:
         built.add_hint(hint)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = seed
-    solver.parameters.max_time_in_seconds = max(0.01, time_limit)
-    if deterministic_limit is not None:
-        solver.parameters.max_deterministic_time = deterministic_limit
-    solver.parameters.use_energetic_reasoning_in_no_overlap_2d = True
 
-    class Watch(cp_model.CpSolverSolutionCallback):
-        def on_solution_callback(self) -> None:
-            if on_plan is not None:
-                on_plan(built.extract(self.value))
+    def take_plan(value: Value) -> None:
+        if on_plan is not None:
+            on_plan(built.extract(value))
 
-    def take_bound(bound: float) -> None:
-        if on_bound is not None and built.height is not None and abs(bound) < 2**53:
-            on_bound(round(bound) * built.unit)
-        if should_stop is not None and should_stop():
-            solver.stop_search()
+    def take_bound(bound: int) -> None:
+        if on_bound is not None and built.height is not None:
+            on_bound(bound * built.unit)
 
-    solver.best_bound_callback = take_bound
-    status = solver.solve(built.model, Watch())
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    plan = built.extract(solver.value) if found else None
-    if status == cp_model.INFEASIBLE:
+    run = cpsat_runner.run(
+        built.model,
+        time_limit=time_limit,
+        seed=seed,
+        deterministic_limit=deterministic_limit,
+        parameters={"use_energetic_reasoning_in_no_overlap_2d": True},
+        on_solution=take_plan,
+        on_bound=take_bound,
+        should_stop=should_stop,
+    )
+    if run.status == "infeasible":
         return Outcome("infeasible", None, None)
-    bound = round(solver.best_objective_bound) * built.unit if found and built.height is not None else None
-    return Outcome("unknown" if not found else "optimal" if status == cp_model.OPTIMAL else "feasible", plan, bound)
+    plan = built.extract(run.value) if run.is_found else None
+    return Outcome(run.status, plan, None if run.bound is None else run.bound * built.unit)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import math
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import gcd
 
 from ortools.sat.python import cp_model
 
+from stowplan.models import cpsat_runner
+from stowplan.models.cpsat_runner import Value
 from stowplan.models.tier_placement.assemble import offsets_of, plan_of, tiers_of
 from stowplan.models.tier_placement.offsets import Offsets
 from stowplan.models.tier_placement.outcome import Outcome
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Structure
-
-#: Seconds between two looks at ``should_stop``.
-POLL_SECONDS = 0.05
-
-#: Relative error of objective bounds, which come as floating-point numbers.
-FLOAT_ERROR = 1e-15
 
 
 @dataclass
@@ -41,23 +35,21 @@ class Model:
     """Offset of a tensor in a crowded tier, should it stand there, by (tensor, tier)."""
 
     def add_hint(self, plan: Plan) -> None:
-        """Start the solver from a plan, which needs offsets where tiers are address spaces."""
+        """Start the solver from a plan, which needs offsets where tiers are address spaces; every variable gets a value."""
         structure = self.structure
         tier_of, offsets = tiers_of(structure, plan), offsets_of(structure, plan)
-        self.model.clear_hints()  # type: ignore[no-untyped-call]
-        for (tensor, tier), variable in self.place.items():
-            self.model.add_hint(variable, int(tier_of[tensor] == tier))
-        for excess, variable in zip(structure.excesses, self.excess, strict=True):
-            self.model.add_hint(variable, excess.at(tier_of))
+        values = [(variable, int(tier_of[tensor] == tier)) for (tensor, tier), variable in self.place.items()]
+        values += [(variable, excess.at(tier_of)) for excess, variable in zip(structure.excesses, self.excess, strict=True)]
         for tier, variable in self.load.items():
             inside = [number for number in structure.weights if number is not None and tier_of[number] == tier]
-            self.model.add_hint(variable, sum(structure.tensors[number].size for number in inside) // self.unit)
-        if offsets is not None:
-            for (tensor, tier), variable in self.offset.items():
-                at = offsets[tensor] // structure.problem.tiers[tier].alignment if tier_of[tensor] == tier else 0
-                self.model.add_hint(variable, at)
+            values.append((variable, sum(structure.tensors[number].size for number in inside) // self.unit))
+        for (tensor, tier), variable in self.offset.items():
+            assert offsets is not None
+            at = offsets[tensor] // structure.problem.tiers[tier].alignment if tier_of[tensor] == tier else 0
+            values.append((variable, at))
+        cpsat_runner.add_hint(self.model, values)
 
-    def extract(self, value: Callable[[cp_model.IntVar], int]) -> Plan:
+    def extract(self, value: Value) -> Plan:
         """Plan from the values of the variables."""
         structure = self.structure
         tier_of = [0] * len(structure.tensors)
@@ -179,66 +171,43 @@ def solve(
         built.model.add(sum(built.excess) >= lower_bound_ps - base)
     if hint is not None:
         built.add_hint(hint)
-    solver = cp_model.CpSolver()
-    parameters = solver.parameters
-    parameters.num_workers = workers
-    parameters.random_seed = seed % (1 << 31)
-    parameters.max_time_in_seconds = max(0.01, time_limit)
-    parameters.linearization_level = 2
-    if deterministic_limit is not None:
-        parameters.max_deterministic_time = deterministic_limit
-    if log is not None:
-        parameters.log_search_progress = True
-        parameters.log_to_stdout = False
-        solver.log_callback = log
     proven = max(base, lower_bound_ps or 0)
 
-    def take_bound(bound: float) -> None:
+    def take_bound(excess: int) -> None:
         nonlocal proven
-        if math.isfinite(bound) and base + _whole(bound) > proven:
-            proven = base + _whole(bound)
+        if base + excess > proven:
+            proven = base + excess
             if on_bound is not None:
                 on_bound(proven)
 
-    solver.best_bound_callback = take_bound
+    def take_plan(value: Value) -> None:
+        if on_plan is not None:
+            on_plan(built.extract(value))
 
-    class Watch(cp_model.CpSolverSolutionCallback):
-        def on_solution_callback(self) -> None:
-            if on_plan is not None:
-                on_plan(built.extract(self.value))
-
-    done = threading.Event()
-
-    def watch() -> None:
-        while should_stop is not None and not done.wait(POLL_SECONDS):
-            if should_stop():
-                solver.stop_search()
-                return
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        status = solver.solve(built.model, Watch())
-    finally:
-        done.set()
-        watcher.join()
-    if status == cp_model.INFEASIBLE:
+    run = cpsat_runner.run(
+        built.model,
+        time_limit=time_limit,
+        workers=workers,
+        seed=seed,
+        deterministic_limit=deterministic_limit,
+        parameters={"linearization_level": 2},
+        on_solution=take_plan,
+        on_bound=take_bound,
+        should_stop=should_stop,
+        log=log,
+    )
+    if run.status == "infeasible":
         return Outcome("infeasible", None, base)
-    if status == cp_model.OPTIMAL:
-        plan = built.extract(solver.value)
+    if run.status == "optimal":
+        plan = built.extract(run.value)
         return Outcome("optimal", plan, plan.objective_ps)
     # Short of time, CP-SAT may not even have looked at its hint.
     known = [] if hint is None else [hint]
-    if status == cp_model.FEASIBLE:
-        take_bound(solver.best_objective_bound)
-        known.append(built.extract(solver.value))
+    if run.is_found:
+        if run.bound is not None:
+            take_bound(run.bound)
+        known.append(built.extract(run.value))
     best = min(known, key=lambda plan: plan.objective_ps, default=None)
     if best is None:
         return Outcome("unknown", None, proven)
     return Outcome("optimal" if best.objective_ps <= proven else "feasible", best, proven)
-
-
-def _whole(bound: float) -> int:
-    """Whole number from CP-SAT's bound, which stands for one but comes as a float, with the errors of its scaling."""
-    nearest = round(bound)
-    return nearest if abs(bound - nearest) <= FLOAT_ERROR * max(1.0, abs(bound)) else math.floor(bound)

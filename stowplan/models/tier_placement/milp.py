@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from stowplan.models.memory_mapping.latency import INFINITE
-from stowplan.models.memory_mapping.milp_dual import proven_bound
+from stowplan.models.mip.duals import INFINITE, proven_bound
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
+from stowplan.models.mip.outcome import proven
 from stowplan.models.tier_placement.assemble import plan_of, tiers_of
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
@@ -94,8 +94,8 @@ class Model:
     def bound_ps(self, objective: float, tolerance: float) -> int:
         """Proven latency from a solver's dual bound, in the scaled copy's units, less what its tolerance may amount to."""
         spread = float(np.sum(self.upper[self.excess], dtype=np.float64))
-        excess = objective * self.time_unit - tolerance * spread - 1e-12 * self.structure.base_ps
-        return self.structure.base_ps + max(0, int(np.ceil(excess)))
+        excess = proven(objective, spread / self.time_unit, unit=self.time_unit, tolerance=tolerance)
+        return self.structure.base_ps + max(0, excess)
 
     def dual_bound_ps(self, duals: FloatArray) -> int:
         """Latency proven by the row duals of the scaled copy's linear relaxation, in exact arithmetic."""

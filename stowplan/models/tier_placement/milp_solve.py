@@ -12,16 +12,13 @@ import numpy as np
 from stowplan.models.mip import outcome as mip_outcome
 from stowplan.models.mip.matrix import TOLERANCE, FloatArray
 from stowplan.models.mip.solve import LINEAR_ONLY, WHOLE_NUMBERS, solve
-from stowplan.models.mip.with_highs import new_highs
+from stowplan.models.mip.with_highs import TIGHT, new_highs, tighten
 from stowplan.models.tier_placement.assemble import plan_of
 from stowplan.models.tier_placement.milp import Model, build
 from stowplan.models.tier_placement.offsets import Offsets
 from stowplan.models.tier_placement.outcome import Outcome
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-
-#: By how much HiGHS may miss rows and integers. Far below its default, so that a bound misses little of a picosecond.
-TIGHT = 1e-9
 
 #: Nodes of branch and bound for a unit of the deterministic limit.
 NODES = 150
@@ -215,10 +212,7 @@ class _Highs:
         """One search."""
         report, self._restart = self._report, False
         highs = new_highs(report.model.matrix, self._seed)
-        for name in ("mip_feasibility_tolerance", "primal_feasibility_tolerance", "dual_feasibility_tolerance"):
-            highs.setOptionValue(name, TIGHT)
-        highs.setOptionValue("mip_rel_gap", 0.0)
-        highs.setOptionValue("mip_abs_gap", 0.0)
+        tighten(highs)
         highs.cbMipImprovingSolution += self._improved
         highs.cbMipInterrupt += self._interrupt
         if self._incumbent is not None:

@@ -112,12 +112,12 @@ def _adopt(context: Context, data: arrays.Data, objective: int) -> State | None:
 
 
 def relaxation(problem: Problem, context: Context) -> None:
-    """Bounds from detailed relaxations of stretches of the program, first linear, then with cuts and integers."""
-    from stowplan.models.memory_mapping.milp_search import Effort
-    from stowplan.models.memory_mapping.milp_stretches import StretchBounds
+    """Bounds from detailed relaxations of segments of the program, first linear, then with cuts and integers."""
+    from stowplan.models.memory_mapping.milp.segments import SegmentBounds
+    from stowplan.models.memory_mapping.milp.solve import Effort
 
     options = context.options
-    StretchBounds(
+    SegmentBounds(
         problem,
         Effort(
             end=time.monotonic() + context.remaining(),

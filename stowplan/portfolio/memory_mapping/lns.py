@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from stowplan.models.memory_mapping.cpsat import Ground, Improvement, Neighbourhood, Situation, improve, size_estimate
+from stowplan.models.memory_mapping.cpsat import Improvement, Neighbourhood, PlanTimeline, ProblemFacts, improve, size_estimate
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
@@ -91,11 +91,11 @@ def lns(problem: Problem, context: Context) -> None:
     """Improve the best plan known until time is up."""
     if not problem.use_count:
         return
-    ground = Ground(problem)
+    facts = ProblemFacts(problem)
     start = _start(problem, context)
     if start is not None and not context.stop():
         try:
-            LargeNeighbourhoodSearch(ground, context, start).run()
+            LargeNeighbourhoodSearch(facts, context, start).run()
         except NotImplementedError as error:
             context.note(f"the exact model does not take this problem: {error}")
 
@@ -130,13 +130,13 @@ def _given(context: Context) -> Plan | None:
 class LargeNeighbourhoodSearch:
     """The search; :meth:`run` it once."""
 
-    def __init__(self, ground: Ground, context: Context, plan: Plan):
-        self._ground = ground
-        self._problem = ground.problem
+    def __init__(self, facts: ProblemFacts, context: Context, plan: Plan):
+        self._facts = facts
+        self._problem = facts.problem
         self._context = context
-        self._chooser = Chooser(ground, context.options.seed)
+        self._chooser = Chooser(facts, context.options.seed)
         self._random = random.Random(context.options.seed)
-        self._situation = Situation(ground, plan)
+        self._timeline = PlanTimeline(facts, plan)
         self._reported = plan.objective_ps
         self._report_at = 0.0
         self._work = 0.0
@@ -165,7 +165,7 @@ class LargeNeighbourhoodSearch:
         if options.deterministic and self._work >= DETERMINISTIC_SHARE * options.time_limit:
             return True
         _, bound = self._context.incumbent()
-        return self._context.stop() or (bound is not None and self._situation.objective_ps <= bound)
+        return self._context.stop() or (bound is not None and self._timeline.objective_ps <= bound)
 
     def _choose(self) -> Arm:
         """An arm: each once, then by what it earns for its time, and now and then any."""
@@ -183,17 +183,17 @@ class LargeNeighbourhoodSearch:
         deterministic = options.deterministic
         limit = min(ROUND_SECONDS, ROUND_SHARE * options.time_limit)
         gain = 0
-        free = self._chooser.ways[arm.way](self._situation, round(arm.count))
+        free = self._chooser.ways[arm.way](self._timeline, round(arm.count))
         if free is not None:
             tensors = free.tensors[: round(arm.count)]
-            hood = Neighbourhood(self._situation, tensors, free.start, free.end, frozen=arm.frozen)
-            size = size_estimate(hood.sequences)
+            neighbourhood = Neighbourhood(self._timeline, tensors, free.start, free.end, frozen=arm.frozen)
+            size = size_estimate(neighbourhood.sequences)
             self._work += BUILD_SECONDS + LITERAL_SECONDS * size
             if size > MOST_LITERALS:
                 arm.count = max(float(LEAST_COUNT), arm.count * SHRINKAGE)
             else:
                 outcome = improve(
-                    hood,
+                    neighbourhood,
                     time_limit=left if deterministic else min(limit, left),
                     seed=options.seed + number,
                     deterministic_limit=limit / SECONDS_PER_DETERMINISTIC if deterministic else None,
@@ -209,26 +209,26 @@ class LargeNeighbourhoodSearch:
         """Keep a plan that is valid and better; returns by how much (ps)."""
         if plan is None:
             return 0
-        found = Situation(self._ground, plan, self._situation)
-        gain = self._situation.objective_ps - found.objective_ps
+        found = PlanTimeline(self._facts, plan, self._timeline)
+        gain = self._timeline.objective_ps - found.objective_ps
         if gain <= 0:
             return 0
         better = msgspec.structs.replace(plan, objective_ps=found.objective_ps)
         if not verify(self._problem, better).ok:
             return 0
         found.plan = better
-        self._situation = found
+        self._timeline = found
         return gain
 
     def _report(self) -> None:
         self._report_at = time.monotonic() + REPORT_EVERY
-        if self._situation.objective_ps < self._reported:
-            self._reported = self._situation.objective_ps
-            self._context.plan(self._situation.plan, "lns")
+        if self._timeline.objective_ps < self._reported:
+            self._reported = self._timeline.objective_ps
+            self._context.plan(self._timeline.plan, "lns")
 
     def _adopt(self) -> None:
         """Go on from another candidate's plan where it is better."""
         plan, _ = self._context.incumbent()
-        if plan is not None and plan.objective_ps < self._situation.objective_ps:
-            self._situation = Situation(self._ground, plan)
+        if plan is not None and plan.objective_ps < self._timeline.objective_ps:
+            self._timeline = PlanTimeline(self._facts, plan)
             self._reported = min(self._reported, plan.objective_ps)

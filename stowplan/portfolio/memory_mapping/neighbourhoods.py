@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stowplan.models.memory_mapping.cpsat import Ground, Situation
+from stowplan.models.memory_mapping.cpsat import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.problem import Step
 
 Floats = npt.NDArray[np.float64]
@@ -37,23 +37,23 @@ class Chooser:
 
     Parameters
     ----------
-    ground, seed
+    facts, seed
         The problem, and what decides all draws.
     """
 
-    def __init__(self, ground: Ground, seed: int):
-        self._ground = ground
+    def __init__(self, facts: ProblemFacts, seed: int):
+        self._facts = facts
         self._random = random.Random(seed)
-        problem = ground.problem
+        problem = facts.problem
         self._horizon = problem.horizon
-        self._gain = gains(ground)
-        floor = sum(ground.floor_ps)
+        self._gain = gains(facts)
+        floor = sum(facts.floor_ps)
         worth = self._gain >= NEGLIGIBLE * max(1, problem.all_slow_ps - floor)
-        self._is_worth = worth & np.array(ground.is_candidate, np.bool_)
+        self._is_worth = worth & np.array(facts.is_candidate, np.bool_)
         self._worth: Ints = np.flatnonzero(self._is_worth)
-        self._first = np.array([s.accesses[0].step if len(s) else 0 for s in ground.sequences], np.int64)
-        self._last = np.array([s.accesses[-1].step if len(s) else -1 for s in ground.sequences], np.int64)
-        self.ways: dict[str, Callable[[Situation, int], Free | None]] = {
+        self._first = np.array([s.accesses[0].step if len(s) else 0 for s in facts.sequences], np.int64)
+        self._last = np.array([s.accesses[-1].step if len(s) else -1 for s in facts.sequences], np.int64)
+        self.ways: dict[str, Callable[[PlanTimeline, int], Free | None]] = {
             "lost": self._lost,
             "window": self._window,
             "tight": self._tight,
@@ -66,8 +66,8 @@ class Chooser:
         """How many tensors are worth freeing at all."""
         return len(self._worth)
 
-    def _window(self, situation: Situation, count: int) -> Free | None:
-        """All that is used in a stretch of the program."""
+    def _window(self, timeline: PlanTimeline, count: int) -> Free | None:
+        """All that is used in a segment of the program."""
         centre = self._random.randrange(self._horizon)
         reach = 2
         while True:
@@ -77,28 +77,28 @@ class Chooser:
                 return Free(self._shuffled(used), start, end)
             reach += 1 + reach // 4
 
-    def _lost(self, situation: Situation, count: int) -> Free | None:
+    def _lost(self, timeline: PlanTimeline, count: int) -> Free | None:
         """A tensor with slow uses that fast memory would serve better, and those that stand in its way."""
-        lost = lost_gains(situation)[self._worth]
+        lost = lost_gains(timeline)[self._worth]
         if lost.sum() <= 0:
             return None
         tensor = int(self._worth[self._random.choices(range(len(lost)), weights=lost.tolist())[0]])
-        accesses = self._ground.sequences[tensor].accesses
-        slow = [j for j, access in enumerate(accesses) if not situation.fast[access.uses[0]]]
+        accesses = self._facts.sequences[tensor].accesses
+        slow = [j for j, access in enumerate(accesses) if not timeline.fast[access.uses[0]]]
         j = self._random.choice(slow) if slow else 0
         start = accesses[max(0, j - 1)].step
         end = accesses[min(len(accesses) - 1, j + self._random.randint(0, 1))].step + 1
-        return self._around(situation, tensor, start, end, count)
+        return self._around(timeline, tensor, start, end, count)
 
-    def _tight(self, situation: Situation, count: int) -> Free | None:
+    def _tight(self, timeline: PlanTimeline, count: int) -> Free | None:
         """A residency and those that overlap it in time: they contend for the same memory."""
-        stays = [stay for stay in situation.plan.residencies if self._is_worth[stay.tensor]]
+        stays = [stay for stay in timeline.plan.residencies if self._is_worth[stay.tensor]]
         if not stays:
             return None
         stay = self._random.choice(stays)
-        return self._around(situation, stay.tensor, stay.start, stay.end, count)
+        return self._around(timeline, stay.tensor, stay.start, stay.end, count)
 
-    def _anywhere(self, situation: Situation, count: int) -> Free | None:
+    def _anywhere(self, timeline: PlanTimeline, count: int) -> Free | None:
         """Any tensors with uses near each other, over all of their lives."""
         if not len(self._worth):
             return None
@@ -107,7 +107,7 @@ class Chooser:
         chosen = [centre, *[t for t in self._shuffled(alive) if t != centre][: count - 1]]
         return Free(chosen, int(self._first[chosen].min()), int(self._last[chosen].max()) + 1)
 
-    def _around(self, situation: Situation, tensor: int, start: int, end: int, count: int) -> Free:
+    def _around(self, timeline: PlanTimeline, tensor: int, start: int, end: int, count: int) -> Free:
         """A tensor and others that are used or resident between two boundaries, by how much of that time they could share."""
         pad = 1 + self._random.randrange(1 + min(20, self._horizon // 8))
         start, end = max(0, start - pad), min(self._horizon, end + pad)
@@ -117,10 +117,10 @@ class Chooser:
             if other != tensor
             and (
                 self._is_used(other, start, end)
-                or any(stay.start < end and stay.end > start for stay in situation.residencies[other])
+                or any(stay.start < end and stay.end > start for stay in timeline.residencies[other])
             )
         ]
-        size = self._ground.units
+        size = self._facts.units
         keys = {}
         for other in alive:
             shared = min(end, int(self._last[other]) + 1) - max(start, int(self._first[other]))
@@ -133,7 +133,7 @@ class Chooser:
         return [int(t) for t in worth[(self._first[worth] < end) & (self._last[worth] >= start)]]
 
     def _is_used(self, tensor: int, start: int, end: int) -> bool:
-        return any(start <= access.step < end for access in self._ground.sequences[tensor].accesses)
+        return any(start <= access.step < end for access in self._facts.sequences[tensor].accesses)
 
     def _shuffled(self, tensors: list[int]) -> list[int]:
         """The more a tensor may gain, the earlier it tends to come."""
@@ -141,10 +141,10 @@ class Chooser:
         return sorted(tensors, key=lambda tensor: -keys[tensor])
 
 
-def gains(ground: Ground) -> Floats:
+def gains(facts: ProblemFacts) -> Floats:
     """What each tensor may save at most, its uses fast rather than slow and all else as it pleases; shape ``[N]`` (ps)."""
-    found = np.zeros(len(ground.sequences))
-    for step in ground.problem.steps:
+    found = np.zeros(len(facts.sequences))
+    for step in facts.problem.steps:
         for place, use in enumerate(step.uses):
             found[use.tensor] += step.weight * _largest_gain(step, place)
     return found
@@ -160,18 +160,18 @@ def _largest_gain(step: Step, place: int) -> int:
     return max(0, *(piece.slow_ps[place] - piece.fast_ps[place] for piece in step.pieces))
 
 
-def lost_gains(situation: Situation) -> Floats:
+def lost_gains(timeline: PlanTimeline) -> Floats:
     """What each tensor's slow uses would save, one by one, were they fast in this plan; shape ``[N]`` (ps)."""
-    ground = situation.ground
-    found = np.zeros(len(ground.sequences))
-    for index, step in enumerate(ground.problem.steps):
-        first = ground.first_use[index]
-        fast = situation.fast[first : first + len(step.uses)]
-        if situation.durations[index] <= ground.floor_ps[index]:
+    facts = timeline.facts
+    found = np.zeros(len(facts.sequences))
+    for index, step in enumerate(facts.problem.steps):
+        first = facts.first_use[index]
+        fast = timeline.fast[first : first + len(step.uses)]
+        if timeline.durations[index] <= facts.floor_ps[index]:
             continue
         for place, use in enumerate(step.uses):
             if not fast[place]:
                 fast[place] = True
-                found[use.tensor] += max(0, situation.durations[index] - step.weight * step.latency_ps(fast))
+                found[use.tensor] += max(0, timeline.durations[index] - step.weight * step.latency_ps(fast))
                 fast[place] = False
     return found

@@ -28,7 +28,7 @@ from collections import defaultdict
 
 from ortools.sat.python import cp_model
 
-from stowplan.models.memory_mapping.cpsat.surroundings import Surroundings
+from stowplan.models.memory_mapping.cpsat.fixed_part import FixedPart
 from stowplan.models.memory_mapping.cpsat.variables import (
     AccessVariables,
     CopyInVariables,
@@ -57,8 +57,8 @@ class Constraints:
                 preloads.append(first)
         if len(preloads) > self.problem.max_preloads:
             self.model.add(sum(preloads) <= self.problem.max_preloads)
-        if variables.surroundings is not None:
-            self._add_borders(variables.surroundings)
+        if variables.fixed_part is not None:
+            self._add_borders(variables.fixed_part)
         self._add_capacity()
         self._add_channels()
 
@@ -230,7 +230,7 @@ class Constraints:
         """Occupied units of alignment at every step; what offsets need beyond that is not said here."""
         capacity = -(-self.problem.capacity // self.problem.alignment)
         for step, load in self._load.items():
-            room = capacity if self.v.surroundings is None else self.v.surroundings.space.room(step)
+            room = capacity if self.v.fixed_part is None else self.v.fixed_part.space.room(step)
             if sum(units for units, _ in load) > room:
                 self.model.add(sum(units * literal for units, literal in load) <= room)
 
@@ -242,40 +242,40 @@ class Constraints:
             for copy in (access.copy_in, access.copy_out)
             if copy is not None
         ]
-        if self.v.surroundings is not None:
-            copies += self._fixed_copies(self.v.surroundings)
+        if self.v.fixed_part is not None:
+            copies += self._fixed_copies(self.v.fixed_part)
         if self.problem.channels == 1:
             self.model.add_no_overlap(copies)
         elif copies:
             self.model.add_cumulative(copies, [1] * len(copies), self.problem.channels)
 
-    def _add_borders(self, surroundings: Surroundings) -> None:
+    def _add_borders(self, fixed_part: FixedPart) -> None:
         """Who is in fast memory where the neighbourhood begins and ends."""
         model = self.model
         new: list[Literal] = []
         for number, tensor in enumerate(self.v.tensors):
             first = tensor.access[0]
-            if number in surroundings.entering and first.begun is not None and tensor.sequence.accesses[0].step == 0:
+            if number in fixed_part.entering and first.begun is not None and tensor.sequence.accesses[0].step == 0:
                 model.add(first.begun == 1)
-            elif number not in surroundings.entering and first.keep is not None:
+            elif number not in fixed_part.entering and first.keep is not None:
                 new.append(first.keep)
-            if number in surroundings.leaving:
+            if number in fixed_part.leaving:
                 last = tensor.access[len(tensor.sequence) - 1]
                 assert last.landed is not None
                 model.add(last.landed == 1)
-        if new and (surroundings.preloads is None or len(new) > surroundings.preloads):
-            model.add(sum(new) <= (surroundings.preloads or 0))
+        if new and (fixed_part.preloads is None or len(new) > fixed_part.preloads):
+            model.add(sum(new) <= (fixed_part.preloads or 0))
 
-    def _fixed_copies(self, surroundings: Surroundings) -> list[cp_model.IntervalVar]:
+    def _fixed_copies(self, fixed_part: FixedPart) -> list[cp_model.IntervalVar]:
         """Copies that are made in any case, and the time in which the channel is busy with those before."""
         model, v = self.model, self.v
         latest = v.floor_until[-1] + v.slack_ps
-        for boundary, moment in surroundings.waits.items():
+        for boundary, moment in fixed_part.waits.items():
             model.add(v.left[boundary] >= moment)
         intervals = []
-        for begin_ps, end_ps in surroundings.busy:
+        for begin_ps, end_ps in fixed_part.busy:
             intervals.append(model.new_fixed_size_interval_var(begin_ps, end_ps - begin_ps, "busy"))
-        for copy in surroundings.copies:
+        for copy in fixed_part.copies:
             highest = max(latest, copy.begin_ps, copy.latest_end_ps)
             begin = model.new_int_var(min(0, copy.begin_ps), highest, f"begin.fixed{copy.place}")
             v.fixed_begin.append(begin)
@@ -284,6 +284,6 @@ class Constraints:
             model.add(begin >= (v.left[queued.boundary] + queued.after_ps if queued.after_ps else v.open[queued.boundary]))
             if due is not None:
                 model.add(begin + copy.duration_ps <= v.left[due.boundary] + due.after_ps)
-            elif surroundings.tail_ps is None:
+            elif fixed_part.tail_ps is None:
                 model.add(begin + copy.duration_ps <= copy.latest_end_ps)
         return intervals

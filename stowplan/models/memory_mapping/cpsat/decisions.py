@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses
-from stowplan.models.memory_mapping.cpsat.timeline import Timeline, Window, play, step_durations
+from stowplan.models.memory_mapping.copy_engine import CopyWindow, Moments, play, step_durations
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 
@@ -79,15 +79,15 @@ class Decisions:
             stay for sequence, chosen in zip(self.sequences, self.tensors, strict=True) for stay in _stays(sequence, chosen)
         ]
 
-    def window(self, key: CopyKey) -> Window:
-        """Window and duration of a copy."""
+    def window(self, key: CopyKey) -> CopyWindow:
+        """CopyWindow and duration of a copy."""
         sequence, chosen = self.sequences[key.tensor], self.tensors[key.tensor]
         tensor = self.problem.tensors[key.tensor]
         if key.direction == "in":
             end = int(sequence.copy.prev[sequence.accesses[key.access].step])
-            return Window(chosen.copy_in[key.access], end, tensor.copy_in_ps)
+            return CopyWindow(chosen.copy_in[key.access], end, tensor.copy_in_ps)
         end = copy_out_end(sequence, chosen, key.access)
-        return Window(chosen.copy_out[key.access].start, end, tensor.copy_out_ps)
+        return CopyWindow(chosen.copy_out[key.access].start, end, tensor.copy_out_ps)
 
     def fast_uses(self) -> list[bool]:
         """For each use of the program, whether it is fast."""
@@ -98,19 +98,20 @@ class Decisions:
                     fast[use] = served
         return fast
 
-    def timeline(self) -> Timeline:
+    def moments(self) -> Moments:
         """The run on the copy engine; with floor latencies where stalls are forbidden."""
         problem = self.problem
         if problem.stalls == "allowed":
             durations = step_durations(problem, self.fast_uses())
         else:
             durations = [step.weight * step.floor_ps for step in problem.steps]
-        return play(problem, [self.window(key) for key in self.queue], durations)
+        windows = [self.window(key) for key in self.queue]
+        return play(windows, durations, waits=problem.stalls == "allowed", channels=problem.channels)
 
     def objective_ps(self) -> int:
         """Objective of the plan."""
         if self.problem.stalls == "allowed":
-            return self.timeline().left[-1]
+            return self.moments().left[-1]
         return sum(step_durations(self.problem, self.fast_uses()))
 
     def plan(self, offsets: Sequence[int]) -> Plan:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ortools.sat.python import cp_model
 
+from stowplan.models.memory_mapping.copy_engine import Moments
 from stowplan.models.memory_mapping.cpsat.decisions import CopyKey, Decisions, TensorDecisions
 from stowplan.models.memory_mapping.cpsat.objective import Objective
 from stowplan.models.memory_mapping.cpsat.offsets import OffsetVariables
-from stowplan.models.memory_mapping.cpsat.timeline import Timeline
 from stowplan.models.memory_mapping.cpsat.variables import AccessVariables, TensorVariables, Variables
 
 
@@ -17,7 +17,7 @@ def hint_values(
     decisions: Decisions,
     offsets: OffsetVariables | None,
     placed: dict[int, list[int]],
-    timeline: Timeline,
+    moments: Moments,
 ) -> dict[int, int]:
     """Value of every variable, by its index.
 
@@ -26,22 +26,22 @@ def hint_values(
     placed
         For each tensor, and each of its accesses, the offset in bytes of the residency it lies in, or 0; used with ``offsets``
         only.
-    timeline
+    moments
         The run, with a begin for each copy in the queue of ``decisions``.
     """
     values = _Values()
     if not variables.forbidden:
-        for moments, found in (
-            (variables.reached, timeline.reached),
-            (variables.open, timeline.reached if variables.open is variables.reached else timeline.open),
-            (variables.left, timeline.left),
+        for times, found in (
+            (variables.reached, moments.reached),
+            (variables.open, moments.reached if variables.open is variables.reached else moments.open),
+            (variables.left, moments.left),
         ):
-            for variable, moment in zip(moments, found, strict=True):
+            for variable, moment in zip(times, found, strict=True):
                 values.set(variable, moment)
     else:
         for variable, moment in zip(variables.reached, variables.floor_until, strict=True):
             values.set(variable, moment)
-    begin = dict(zip(decisions.queue, timeline.begin, strict=True))
+    begin = dict(zip(decisions.queue, moments.begin, strict=True))
     for tensor, chosen in zip(variables.tensors, decisions.tensors, strict=True):
         _hint_tensor(values, tensor, chosen, decisions, begin)
     fast = decisions.fast_uses()

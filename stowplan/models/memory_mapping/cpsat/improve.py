@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from ortools.sat.python import cp_model
 
+from stowplan.models import cpsat_runner
+from stowplan.models.cpsat_runner import Value
 from stowplan.models.memory_mapping.cpsat.canonical import decisions_of
 from stowplan.models.memory_mapping.cpsat.local_run import play_locally, total_ps
 from stowplan.models.memory_mapping.cpsat.merge import Merger
-from stowplan.models.memory_mapping.cpsat.model import MemoryMappingModel, Value, size_estimate
+from stowplan.models.memory_mapping.cpsat.model import MemoryMappingModel, size_estimate
 from stowplan.models.memory_mapping.cpsat.neighbourhood import Neighbourhood
+from stowplan.models.memory_mapping.cpsat.solve import WITHOUT_PROBING
 from stowplan.models.memory_mapping.plan import Plan
-
-#: Seconds between two looks at ``should_stop``.
-POLL_SECONDS = 0.05
 
 #: Literals of a neighbourhood's model, at most.
 MAX_LITERALS = 30_000
@@ -50,7 +49,7 @@ class NeighbourhoodModel:
     def __init__(self, neighbourhood: Neighbourhood):
         self.neighbourhood = neighbourhood
         self.complete = MemoryMappingModel(
-            neighbourhood.problem, sequences=neighbourhood.sequences, surroundings=neighbourhood.surroundings
+            neighbourhood.problem, sequences=neighbourhood.sequences, fixed_part=neighbourhood.fixed_part
         )
 
     @property
@@ -60,17 +59,16 @@ class NeighbourhoodModel:
 
     def add_hint(self) -> None:
         """Hint at the given plan, completely."""
-        hood, variables = self.neighbourhood, self.complete.variables
-        decisions = decisions_of(variables, hood.plan)
-        run = play_locally(hood, decisions)
-        values = self.complete.values_of(decisions, hood.plan, run.timeline)
+        neighbourhood, variables = self.neighbourhood, self.complete.variables
+        decisions = decisions_of(variables, neighbourhood.plan)
+        run = play_locally(neighbourhood, decisions)
+        values = self.complete.values_of(decisions, neighbourhood.plan, run.moments)
         for variable, begin in zip(variables.fixed_begin, run.fixed_begin, strict=True):
             values[variable.index] = begin
         total = self.complete.objective.total
         if total is not None:
-            values[total.index] = total_ps(hood, run)
-        for index, value in values.items():
-            self.model.add_hint(self.model.get_int_var_from_proto_index(index), value)
+            values[total.index] = total_ps(neighbourhood, run)
+        cpsat_runner.add_hint(self.model, values)
 
     def extract(self, value: Value) -> Plan:
         """The whole plan of a solution. Its objective is not set; whether it is valid is for the caller to see.
@@ -103,30 +101,15 @@ def improve(
         return Improvement("empty", None)
     built = NeighbourhoodModel(neighbourhood)
     built.add_hint()
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = seed % (1 << 31)
-    solver.parameters.max_time_in_seconds = max(0.01, time_limit)
-    solver.parameters.cp_model_probing_level = 0
-    if deterministic_limit is not None:
-        solver.parameters.max_deterministic_time = deterministic_limit
-    stop = threading.Event()
-
-    def watch() -> None:
-        while should_stop is not None and not stop.wait(POLL_SECONDS):
-            if should_stop():
-                solver.stop_search()
-                return
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        status = solver.solve(built.model)
-    finally:
-        stop.set()
-        watcher.join()
-    spent = solver.wall_time, solver.response_proto.deterministic_time
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Improvement("infeasible" if status == cp_model.INFEASIBLE else "none", None, *spent)
-    found: LocalStatus = "optimal" if status == cp_model.OPTIMAL else "feasible"
-    return Improvement(found, built.extract(solver.value), *spent)
+    run = cpsat_runner.run(
+        built.model,
+        time_limit=time_limit,
+        seed=seed,
+        deterministic_limit=deterministic_limit,
+        parameters=WITHOUT_PROBING,
+        should_stop=should_stop,
+    )
+    spent = run.seconds, run.deterministic
+    if run.is_found:
+        return Improvement("optimal" if run.status == "optimal" else "feasible", built.extract(run.value), *spent)
+    return Improvement("infeasible" if run.status == "infeasible" else "none", None, *spent)

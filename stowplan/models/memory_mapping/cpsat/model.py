@@ -6,24 +6,23 @@ from collections.abc import Callable, Collection, Sequence
 
 from ortools.sat.python import cp_model
 
+from stowplan.models import cpsat_runner
+from stowplan.models.cpsat_runner import Value
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
+from stowplan.models.memory_mapping.copy_engine import Moments
 from stowplan.models.memory_mapping.cpsat.canonical import decisions_of, offsets_of
 from stowplan.models.memory_mapping.cpsat.constraints import Constraints
 from stowplan.models.memory_mapping.cpsat.decisions import CopyKey, CopyOut, Decisions, TensorDecisions, copy_out_end
+from stowplan.models.memory_mapping.cpsat.fixed_part import FixedPart
 from stowplan.models.memory_mapping.cpsat.hint import hint_values
 from stowplan.models.memory_mapping.cpsat.objective import Objective
 from stowplan.models.memory_mapping.cpsat.offsets import OffsetVariables, pack
-from stowplan.models.memory_mapping.cpsat.surroundings import Surroundings
-from stowplan.models.memory_mapping.cpsat.timeline import Timeline
 from stowplan.models.memory_mapping.cpsat.variables import CopyInVariables, CopyOutVariables, TensorVariables, Variables
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
 #: Literals of a model, at most: building takes 50 to 60 µs for each, and solving gets nowhere long before.
 MAX_SIZE = 200_000
-
-#: Value of a variable in a solution.
-Value = Callable[[cp_model.IntVar], int]
 
 
 class MemoryMappingModel:
@@ -40,7 +39,7 @@ class MemoryMappingModel:
         A proven lower bound on the objective.
     sequences
         Of the problem, where they are known.
-    surroundings
+    fixed_part
         What stands around a neighbourhood.
     should_stop
         Asked for every tensor.
@@ -61,7 +60,7 @@ class MemoryMappingModel:
         offsets: bool = True,
         lower_bound_ps: int | None = None,
         sequences: Sequence[TensorAccesses] | None = None,
-        surroundings: Surroundings | None = None,
+        fixed_part: FixedPart | None = None,
         should_stop: Callable[[], bool] | None = None,
     ):
         if problem.channels > 1 and any(not (t.copy_in_ps and t.copy_out_ps) for t in problem.tensors):
@@ -71,7 +70,7 @@ class MemoryMappingModel:
         if size > MAX_SIZE:
             raise NotImplementedError(f"about {size} literals, more than {MAX_SIZE}")
         self.problem = problem
-        self.variables = Variables(problem, sequences, surroundings, should_stop)
+        self.variables = Variables(problem, sequences, fixed_part, should_stop)
         Constraints(self.variables)
         self.objective = Objective(self.variables, lower_bound_ps)
         self.offsets = OffsetVariables(self.variables) if offsets else None
@@ -84,18 +83,16 @@ class MemoryMappingModel:
         nothing, where the plan is worse than everything in slow memory.
         """
         decisions = decisions_of(self.variables, plan)
-        self.model.clear_hints()  # type: ignore[no-untyped-call]
         if decisions.objective_ps() > self.problem.all_slow_ps:
+            cpsat_runner.add_hint(self.model, {}, complete=False)
             return False
-        values = self.values_of(decisions, plan, decisions.timeline())
-        for index, value in values.items():
-            self.model.add_hint(self.model.get_int_var_from_proto_index(index), value)
+        cpsat_runner.add_hint(self.model, self.values_of(decisions, plan, decisions.moments()))
         return True
 
-    def values_of(self, decisions: Decisions, plan: Plan, timeline: Timeline) -> dict[int, int]:
+    def values_of(self, decisions: Decisions, plan: Plan, moments: Moments) -> dict[int, int]:
         """Value of every variable, by its index, for decisions read off a plan, whose offsets they keep."""
         placed = offsets_of(decisions, plan) if self.offsets is not None else {}
-        return hint_values(self.variables, self.objective, decisions, self.offsets, placed, timeline)
+        return hint_values(self.variables, self.objective, decisions, self.offsets, placed, moments)
 
     def fix(self, plan: Plan, tensors: Collection[int]) -> None:
         """Decide some tensors as a valid plan does: which accesses are fast, which residencies last, which copies are made.
@@ -104,7 +101,7 @@ class MemoryMappingModel:
         this one, and its bound holds for such plans only.
         """
         decisions = decisions_of(self.variables, plan)
-        values = self.values_of(decisions, plan, decisions.timeline())
+        values = self.values_of(decisions, plan, decisions.moments())
         for number in tensors:
             for literal in self.variables.tensors[number].choices():
                 self.model.add(literal == values[literal.index])

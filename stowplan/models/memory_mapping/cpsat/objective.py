@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from ortools.sat.python import cp_model
 
-from stowplan.models.memory_mapping.cpsat.surroundings import Surroundings
+from stowplan.models.memory_mapping.cpsat.fixed_part import FixedPart
 from stowplan.models.memory_mapping.cpsat.variables import Literal, Variables
 from stowplan.models.memory_mapping.latency import Affine, StepLatency
 
@@ -82,8 +82,8 @@ class Objective:
         self.total: cp_model.IntVar | None = None
         if variables.forbidden:
             self.expression: Expression = sum(weighted)
-            if variables.surroundings is not None:
-                model.add(self.expression <= variables.surroundings.most_ps)
+            if variables.fixed_part is not None:
+                model.add(self.expression <= variables.fixed_part.most_ps)
         else:
             model.add(variables.reached[0] == 0)
             for boundary in range(problem.horizon + 1):
@@ -94,22 +94,22 @@ class Objective:
                     model.add(variables.left[boundary] >= variables.reached[boundary])
                 if boundary < problem.horizon:
                     model.add(variables.reached[boundary + 1] == variables.left[boundary] + weighted[boundary])
-            self.expression = variables.left[-1] if variables.surroundings is None else self._total(variables.surroundings)
+            self.expression = variables.left[-1] if variables.fixed_part is None else self._total(variables.fixed_part)
         if lower_bound_ps is not None:
             model.add(self.expression >= lower_bound_ps)
         model.minimize(self.expression)
 
-    def _total(self, surroundings: Surroundings) -> cp_model.IntVar:
+    def _total(self, fixed_part: FixedPart) -> cp_model.IntVar:
         """End of the program after a neighbourhood.
 
         On one channel, what follows is a sequence of maxima and sums of when its first boundary is reached and when each copy
         under way is complete, so the end is the largest of a few such moments plus constants.
         """
         variables, model = self._variables, self._variables.model
-        assert surroundings.tail_ps is not None
-        self.total = model.new_int_var(0, surroundings.most_ps, "total")
-        model.add(self.total >= variables.left[-1] + surroundings.tail_ps)
-        for copy, begin in zip(surroundings.copies, variables.fixed_begin, strict=True):
+        assert fixed_part.tail_ps is not None
+        self.total = model.new_int_var(0, fixed_part.most_ps, "total")
+        model.add(self.total >= variables.left[-1] + fixed_part.tail_ps)
+        for copy, begin in zip(fixed_part.copies, variables.fixed_begin, strict=True):
             if copy.due is None:
                 model.add(self.total >= begin + copy.duration_ps + copy.tail_ps)
         return self.total

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
+from stowplan.models import cpsat_runner
 from stowplan.models.memory_mapping.accesses import TensorAccesses
 from stowplan.models.memory_mapping.cpsat.decisions import Stay
-from stowplan.models.memory_mapping.cpsat.surroundings import Surroundings
+from stowplan.models.memory_mapping.cpsat.fixed_part import FixedPart
 from stowplan.models.memory_mapping.cpsat.variables import AccessVariables, TensorVariables, Variables
 from stowplan.models.memory_mapping.problem import Problem
 
@@ -107,14 +108,11 @@ def _pack_exactly(problem: Problem, blocks: Sequence[_Block], count: int, time_l
             times.append(model.new_fixed_size_interval_var(start, end - start, ""))
             memory.append(model.new_fixed_size_interval_var(place, block.units, ""))
     model.add_no_overlap_2d(times, memory)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.max_time_in_seconds = max(0.0, time_limit)
-    status = solver.solve(model)
-    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        placed = [(block, solver.value(place)) for block, place in zip(blocks, places, strict=True)]
+    run = cpsat_runner.run(model, time_limit=time_limit, seed=1)
+    if run.is_found:
+        placed = [(block, run.value(place)) for block, place in zip(blocks, places, strict=True)]
         return Packing(_offsets(problem, placed, count))
-    return Packing(None, is_infeasible=status == cp_model.INFEASIBLE)
+    return Packing(None, is_infeasible=run.status == "infeasible")
 
 
 class OffsetVariables:
@@ -131,8 +129,8 @@ class OffsetVariables:
         self._sizes: list[tuple[cp_model.IntVar, list[cp_model.IntVar]]] = []
         for tensor in variables.tensors:
             self._add_tensor(tensor)
-        if variables.surroundings is not None:
-            self._add_borders(variables.surroundings)
+        if variables.fixed_part is not None:
+            self._add_borders(variables.fixed_part)
         self._model.add_no_overlap_2d(self._times, self._memory)
 
     def _add_tensor(self, tensor: TensorVariables) -> None:
@@ -200,7 +198,7 @@ class OffsetVariables:
         units = -(-sequence.size // self._alignment)
         present = literals[-1] if backwards else literals[0]
         for number, literal in enumerate(literals):
-            # A literal that is the one before it says no more of the shorter stretch.
+            # A literal that is the one before it says no more of the shorter segment.
             if backwards and (number == 0 or literal is not literals[number - 1]):
                 self._avoid_fixed(literal, border - len(literals) + number, border, place, units)
             if not backwards and (number + 1 == len(literals) or literal is not literals[number + 1]):
@@ -217,20 +215,20 @@ class OffsetVariables:
 
     def _avoid_fixed(self, present: cp_model.IntVar, start: int, end: int, place: cp_model.IntVar, units: int) -> None:
         """Keep a residency off the places that others take, outside the model."""
-        surroundings = self._variables.surroundings
-        free = None if surroundings is None else surroundings.space.offsets(start, end, units)
+        fixed_part = self._variables.fixed_part
+        free = None if fixed_part is None else fixed_part.space.offsets(start, end, units)
         if free is not None:
             self._model.add_linear_expression_in_domain(place, free).only_enforce_if(present)
 
-    def _add_borders(self, surroundings: Surroundings) -> None:
+    def _add_borders(self, fixed_part: FixedPart) -> None:
         """Residencies that the neighbourhood's first or last boundary cuts keep their place."""
         model = self._model
-        for number, offset in surroundings.entering.items():
+        for number, offset in fixed_part.entering.items():
             first, place = self._variables.tensors[number].access[0], self.access[number][0]
             present = first.begun if first.keep is None else first.keep
             if place is not None and present is not None:
                 model.add(place == offset).only_enforce_if(present)
-        for number, offset in surroundings.leaving.items():
+        for number, offset in fixed_part.leaving.items():
             place = self.access[number][-1]
             assert place is not None
             model.add(place == offset)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import msgspec
-from ortools.sat.python import cp_model
 
+from stowplan.models import cpsat_runner
 from stowplan.models.memory_mapping.cpsat.model import MemoryMappingModel
 from stowplan.models.memory_mapping.cpsat.variables import BuildStopped
 from stowplan.models.memory_mapping.plan import Plan
@@ -18,17 +17,14 @@ from stowplan.models.memory_mapping.problem import Problem
 
 Status = Literal["optimal", "feasible"]
 
-#: Seconds between two looks at ``should_stop``.
-POLL_SECONDS = 0.05
-
 #: Part of the time that is left which may go into finding offsets for a solution that is not optimal.
 PACKING_SHARE = 0.2
 
 #: Part of the time in which a problem with stalls is first solved without them, where there is no hint.
 STALL_FREE_SHARE = 0.3
 
-#: Relative error of objective bounds in floating point; picoseconds of a second are far below its reciprocal.
-FLOAT_ERROR = 1e-15
+#: Probing thousands of literals of residencies and copies takes longer than it saves: 12 s of 40 s at 300 uses.
+WITHOUT_PROBING = {"cp_model_probing_level": 0}
 
 
 class ExactOutcome(NamedTuple):
@@ -129,19 +125,19 @@ class _Search:
         is_optimal = self.plan is not None and self.plan.objective_ps <= self.bound
         return is_optimal or self.left <= 0 or (self._should_stop is not None and self._should_stop())
 
-    def offer_plan(self, plan: Plan) -> None:
+    def offer_plan(self, plan: Plan | None) -> None:
         """Keep the plan where it is the best so far."""
         with self._lock:
-            if self.plan is not None and plan.objective_ps >= self.plan.objective_ps:
+            if plan is None or (self.plan is not None and plan.objective_ps >= self.plan.objective_ps):
                 return
             self.plan = plan
         if self._on_plan is not None:
             self._on_plan(plan)
 
-    def offer_bound(self, bound_ps: int) -> None:
+    def offer_bound(self, bound_ps: int | None) -> None:
         """Keep the bound where it is the best so far."""
         with self._lock:
-            if bound_ps <= self.bound:
+            if bound_ps is None or bound_ps <= self.bound:
                 return
             self.bound = bound_ps
         if self._on_bound is not None:
@@ -174,39 +170,23 @@ class _Search:
             model.add_hint(self.plan)
         if self.is_done:
             return
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = self._workers
-        solver.parameters.random_seed = self._seed % (1 << 31)
-        solver.parameters.max_time_in_seconds = max(0.01, self.left)
-        # Probing thousands of literals of residencies and copies takes longer than it saves: 12 s of 40 s at 300 uses.
-        solver.parameters.cp_model_probing_level = 0
-        if self._deterministic_limit is not None:
-            solver.parameters.max_deterministic_time = self._deterministic_limit
-        # CP-SAT works in integers, but reports the bound as a float.
-        solver.best_bound_callback = lambda bound: self.offer_bound(_integer_bound(bound))
-        collector = _Collector(self, model)
-        stop = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(solver, stop), daemon=True)
-        watcher.start()
-        try:
-            status = solver.solve(model.model, collector)
-        finally:
-            stop.set()
-            watcher.join()
-        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            self.offer_bound(_integer_bound(solver.best_objective_bound))
-            if status == cp_model.OPTIMAL:
-                self.offer_bound(int(solver.value(model.objective.expression)))
-            limit = max(0.1, self.left if status == cp_model.OPTIMAL else PACKING_SHARE * self.left)
-            plan = model.extract(solver.value, time_limit=limit)
-            if plan is not None:
-                self.offer_plan(plan)
-
-    def _watch(self, solver: cp_model.CpSolver, stop: threading.Event) -> None:
-        while self._should_stop is not None and not stop.wait(POLL_SECONDS):
-            if self._should_stop():
-                solver.stop_search()
-                return
+        run = cpsat_runner.run(
+            model.model,
+            time_limit=self.left,
+            workers=self._workers,
+            seed=self._seed,
+            deterministic_limit=self._deterministic_limit,
+            parameters=WITHOUT_PROBING,
+            on_solution=lambda value: self.offer_plan(model.extract(value, exact=False)),
+            on_bound=self.offer_bound,
+            should_stop=self._should_stop,
+        )
+        if run.is_found:
+            self.offer_bound(run.bound)
+            if run.status == "optimal":
+                self.offer_bound(int(run.value(model.objective.expression)))
+            limit = max(0.1, self.left if run.status == "optimal" else PACKING_SHARE * self.left)
+            self.offer_plan(model.extract(run.value, time_limit=limit))
 
     def outcome(self) -> ExactOutcome:
         """What was found."""
@@ -214,24 +194,3 @@ class _Search:
         if self.plan.objective_ps <= self.bound:
             return ExactOutcome("optimal", self.plan, self.plan.objective_ps)
         return ExactOutcome("feasible", self.plan, self.bound)
-
-
-class _Collector(cp_model.CpSolverSolutionCallback):
-    """Makes plans of solutions as they are found, where offsets are found at once."""
-
-    def __init__(self, search: _Search, model: MemoryMappingModel):
-        super().__init__()
-        self._search = search
-        self._model = model
-
-    def on_solution_callback(self) -> None:
-        """Offer the solution's plan."""
-        plan = self._model.extract(self.value, exact=False)
-        if plan is not None:
-            self._search.offer_plan(plan)
-
-
-def _integer_bound(bound: float) -> int:
-    """Integer bound from CP-SAT's, which stands for an integer but comes as a float, with the errors of its scaling."""
-    nearest = round(bound)
-    return nearest if abs(bound - nearest) <= FLOAT_ERROR * max(1.0, abs(bound)) else math.floor(bound)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ortools.sat.python import cp_model
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
-from stowplan.models.memory_mapping.cpsat.surroundings import Surroundings
+from stowplan.models.memory_mapping.cpsat.fixed_part import FixedPart
 from stowplan.models.memory_mapping.latency import Savings
 from stowplan.models.memory_mapping.problem import Problem
 
@@ -108,11 +108,11 @@ class Variables:
         self,
         problem: Problem,
         sequences: Sequence[TensorAccesses] | None = None,
-        surroundings: Surroundings | None = None,
+        fixed_part: FixedPart | None = None,
         should_stop: Callable[[], bool] | None = None,
     ):
         self.problem = problem
-        self.surroundings = surroundings
+        self.fixed_part = fixed_part
         self._should_stop = should_stop
         self.model = cp_model.CpModel()
         self.sequences = access_sequences(problem) if sequences is None else sequences
@@ -123,14 +123,14 @@ class Variables:
             self.floor_until.append(self.floor_until[-1] + step.weight * step.floor_ps)
         self.slack_ps = 0 if self.forbidden else problem.all_slow_ps - self.floor_until[-1]
         """How much later than after least latencies any boundary may be reached: no more than with everything slow."""
-        if surroundings is not None:
-            self.floor_until, self.slack_ps = list(surroundings.floor_until), surroundings.slack_ps
-        self._first, self._last = (0, problem.horizon) if surroundings is None else (1, problem.horizon - 1)
+        if fixed_part is not None:
+            self.floor_until, self.slack_ps = list(fixed_part.floor_until), fixed_part.slack_ps
+        self._first, self._last = (0, problem.horizon) if fixed_part is None else (1, problem.horizon - 1)
         """Boundaries between which copies are made: not in the steps that a neighbourhood adds."""
         self._make_moments()
         self.tensors = [self._make_tensor(sequence) for sequence in self.sequences]
         self.fixed_begin: list[cp_model.IntVar] = []
-        """When each of the surroundings' copies begins."""
+        """When each of the fixed_part' copies begins."""
         self.fast: list[Literal | None] = [None] * problem.use_count
         for variables in self.tensors:
             for access, chosen in zip(variables.sequence.accesses, variables.access, strict=False):
@@ -218,7 +218,7 @@ class Variables:
         if latest is None:
             return None
         # What leaves a neighbourhood may be copied out there: not at the boundary at which it would come in.
-        latest = min(latest, int(sequence.copy.prev[self._last - 1])) if self.surroundings is not None else latest
+        latest = min(latest, int(sequence.copy.prev[self._last - 1])) if self.fixed_part is not None else latest
         if latest < first:
             return None
         name = f"{sequence.tensor}.{j}"
@@ -262,9 +262,9 @@ class Variables:
 
     def _recent(self, sequence: TensorAccesses, first: int, end: int, duration_ps: int) -> int:
         """First boundary at which a neighbourhood lets a copy-in start, which is due at ``end``."""
-        if self.surroundings is None:
+        if self.fixed_part is None:
             return first
-        given = [start for start in self.surroundings.given_in[sequence.tensor] if first <= start <= end]
+        given = [start for start in self.fixed_part.given_in[sequence.tensor] if first <= start <= end]
         start = max(first, end - LEAST_REACH)
         while start > first and self.floor_until[end] - self.floor_until[start] < REACH * duration_ps:
             start -= 1
@@ -272,9 +272,9 @@ class Variables:
 
     def _soon(self, sequence: TensorAccesses, first: int, limit: int, duration_ps: int) -> int:
         """Boundary by which a neighbourhood has a copy-out complete that may start at ``first``."""
-        if self.surroundings is None:
+        if self.fixed_part is None:
             return limit
-        given = [end for end in self.surroundings.given_out[sequence.tensor] if first <= end <= limit]
+        given = [end for end in self.fixed_part.given_out[sequence.tensor] if first <= end <= limit]
         # A copy in an empty window stands until the boundary after.
         given = [min(limit, int(sequence.copy.next[end + 1])) for end in given]
         end = min(limit, first + LEAST_REACH)

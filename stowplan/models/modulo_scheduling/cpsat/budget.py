@@ -8,6 +8,9 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
+from stowplan.models import cpsat_runner
+from stowplan.models.cpsat_runner import Run
+
 
 class Budget:
     """Time for several models together; shares are parts of the whole.
@@ -49,13 +52,14 @@ class Budget:
         """Count a share as used, whatever of it was."""
         self._used += share * (self._whole or 0.0)
 
-    def limit(self, parameters: Any, share: float) -> None:
-        """Set a solver's limits to a share."""
-        parameters.max_time_in_seconds = max(0.01, self.part(share))
-        deterministic = self.deterministic_part(share)
-        if deterministic is not None:
-            parameters.max_deterministic_time = deterministic
-
-    def spend(self, solver: cp_model.CpSolver) -> None:
-        """Count what a solver used."""
-        self._used += solver.response_proto.deterministic_time
+    def run(self, model: cp_model.CpModel, share: float, **options: Any) -> Run:
+        """Run CP-SAT with a share as its limits, and count what it used; options as :func:`cpsat_runner.run` takes them."""
+        found = cpsat_runner.run(
+            model,
+            time_limit=self.part(share),
+            deterministic_limit=self.deterministic_part(share),
+            should_stop=self.should_stop,
+            **options,
+        )
+        self._used += found.deterministic
+        return found

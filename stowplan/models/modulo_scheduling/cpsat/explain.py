@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-from ortools.sat.python import cp_model
 
 from stowplan.models.modulo_scheduling.cpsat.budget import Budget
 from stowplan.models.modulo_scheduling.cpsat.model import IntervalModel, latest_time
@@ -30,13 +29,7 @@ def explain(structure: Structure, ii: int, budget: Budget, seed: int) -> str:
             break
         last_time = latest_time(facts, ii, facts.recurrent)
         model = IntervalModel(facts, ii, timed=facts.recurrent, last_time=last_time, relax=relax)
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = seed % (1 << 31)
-        budget.limit(solver.parameters, SHARE)
-        status = solver.solve(model.model)
-        budget.spend(solver)
-        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        if budget.run(model.model, SHARE, seed=seed).is_found:
             guilty.append(words)
     refuted = f"no tiles fit, at any interval up to {ii} (proven)"
     if not guilty:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 from ortools.sat.python import cp_model
 
+from stowplan.models.cpsat_runner import Value
+from stowplan.models.modulo_scheduling.cpsat.places import PlaceModel
 from stowplan.models.modulo_scheduling.plan import Plan
-
-if TYPE_CHECKING:
-    from stowplan.models.modulo_scheduling.cpsat.model import IntervalModel
 
 
 class Links:
@@ -19,10 +17,21 @@ class Links:
 
     No way is longer than the least clocks between two tiles, so a value leaves each tile at one known clock, and its consumers
     share the links up to there.
+
+    Parameters
+    ----------
+    parent
+        Tiles of all instructions.
+    ii
+        Initiation interval.
+    at
+        For each instruction a literal for every tile and slot.
     """
 
-    def __init__(self, parent: IntervalModel):
+    def __init__(self, parent: PlaceModel, ii: int, at: Mapping[int, Sequence[Sequence[cp_model.IntVar]]]):
         self.parent = parent
+        self.ii = ii
+        self.at = at
         problem = parent.problem
         self._machine = problem.machine
         self._hops = problem.hops
@@ -46,7 +55,7 @@ class Links:
                 parent.model.add_at_most_one(users[source] for source in sorted(users))
 
     def _value(self, source: int, targets: list[int]) -> None:
-        parent, model, ii = self.parent, self.parent.model, self.parent.ii
+        parent, model, ii = self.parent, self.parent.model, self.ii
         home = parent.tile(source)
         tiles = range(self._machine.tiles)
         uses = {(tile, link): model.new_bool_var(f"value {source} on link {link} of {tile}") for tile, link, _ in self._wires}
@@ -81,16 +90,16 @@ class Links:
                 hops = self._hops[start][tile]
                 for slot in range(ii):
                     if hops is not None:
-                        model.add_implication(parent.at[source][start][slot], phases[tile][(slot + latency + hops) % ii])
+                        model.add_implication(self.at[source][start][slot], phases[tile][(slot + latency + hops) % ii])
         for tile, link, _ in self._wires:
             for slot in range(ii):
                 busy = model.new_bool_var(f"value {source} on link {link} of {tile} in {slot}")
                 model.add_bool_or([uses[tile, link].negated(), phases[tile][slot].negated(), busy])
                 self._busy[tile, link, slot][source] = busy
 
-    def add_hint(self, plan: Plan) -> None:
-        """Hint the routes of a plan."""
-        problem, ii = self.parent.problem, self.parent.ii
+    def values(self, plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:
+        """Values of all variables for the routes of a plan."""
+        problem, ii = self.parent.problem, self.ii
         used: dict[int, set[tuple[int, int]]] = defaultdict(set)
         for edge, route in zip(problem.edges, plan.routes, strict=True):
             tile = plan.tiles[edge.source]
@@ -99,7 +108,6 @@ class Links:
                 end = self._machine.end(tile, link)
                 assert end is not None
                 tile = end
-        model = self.parent.model
         for source, uses in self.uses.items():
             home = plan.tiles[source]
             leaves = [
@@ -108,20 +116,19 @@ class Links:
             ]
             ends = {home, *(self._machine.end(*wire) for wire in used[source])}
             for tile, literal in enumerate(self._reached[source]):
-                model.add_hint(literal, tile in ends)
+                yield literal, tile in ends
             for wire, literal in uses.items():
-                model.add_hint(literal, wire in used[source])
+                yield literal, wire in used[source]
             for tile, phases in enumerate(self._phases.get(source, [])):
                 for slot, literal in enumerate(phases):
-                    model.add_hint(literal, leaves[tile] == slot)
+                    yield literal, leaves[tile] == slot
             if ii > 1:
                 for tile, link, _ in self._wires:
                     for slot in range(ii):
-                        model.add_hint(
-                            self._busy[tile, link, slot][source], (tile, link) in used[source] and leaves[tile] == slot
-                        )
+                        is_used = (tile, link) in used[source] and leaves[tile] == slot
+                        yield self._busy[tile, link, slot][source], is_used
 
-    def routes(self, tiles: Sequence[int], value: Callable[[cp_model.IntVar], int]) -> list[tuple[int, ...]]:
+    def routes(self, tiles: Sequence[int], value: Value) -> list[tuple[int, ...]]:
         """Links of every edge, in the problem's order: back from the consumer along links in use."""
         back: dict[tuple[int, int], tuple[int, int]] = {}
         for source, uses in self.uses.items():

@@ -13,9 +13,11 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
+from stowplan.models import cpsat_runner
+from stowplan.models.cpsat_runner import Value
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
 from stowplan.models.modulo_scheduling.cpsat.links import Links
-from stowplan.models.modulo_scheduling.cpsat.places import COMPLETE, PlaceModel, Relax, Value
+from stowplan.models.modulo_scheduling.cpsat.places import COMPLETE, PlaceModel, Relax
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.structure import Structure
 
@@ -65,7 +67,7 @@ class IntervalModel(PlaceModel):
         self._time_variables()
         self._slot_constraints()
         self._value_constraints()
-        self.links = Links(self) if links else None
+        self.links = Links(self, ii, self.at) if links else None
         self.makespan: cp_model.IntVar | None = None
         if makespan is not None:
             self._makespan_objective(*makespan)
@@ -135,21 +137,22 @@ class IntervalModel(PlaceModel):
 
     def add_hint(self, plan: Plan, *, complete: bool = True) -> None:
         """Start the solver from a plan; ``complete`` where it is valid at this interval, otherwise only its tiles count."""
-        tiles = self.hint_places(plan)
         if not complete:
+            self.hint_places(plan)
             return
+        tiles = self.turned(plan)
+        values = [*self.place_values(tiles, plan)]
         for number in self.timed:
             time = plan.times[number]
-            self.model.add_hint(self.round[number], time // self.ii)
-            self.model.add_hint(self.slot[number], time % self.ii)
+            values += [(self.round[number], time // self.ii), (self.slot[number], time % self.ii)]
             if self.ii > 1:
                 for tile, row in enumerate(self.at.get(number, [])):
-                    for slot, literal in enumerate(row):
-                        self.model.add_hint(literal, tile == tiles[number] and slot == time % self.ii)
+                    values += [(literal, tile == tiles[number] and slot == time % self.ii) for slot, literal in enumerate(row)]
         if self.makespan is not None:
-            self.model.add_hint(self.makespan, plan.makespan)
+            values.append((self.makespan, plan.makespan))
         if self.links is not None:
-            self.links.add_hint(plan)
+            values += self.links.values(plan)
+        cpsat_runner.add_hint(self.model, values)
 
     def extract(self, value: Value) -> Plan | None:
         """Plan of a solution; times that the model left out by list scheduling."""

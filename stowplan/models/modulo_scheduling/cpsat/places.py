@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ortools.sat.python import cp_model
 
+from stowplan.models import cpsat_runner
+from stowplan.models.cpsat_runner import Value
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Edge
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.symmetry import representatives, symmetries
-
-Value = Callable[[cp_model.IntVar], int]
 
 
 @dataclass(frozen=True)
@@ -178,29 +178,34 @@ class PlaceModel:
         place = [next(tile for tile, literal in enumerate(row) if value(literal)) for row in self.on]
         return [place[group] for group in self.structure.group]
 
-    def hint_places(self, plan: Plan) -> list[int]:
-        """Hint the tiles of a plan, turned so that they break symmetry as the model does; returns them."""
-        model, structure = self.model, self.structure
-        model.clear_hints()  # type: ignore[no-untyped-call]
-        if not structure.count:
+    def hint_places(self, plan: Plan) -> None:
+        """Hint the tiles of a plan, and nothing more."""
+        cpsat_runner.add_hint(self.model, self.place_values(self.turned(plan), plan), complete=False)
+
+    def turned(self, plan: Plan) -> list[int]:
+        """Tiles of a plan, turned so that they break symmetry as the model does."""
+        if not self.structure.count:
             return []
-        twin = self._least[plan.tiles[structure.members[self.anchor][0]]]
-        tiles = [twin[tile] for tile in plan.tiles]
-        for group, members in enumerate(structure.members):
+        twin = self._least[plan.tiles[self.structure.members[self.anchor][0]]]
+        return [twin[tile] for tile in plan.tiles]
+
+    def place_values(self, tiles: Sequence[int], plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:
+        """Values of the variables of space, for the turned tiles of a plan."""
+        members = self.structure.members if tiles else []
+        for group, inside in enumerate(members):
             for tile, literal in enumerate(self.on[group]):
-                model.add_hint(literal, tiles[members[0]] == tile)
+                yield literal, tiles[inside[0]] == tile
         chosen = set(plan.starts)
         for number, row in self._starts.items():
             if row is not self.tile(number):
                 for tile, literal in enumerate(row):
-                    model.add_hint(literal, number in chosen and tile == tiles[number])
+                    yield literal, number in chosen and tile == tiles[number]
         for (one, two), steps in self._steps.items():
-            hops = self.hops[tiles[structure.members[one][0]]][tiles[structure.members[two][0]]]
+            hops = self.hops[tiles[members[one][0]]][tiles[members[two][0]]]
             total = 0
             for height, further in steps:
                 total += height
-                model.add_hint(further, hops is not None and hops >= total)
-        return tiles
+                yield further, hops is not None and hops >= total
 
 
 class LeastIntervalModel(PlaceModel):

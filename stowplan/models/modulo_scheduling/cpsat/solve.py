@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
-from ortools.sat.python import cp_model
 
+from stowplan.models.cpsat_runner import Value
 from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, least_ii
 from stowplan.models.modulo_scheduling.cpsat.bands import bands
 from stowplan.models.modulo_scheduling.cpsat.budget import Budget
@@ -20,16 +20,13 @@ from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 
-#: Seconds between two looks at ``should_stop``.
-POLL_SECONDS = 0.05
-
 #: Parts of the limit: the first try at the least interval, each try at a larger one, and what is kept for the makespan.
 FIRST_SHARE, STEP_SHARE, MAKESPAN_SHARE = 0.2, 0.1, 0.2
 
 #: Models of all times larger than this many literals are not built: they would take longer than they save.
 MOST_LITERALS = 400_000
 
-#: CP-SAT's bounds beyond this stand for none.
+#: Bounds beyond this are those of models without solutions.
 MOST_BOUND = 1 << 40
 
 Answer = Literal["feasible", "infeasible", "unknown"]
@@ -127,10 +124,10 @@ class _Search:
         self.places_decide = rules.max_delay is None and not rules.pass_through and not timed_pins
         self._everything = list(range(self.structure.count))
 
-    def offer_plan(self, plan: Plan) -> None:
+    def offer_plan(self, plan: Plan | None) -> None:
         """Keep the plan where it is the best so far."""
         with self._lock:
-            if self.plan is not None and plan.objective >= self.plan.objective:
+            if plan is None or (self.plan is not None and plan.objective >= self.plan.objective):
                 return
             self.plan = plan
         if self._on_plan is not None:
@@ -323,46 +320,37 @@ class _Search:
         """
         if self.plan is not None and isinstance(model, IntervalModel) and model.makespan is None:
             model.add_hint(self.plan, complete=False)
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = self._workers
-        solver.parameters.random_seed = self._seed % (1 << 31)
-        self.budget.limit(solver.parameters, share)
+        parameters = {}
         if isinstance(model, IntervalModel) and model.makespan is None:
             # What was left open is tried again in another way: full linear relaxations prove some that search does not.
             if model.ii in self._tried:
-                solver.parameters.linearization_level = 2
+                parameters["linearization_level"] = 2
             self._tried.add(model.ii)
         if self.budget.is_spent:
             return "unknown"
-        if proves and isinstance(model, IntervalModel):
-            ii = model.ii
-            solver.best_bound_callback = lambda bound: self.offer_bound(encode_objective(ii, _whole(bound)))
-        elif refutes:
-            solver.best_bound_callback = lambda bound: self.refute(_whole(bound))
-        stop = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(solver, stop), daemon=True)
-        watcher.start()
-        try:
-            status = solver.solve(model.model, _Collector(self, model) if keep else None)
-        finally:
-            stop.set()
-            watcher.join()
-            self.budget.spend(solver)
-        if status == cp_model.INFEASIBLE:
-            return "infeasible"
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return "unknown"
-        if proves and isinstance(model, IntervalModel):
-            self.offer_bound(encode_objective(model.ii, _whole(solver.best_objective_bound)))
-        elif refutes:
-            self.refute(_whole(solver.best_objective_bound))
-        return "feasible"
 
-    def _watch(self, solver: cp_model.CpSolver, stop: threading.Event) -> None:
-        while not stop.wait(POLL_SECONDS):
-            if self.budget.should_stop is not None and self.budget.should_stop():
-                solver.stop_search()
+        def take_bound(bound: int | None) -> None:
+            if bound is None or bound > MOST_BOUND:
                 return
+            if proves and isinstance(model, IntervalModel):
+                self.offer_bound(encode_objective(model.ii, bound))
+            elif refutes:
+                self.refute(bound)
+
+        def take_plan(value: Value) -> None:
+            self.offer_plan(model.extract(value))
+
+        found = self.budget.run(
+            model.model,
+            share,
+            workers=self._workers,
+            seed=self._seed,
+            parameters=parameters,
+            on_solution=take_plan if keep else None,
+            on_bound=take_bound if proves or refutes else None,
+        )
+        take_bound(found.bound)
+        return "feasible" if found.is_found else "infeasible" if found.status == "infeasible" else "unknown"
 
     def outcome(self) -> Outcome:
         """What was found."""
@@ -371,23 +359,3 @@ class _Search:
         if self.plan.objective <= self.bound:
             return Outcome("optimal", self.plan, self.plan.objective)
         return Outcome("feasible", self.plan, self.bound)
-
-
-class _Collector(cp_model.CpSolverSolutionCallback):
-    """Makes plans of solutions as they are found."""
-
-    def __init__(self, search: _Search, model: IntervalModel | LeastIntervalModel):
-        super().__init__()
-        self._search = search
-        self._model = model
-
-    def on_solution_callback(self) -> None:
-        """Offer the solution's plan."""
-        plan = self._model.extract(self.value)
-        if plan is not None:
-            self._search.offer_plan(plan)
-
-
-def _whole(bound: float) -> int:
-    """CP-SAT's bound, an integer that comes as a float; 0 before it has any."""
-    return round(bound) if abs(bound) < MOST_BOUND else 0

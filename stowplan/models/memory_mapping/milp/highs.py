@@ -10,15 +10,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from stowplan.models.memory_mapping.latency import INFINITE
-from stowplan.models.memory_mapping.milp_cuts import RoundingCuts
-from stowplan.models.memory_mapping.milp_dual import RoundedBound, proven_bound
-from stowplan.models.memory_mapping.milp_model import RelaxationModel, Rows
+from stowplan.models.memory_mapping.milp.cuts import RoundingCuts
+from stowplan.models.memory_mapping.milp.model import RelaxationModel, Rows
+from stowplan.models.mip.duals import INFINITE, proven_bound
+from stowplan.models.mip.outcome import proven
+from stowplan.models.mip.with_highs import TIGHT, one_thread, tighten
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-#: The objective's range is scaled to this, so that HiGHS's tolerances (1e-7) are tiny parts of it.
+#: The objective's range is scaled to this, so that HiGHS's tolerances (1e-7, and 1e-9 with integers) are tiny parts of it.
 OBJECTIVE_RANGE = 1e4
 
 #: Moments of time are scaled to this range.
@@ -52,10 +53,7 @@ class ScaledHighs:
         self._scale = np.maximum(1, self._upper - self._lower).astype(np.float64)
         self._scale[np.array(model.stall + model.clock, dtype=np.int64)] = max(1.0, gain / TIME_RANGE)
         self._row_scale = self._scales(self._matrix)
-        self._highs = highspy.Highs()
-        self._highs.silent()
-        self.set_option("threads", 1)
-        self.set_option("random_seed", seed % (1 << 31))
+        self._highs = one_thread(seed)
         if should_stop is not None:
             self._interrupt_when(should_stop)
         self._pass_model()
@@ -117,8 +115,8 @@ class ScaledHighs:
         self._row_scale = np.concatenate([self._row_scale, scale])
 
     def require_integers(self) -> None:
-        """From now on solve the MILP, without presolve: that of HiGHS 1.12 loses optimal solutions now and then."""
-        self.set_option("presolve", "off")
+        """From now on solve the MILP."""
+        tighten(self._highs)
         columns = np.flatnonzero(np.array(self._model.is_integer)).astype(np.int32)
         kinds = np.full(len(columns), int(highspy.HighsVarType.kInteger), dtype=np.uint8)
         self._highs.changeColsIntegrality(len(columns), columns, kinds)
@@ -130,12 +128,6 @@ class ScaledHighs:
         self._highs.run()
         return self._highs.getModelStatus()
 
-    @property
-    def iterations(self) -> int:
-        """Simplex and interior-point iterations of the last run."""
-        info = self._highs.getInfo()
-        return max(0, int(info.simplex_iteration_count)) + max(0, int(info.ipm_iteration_count))
-
     def values(self) -> FloatArray | None:
         """Values of the columns, in their own units; None where there is no solution."""
         solution = self._highs.getSolution()
@@ -143,22 +135,6 @@ class ScaledHighs:
             return None
         values: FloatArray = np.array(solution.col_value, dtype=np.float64) * self._scale
         return values
-
-    def set_box(self, columns: IntArray, lower: FloatArray, upper: FloatArray) -> None:
-        """Change the bounds of some columns, in their own units."""
-        scale = self._scale[columns]
-        self._highs.changeColsBounds(len(columns), columns.astype(np.int32), lower / scale, upper / scale)
-
-    def basis(self) -> highspy.HighsBasis:
-        """Basis of the last LP."""
-        return self._highs.getBasis()
-
-    def set_basis(self, basis: highspy.HighsBasis) -> None:
-        """Start the next LP from a basis; rows added since it was taken are basic."""
-        missing = len(self._row_lower) - len(basis.row_status)
-        if missing:
-            basis.row_status = [*basis.row_status, *[highspy.HighsBasisStatus.kBasic] * missing]
-        self._highs.setBasis(basis)
 
     def duals(self) -> FloatArray | None:
         """Row duals of the last LP, in the model's own units; None where there are none."""
@@ -168,21 +144,9 @@ class ScaledHighs:
         duals: FloatArray = np.array(solution.row_dual) * self._row_scale / self._objective_scale
         return duals
 
-    def ray(self) -> FloatArray | None:
-        """Row multipliers that prove the last LP infeasible; None where there are none."""
-        status, has_ray, values = self._highs.getDualRay()
-        if status != highspy.HighsStatus.kOk or not has_ray:
-            return None
-        ray: FloatArray = np.array(values) * self._row_scale
-        return ray
-
     def cuts(self, finder: RoundingCuts, values: FloatArray, limit: int, should_stop: Callable[[], bool]) -> Rows:
         """Cuts of the present rows that values violate."""
         return finder.find(self._matrix, self._row_lower, self._row_upper, values, limit, should_stop)
-
-    def rounded_bound(self) -> RoundedBound:
-        """What bounds boxes of the model, its rows as they are now."""
-        return RoundedBound(self._matrix, self._row_lower, self._row_upper, self._cost)
 
     def lp_bound(self) -> int | None:
         """Bound proven by the duals of the last LP; None where there are none."""
@@ -193,12 +157,8 @@ class ScaledHighs:
         return bound + self._model.offset_ps
 
     def mip_bound(self) -> int | None:
-        """Dual bound of the last MILP, less what HiGHS's tolerances may amount to; None where it has none.
-
-        Branch and bound leaves no certificate to check. HiGHS lets rows be violated by 1e-6 (scaled), and takes values within
-        1e-6 of an integer for one; a millionth of the whole range of the objective is taken off for it.
-        """
+        """What the dual bound of the last MILP proves (:func:`stowplan.models.mip.outcome.proven`); None where it has none."""
         bound = self._highs.getInfo().mip_dual_bound
         if not np.isfinite(bound):
             return None
-        return int(np.floor((bound - 1e-6 * OBJECTIVE_RANGE) / self._objective_scale)) + self._model.offset_ps
+        return self._model.offset_ps + proven(bound, OBJECTIVE_RANGE, unit=1.0 / self._objective_scale, tolerance=TIGHT)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
+import numpy.typing as npt
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
-from stowplan.models.memory_mapping.cpsat.surroundings import IntArray
-from stowplan.models.memory_mapping.cpsat.timeline import Window, play, step_durations
+from stowplan.models.memory_mapping.copy_engine import copy_window, play, step_durations
 from stowplan.models.memory_mapping.latency import Savings
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 
+IntArray = npt.NDArray[np.int64]
 
-class Ground:
+
+class ProblemFacts:
     """What is known of a problem whatever the plan; made once."""
 
     def __init__(self, problem: Problem):
@@ -31,7 +33,7 @@ class Ground:
         self.units = [-(-tensor.size // problem.alignment) for tensor in problem.tensors]
 
 
-class Situation:
+class PlanTimeline:
     """A valid plan, indexed.
 
     Attributes
@@ -39,21 +41,23 @@ class Situation:
     fast : list of bool, one for each use
     durations : list of int, one for each step
         Weighted latencies (ps).
-    timeline
+    moments
         The run: with stalls where they are allowed, else with floor latencies.
     """
 
-    def __init__(self, ground: Ground, plan: Plan, before: Situation | None = None):
-        problem = ground.problem
-        self.ground, self.plan = ground, plan
+    def __init__(self, facts: ProblemFacts, plan: Plan, before: PlanTimeline | None = None):
+        problem = facts.problem
+        self.facts, self.plan = facts, plan
         self.fast = [False] * problem.use_count
         for use in plan.fast_uses:
             self.fast[use] = True
         self.durations = step_durations(problem, self.fast) if before is None else self._changed_durations(before)
-        copies = [self.window(copy) for copy in plan.copies]
+        self.windows = [copy_window(problem, copy) for copy in plan.copies]
         self.waits = problem.stalls == "allowed"
-        self.timeline = play(problem, copies, self.durations if self.waits else ground.floor_ps)
-        self.objective_ps = self.timeline.left[-1] if self.waits else sum(self.durations)
+        self.moments = play(
+            self.windows, self.durations if self.waits else facts.floor_ps, waits=self.waits, channels=problem.channels
+        )
+        self.objective_ps = self.moments.left[-1] if self.waits else sum(self.durations)
         self.residencies: defaultdict[int, list[Residency]] = defaultdict(list)
         for residency in plan.residencies:
             self.residencies[residency.tensor].append(residency)
@@ -63,22 +67,17 @@ class Situation:
             self.copies[copy.tensor].append((place, copy))
         align = problem.alignment
         columns = [
-            (r.tensor, r.start, r.end, r.offset // align, r.offset // align + ground.units[r.tensor]) for r in plan.residencies
+            (r.tensor, r.start, r.end, r.offset // align, r.offset // align + facts.units[r.tensor]) for r in plan.residencies
         ]
         self.table: IntArray = np.array(columns, np.int64).reshape(-1, 5)
         """Shape ``[residencies, 5]``: tensor, start, end, first unit, unit after the last."""
 
-    def window(self, copy: Copy) -> Window:
-        """A copy as the copy engine sees it."""
-        tensor = self.ground.problem.tensors[copy.tensor]
-        return Window(copy.start, copy.end, tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps)
-
     def end_ps(self, place: int) -> int:
         """When a copy is complete."""
-        return self.timeline.begin[place] + self.window(self.plan.copies[place]).duration_ps
+        return self.moments.begin[place] + self.windows[place].duration_ps
 
-    def _changed_durations(self, before: Situation) -> list[int]:
-        problem, first_use = self.ground.problem, self.ground.first_use
+    def _changed_durations(self, before: PlanTimeline) -> list[int]:
+        problem, first_use = self.facts.problem, self.facts.first_use
         durations = list(before.durations)
         changed = np.flatnonzero(np.array(self.fast) != np.array(before.fast))
         for index in set((np.searchsorted(first_use, changed, side="right") - 1).tolist()):
@@ -88,7 +87,7 @@ class Situation:
 
     def is_slow_valid(self, tensor: int, boundary: int) -> bool:
         """Whether the slow copy of a tensor is valid at a boundary that no copy of it spans."""
-        sequence = self.ground.sequences[tensor]
+        sequence = self.facts.sequences[tensor]
         written, valid = -1, sequence.is_input
         for access in sequence.accesses:
             if access.write is not None and access.step < boundary:
@@ -100,7 +99,7 @@ class Situation:
 
     def is_slow_needed(self, tensor: int, boundary: int) -> bool:
         """Whether the plan relies, from a boundary that no copy of the tensor spans, on the slow copy being valid there."""
-        sequence, copies = self.ground.sequences[tensor], [copy for _, copy in self.copies[tensor] if copy.start >= boundary]
+        sequence, copies = self.facts.sequences[tensor], [copy for _, copy in self.copies[tensor] if copy.start >= boundary]
         horizon = sequence.horizon
         later = [access for access in sequence.accesses if access.step >= boundary]
         rewritten = next((access.step for access in later if access.write is not None), horizon)
@@ -117,17 +116,5 @@ class Situation:
 
         ``channel_ps`` is when the channel is free.
         """
-        problem, plan = self.ground.problem, self.plan
-        now, free, due = 0, channel_ps, [0] * (problem.horizon + 1)
-        place = next((place for place, copy in enumerate(plan.copies) if copy.start >= boundary), len(plan.copies))
-        for here in range(boundary, problem.horizon + 1):
-            now = max(now, due[here])
-            while place < len(plan.copies) and plan.copies[place].start == here:
-                window = self.window(plan.copies[place])
-                free = max(now, free) + window.duration_ps
-                due[window.end] = max(due[window.end], free)
-                place += 1
-            now = max(now, due[here])
-            if here < problem.horizon:
-                now += self.durations[here]
-        return now
+        later = [window for window in self.windows if window.start >= boundary]
+        return play(later, self.durations, waits=True, first=boundary, free_ps=channel_ps).left[-1]

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from stowplan.errors import UsageError
-from stowplan.models.memory_mapping.milp import relaxation_bound
-from stowplan.models.memory_mapping.milp_any import bound_with
-from stowplan.models.memory_mapping.milp_matrix import all_windows, formulate, linear_windows
-from stowplan.models.memory_mapping.milp_model import RelaxationModel
+from stowplan.models.memory_mapping.milp.external import bound_with
+from stowplan.models.memory_mapping.milp.matrix import all_windows, formulate, linear_windows
+from stowplan.models.memory_mapping.milp.model import RelaxationModel
 from stowplan.models.memory_mapping.problem import Stalls
 from stowplan.models.mip.export import save
 from stowplan.models.mip.solve import LINEAR_ONLY, solve, solvers
 from tests.memory_mapping.brute_force import optimum
 from tests.memory_mapping.cases import random_plan, random_problem
+from tests.memory_mapping.relaxations import relaxation
 
 
 @pytest.mark.parametrize("solver", solvers())
@@ -26,12 +26,12 @@ def test_all_solvers_prove_what_the_built_in_one_does(solver: str) -> None:
     for seed in range(8):
         rng = random.Random(seed)
         problem = random_problem(rng, steps=7, tensors=4)
-        expected = relaxation_bound(problem, integer=solver not in LINEAR_ONLY)
+        expected = relaxation(problem, integer=solver not in LINEAR_ONLY)
         found = bound_with(problem, solver, plan=random_plan(problem, rng))
         assert found.optimal
         assert found.linear_ps <= found.bound_ps
         # Both take off what tolerances may amount to, which is less than a picosecond here.
-        assert abs(found.bound_ps - expected.bound_ps) <= 1
+        assert abs(found.bound_ps - expected.bound) <= 1
 
 
 @pytest.mark.parametrize("stalls", ["forbidden", "allowed"])
@@ -101,7 +101,7 @@ def test_linear_windows_are_those_the_linear_relaxation_needs() -> None:
         outcome = solve(found.matrix.relaxed(), "glop")
         assert outcome.duals is not None or not model.rows.lower
         if outcome.duals is not None:
-            assert found.dual_bound_ps(outcome.duals) == relaxation_bound(problem).bound_ps
+            assert found.dual_bound_ps(outcome.duals) == relaxation(problem).bound
 
 
 @pytest.mark.parametrize("ending", ["mps", "lp"])
@@ -119,6 +119,6 @@ def test_files_have_the_same_optimum(ending: str, tmp_path: Path) -> None:
         assert highs.readModel(str(path)) == highspy.HighsStatus.kOk
         highs.setOptionValue("mip_rel_gap", 0.0)
         highs.run()
-        expected = relaxation_bound(problem, integer=True)
+        expected = relaxation(problem, integer=True)
         assert expected.optimal
-        assert found.bound_ps(highs.getObjectiveValue()) == pytest.approx(expected.bound_ps, abs=1)
+        assert found.bound_ps(highs.getObjectiveValue()) == pytest.approx(expected.bound, abs=1)

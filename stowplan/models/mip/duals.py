@@ -11,13 +11,12 @@ tolerances can make the bound weaker, never wrong.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from stowplan.models.memory_mapping.latency import INFINITE
+#: Bound of a row that has none on this side: far beyond any sum of picoseconds or bytes, and safe in 64 bits.
+INFINITE = 1 << 62
 
 #: Duals are rounded to multiples of ``2 ** -PRECISION``.
 PRECISION = 40
@@ -64,47 +63,3 @@ def _reduced_costs(matrix: sparse.csr_matrix, cost: IntArray, multipliers: list[
         for column, value in zip(filled.tolist(), sums, strict=True):
             result[column] -= value
     return result
-
-
-#: Unit roundoff of double precision, and the largest integer up to which all are doubles.
-ROUNDOFF = 2.0**-53
-EXACT = 1 << 53
-
-
-class RoundedBound:
-    """The same bound in floating point, less all that rounding may have done: for the many nodes of a branch and bound.
-
-    The errors are bounded by the usual ``n * u * sum(|terms|)`` of sums in any order (Higham, "Accuracy and Stability of
-    Numerical Algorithms", section 4.2), doubled.
-
-    Parameters
-    ----------
-    matrix, row_lower, row_upper, cost
-        As in :func:`proven_bound`; boxes and duals differ from node to node.
-    """
-
-    def __init__(self, matrix: sparse.csr_matrix, row_lower: IntArray, row_upper: IntArray, cost: IntArray):
-        finite = [side[abs(side) < INFINITE] for side in (row_lower, row_upper)]
-        self.is_exact = all(not len(part) or int(abs(part).max()) < EXACT for part in (matrix.data, cost, *finite))
-        """Whether all numbers are doubles; without, there is no bound."""
-        self._columns = sparse.csr_matrix(matrix.T.astype(np.float64))
-        self._sizes = abs(self._columns)
-        self._row_lower = row_lower
-        self._row_upper = row_upper
-        self._cost = cost.astype(np.float64)
-        self._terms = 4 + (int(np.diff(self._columns.indptr).max()) if matrix.nnz else 0)
-
-    def bound(self, lower: FloatArray, upper: FloatArray, duals: FloatArray) -> int | None:
-        """Lower bound over a box, from row duals; None where doubles do not do. Shapes ``[columns]`` and ``[rows]``."""
-        usable = (
-            np.isfinite(duals) & ((duals <= 0) | (self._row_lower > -INFINITE)) & ((duals >= 0) | (self._row_upper < INFINITE))
-        )
-        duals = np.where(usable, duals, 0.0)
-        sides = np.where(duals > 0, self._row_lower, np.where(duals < 0, self._row_upper, 0)) * duals
-        reduced = self._cost - self._columns @ duals
-        doubt = self._terms * ROUNDOFF * (abs(self._cost) + self._sizes @ abs(duals))
-        parts = np.minimum(reduced * lower, reduced * upper)
-        doubts = float(doubt @ np.maximum(abs(lower), abs(upper)))
-        doubts += (len(sides) + len(parts) + 4) * ROUNDOFF * float(abs(sides).sum() + abs(parts).sum())
-        total = float(sides.sum() + parts.sum()) - 2.0 * doubts
-        return math.ceil(total) if self.is_exact and math.isfinite(total) else None

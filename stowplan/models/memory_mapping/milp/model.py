@@ -14,7 +14,7 @@ of every plan. Rows:
 * capacity: the occupied units at each step, as a chain of differences between steps, which keeps the matrix sparse;
 * slow memory: who reads a tensor from it, or copies it in, finds the content valid;
 * time: the latency of each step and, where stalls are allowed, a wait at each boundary;
-* copy channels: rows over windows, made on demand (:mod:`~stowplan.models.memory_mapping.milp_windows`).
+* copy channels: rows over windows, made on demand (:mod:`~stowplan.models.memory_mapping.milp.windows`).
 
 What the relaxation leaves out: offsets, the order of copies, how long before its first use a copied tensor takes up space
 (beyond what its duration forces where stalls are forbidden), and all but the hull of tables of latencies.
@@ -30,8 +30,9 @@ import numpy.typing as npt
 from scipy import sparse
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
-from stowplan.models.memory_mapping.latency import INFINITE, Savings
+from stowplan.models.memory_mapping.latency import Savings
 from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.mip.duals import INFINITE
 
 IntArray = npt.NDArray[np.int64]
 

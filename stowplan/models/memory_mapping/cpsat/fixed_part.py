@@ -46,7 +46,7 @@ class FixedCopy:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class FixedPart:
     """Constants of a neighbourhood's model.
 
     Attributes

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses
-from stowplan.models.memory_mapping.milp_model import CopyJob, RelaxationModel, TensorColumns
+from stowplan.models.memory_mapping.milp.model import CopyJob, RelaxationModel, TensorColumns
 
 #: Tensors smaller than this part of the capacity stay as they are.
 LEAST_SIZE = 1 / 128

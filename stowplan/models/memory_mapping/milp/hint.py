@@ -11,12 +11,11 @@ from collections import defaultdict
 import numpy as np
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses
-from stowplan.models.memory_mapping.cpsat.timeline import Window as CopyWindow
-from stowplan.models.memory_mapping.cpsat.timeline import play, step_durations
-from stowplan.models.memory_mapping.latency import INFINITE
-from stowplan.models.memory_mapping.milp_matrix import Formulation, IntArray
-from stowplan.models.memory_mapping.milp_model import AccessColumns, RelaxationModel, Terms
+from stowplan.models.memory_mapping.copy_engine import copy_window, play, step_durations
+from stowplan.models.memory_mapping.milp.matrix import Formulation, IntArray
+from stowplan.models.memory_mapping.milp.model import AccessColumns, RelaxationModel, Terms
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.mip.duals import INFINITE
 from stowplan.models.mip.matrix import FloatArray
 
 
@@ -152,19 +151,11 @@ def _waits(model: RelaxationModel, plan: Plan, values: dict[int, int]) -> list[i
     durations = step_durations(problem, [bool(_total(values, columns)) for columns in model.fast])
     if problem.stalls == "forbidden":
         return [] if sum(durations) <= problem.all_slow_ps else None
-    tensors = problem.tensors
-    windows = [
-        CopyWindow(
-            copy.start,
-            copy.end,
-            tensors[copy.tensor].copy_in_ps if copy.direction == "in" else tensors[copy.tensor].copy_out_ps,
-        )
-        for copy in plan.copies
-    ]
-    timeline = play(problem, windows, durations)
-    if timeline.left[-1] > problem.all_slow_ps:
+    windows = [copy_window(problem, copy) for copy in plan.copies]
+    moments = play(windows, durations, waits=True, channels=problem.channels)
+    if moments.left[-1] > problem.all_slow_ps:
         return None
-    return [left - reached for left, reached in zip(timeline.left, timeline.reached, strict=True)]
+    return [left - reached for left, reached in zip(moments.left, moments.reached, strict=True)]
 
 
 def _choose_tables(model: RelaxationModel, values: dict[int, int]) -> None:

@@ -1,10 +1,10 @@
-"""A stretch of a program as a problem of its own, whose optimum is no more than what the stretch takes in any plan.
+"""A segment of a program as a problem of its own, whose optimum is no more than what the segment takes in any plan.
 
 A program is cut at boundaries outside loops. The moment at which a boundary divides time is after the wait for the copies that
 were queued before it. What stands in fast memory at the first boundary may be there for nothing (it is *preloaded*, in any
 number), and slow memory holds all that came from before. At the last boundary, content that is still needed must be in slow
 memory or stay where it is: a step without latency reads it all. Copies across a boundary take no time on the channel. So the
-part of any plan that lies in the stretch is a plan of the problem, in at most the same time, and bounds of disjoint stretches
+part of any plan that lies in the segment is a plan of the problem, in at most the same time, and bounds of disjoint segments
 add up.
 """
 
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import msgspec
 
-from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Use
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.sub_problem import border_step, loops_within, restricted, sub_problem
 
 
 class Cutter:
-    """Cuts stretches out of one problem."""
+    """Cuts segments out of one problem."""
 
     def __init__(self, problem: Problem):
         self._problem = problem
@@ -51,26 +52,16 @@ class Cutter:
                     members=info.members if is_whole and tensor not in needed else (),
                 )
             )
-        steps = [
-            msgspec.structs.replace(
-                step, uses=tuple(msgspec.structs.replace(use, tensor=number[use.tensor]) for use in step.uses)
-            )
-            for step in problem.steps[start:end]
-        ]
+        steps = [restricted(step, number) for step in problem.steps[start:end]]
         if needed:
-            nothing = (0,) * len(needed)
-            uses = tuple(Use(number[tensor], False, 0) for tensor in needed)
-            steps.append(Step("(rest)", "rest", 1, uses, (Piece(0, nothing, nothing),)))
-        return msgspec.structs.replace(
+            steps.append(border_step("(rest)", [number[tensor] for tensor in needed], is_output=False, slow_ps=0))
+        return sub_problem(
             problem,
             name=f"{problem.name}[{start}:{end}]",
-            steps=tuple(steps),
-            tensors=tuple(tensors),
-            loops=tuple(
-                Loop(loop.start - start, loop.end - start, loop.trip_count)
-                for loop in problem.loops
-                if start <= loop.start and loop.end <= end
-            ),
+            steps=steps,
+            tensors=tensors,
+            loops=loops_within(problem, start, end),
+            boundary=lambda boundary: boundary - start,
             max_preloads=problem.max_preloads if start == 0 else len(tensors),
         )
 

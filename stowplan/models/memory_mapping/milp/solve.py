@@ -10,10 +10,10 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
-from stowplan.models.memory_mapping.milp_cuts import RoundingCuts
-from stowplan.models.memory_mapping.milp_model import RelaxationModel
-from stowplan.models.memory_mapping.milp_solver import ScaledHighs
-from stowplan.models.memory_mapping.milp_windows import WindowSeparator
+from stowplan.models.memory_mapping.milp.cuts import RoundingCuts
+from stowplan.models.memory_mapping.milp.highs import ScaledHighs
+from stowplan.models.memory_mapping.milp.model import RelaxationModel
+from stowplan.models.memory_mapping.milp.windows import WindowSeparator
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -157,12 +157,11 @@ class RelaxationSearch:
             idle = 0 if self.bound - before >= LEAST_GAIN * self._gain else idle + 1
 
     def integral(self) -> None:
-        """Solve the MILP by HiGHS, again with the windows that its solutions violate; after :meth:`linear`."""
+        """Solve the MILP, again with the windows that its solutions violate; after :meth:`linear`."""
         if self.values is None or not self.model.cost:
             return
         self.optimal = False
         self.solver.require_integers()
-        self.solver.set_option("mip_rel_gap", 1e-6)
         while not self.effort.is_over():
             status = self._run()
             self.offer(self.solver.mip_bound())

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from stowplan.models.memory_mapping.milp_model import RelaxationModel, Rows
+from stowplan.models.memory_mapping.milp.model import RelaxationModel, Rows
 
 FloatArray = npt.NDArray[np.float64]
 Window = tuple[int, int]

@@ -20,13 +20,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from stowplan.models.memory_mapping.latency import INFINITE
-from stowplan.models.memory_mapping.milp_dual import proven_bound
-from stowplan.models.memory_mapping.milp_model import AccessColumns, RelaxationModel, Rows
-from stowplan.models.memory_mapping.milp_solver import ScaledHighs
-from stowplan.models.memory_mapping.milp_windows import Window, WindowSeparator
+from stowplan.models.memory_mapping.milp.highs import ScaledHighs
+from stowplan.models.memory_mapping.milp.model import AccessColumns, RelaxationModel, Rows
+from stowplan.models.memory_mapping.milp.windows import Window, WindowSeparator
+from stowplan.models.mip.duals import INFINITE, proven_bound
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
-from stowplan.models.mip.outcome import lowered
+from stowplan.models.mip.outcome import proven
 
 IntArray = npt.NDArray[np.int64]
 
@@ -72,7 +71,7 @@ class Formulation:
 
     def bound_ps(self, bound: float) -> int:
         """Bound in whole picoseconds from what a solver claims for the matrix, less what its tolerances may amount to."""
-        return math.floor(lowered(bound, self.spread_ps / self.unit_ps) * self.unit_ps)
+        return proven(bound, self.spread_ps / self.unit_ps, unit=self.unit_ps)
 
     def dual_bound_ps(self, duals: FloatArray) -> int:
         """Bound in picoseconds that row multipliers of the matrix's linear relaxation prove, whatever they are; no rounding."""

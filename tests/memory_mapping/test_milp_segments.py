@@ -1,4 +1,4 @@
-"""Bounds of stretches, detail, cuts and branch and bound: never more than brute force finds, whatever they are made of."""
+"""Bounds of segments, detail, cuts and integers: never more than brute force finds, whatever they are made of."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from stowplan.models.memory_mapping import milp_stretches
-from stowplan.models.memory_mapping.latency import INFINITE
-from stowplan.models.memory_mapping.milp import relaxation_bound
-from stowplan.models.memory_mapping.milp_branch import Branching
-from stowplan.models.memory_mapping.milp_cuts import RoundingCuts
-from stowplan.models.memory_mapping.milp_detail import DetailedModel
-from stowplan.models.memory_mapping.milp_dual import RoundedBound, proven_bound
-from stowplan.models.memory_mapping.milp_interval import Cutter
-from stowplan.models.memory_mapping.milp_search import Effort, RelaxationSearch
-from stowplan.models.memory_mapping.milp_stretches import StretchBounds
+from stowplan.models.memory_mapping.milp import segments
+from stowplan.models.memory_mapping.milp.cuts import RoundingCuts
+from stowplan.models.memory_mapping.milp.detail import DetailedModel
+from stowplan.models.memory_mapping.milp.segment_problem import Cutter
+from stowplan.models.memory_mapping.milp.segments import SegmentBounds
+from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Piece, Problem, Stalls, Step, Tensor, Use
+from stowplan.models.mip.duals import INFINITE
 from tests.memory_mapping.brute_force import optimum
 from tests.memory_mapping.cases import planned_problems, problems, random_problem
+from tests.memory_mapping.relaxations import relaxation_bound
 
 BOTH: list[Stalls] = ["forbidden", "allowed"]
 
@@ -36,13 +34,13 @@ def effort() -> Effort:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stretches of a few uses."""
-    monkeypatch.setattr(milp_stretches, "SHORT_USES", 3)
-    monkeypatch.setattr(milp_stretches, "LONG_USES", 6)
+    """Segments of a few uses."""
+    monkeypatch.setattr(segments, "SHORT_USES", 3)
+    monkeypatch.setattr(segments, "LONG_USES", 6)
 
 
-def bounded(problem: Problem) -> StretchBounds:
-    bounds = StretchBounds(problem, effort())
+def bounded(problem: Problem) -> SegmentBounds:
+    bounds = SegmentBounds(problem, effort())
     bounds.run()
     return bounds
 
@@ -60,7 +58,7 @@ def test_no_bound_exceeds_the_optimum(stalls: Stalls, seed: int) -> None:
     linear = search.bound
     search.cut()
     with_cuts = search.bound
-    Branching(search).run()
+    search.integral()
     assert linear <= with_cuts <= search.bound <= best
     assert search.optimal
 
@@ -71,7 +69,7 @@ def test_detail_is_seldom_weaker_and_often_tighter() -> None:
     for seed in range(16):
         problem = random_problem(random.Random(seed), steps=5, tensors=3)
         best = optimum(problem)
-        plain += relaxation_bound(problem, integer=True).bound_ps == best
+        plain += relaxation_bound(problem, integer=True) == best
         detailed += bounded(problem).bound == best
     assert detailed > plain
 
@@ -119,21 +117,21 @@ def in_and_out(*, gap_ps: int) -> Problem:
 def test_a_tensor_stays_while_it_is_copied_out() -> None:
     """Only in the step between is there time for it; in the plain relaxation the copy goes on after the tensor has left."""
     problem = in_and_out(gap_ps=20)
-    assert relaxation_bound(problem, integer=True).bound_ps < bounded(problem).bound == optimum(problem)
+    assert relaxation_bound(problem, integer=True) < bounded(problem).bound == optimum(problem)
 
 
 def test_presolve_does_not_lose_the_optimum() -> None:
     """With its presolve HiGHS 1.12 says 17."""
     rng = random.Random(364)
     problem = random_problem(rng, steps=rng.choice([4, 5, 6]), tensors=3, stalls=rng.choice(["forbidden", "allowed"]))
-    assert relaxation_bound(problem, integer=True).bound_ps <= optimum(problem) == 16
+    assert relaxation_bound(problem, integer=True) <= optimum(problem) == 16
 
 
 def test_a_stopped_run_keeps_its_bound() -> None:
     problem = in_and_out(gap_ps=20)
     floor = sum(step.floor_ps for step in problem.steps)
     for ended in (Effort(0.0), Effort(math.inf, should_stop=lambda: True)):
-        bounds = StretchBounds(problem, ended)
+        bounds = SegmentBounds(problem, ended)
         bounds.run()
         assert bounds.bound == floor
 
@@ -143,24 +141,20 @@ def test_a_stopped_run_keeps_its_bound() -> None:
 def test_equal_runs_give_equal_bounds(stalls: Stalls) -> None:
     problem = random_problem(random.Random(11), steps=10, tensors=6, stalls=stalls)
     one, two = bounded(problem), bounded(problem)
-    assert [(each.start, each.end, each.bound_ps) for each in one.stretches] == [
-        (each.start, each.end, each.bound_ps) for each in two.stretches
+    assert [(each.start, each.end, each.bound_ps) for each in one.segments] == [
+        (each.start, each.end, each.bound_ps) for each in two.segments
     ]
-    assert np.array_equal(one.fast_values(), two.fast_values())
 
 
 @pytest.mark.usefixtures("short")
-def test_bounds_rise_and_values_are_fractions() -> None:
+def test_bounds_rise() -> None:
     for seed in range(4):
         problem = random_problem(random.Random(seed), steps=8, tensors=5)
         reported: list[int] = []
-        bounds = StretchBounds(problem, effort(), reported.append)
+        bounds = SegmentBounds(problem, effort(), reported.append)
         bounds.run()
         assert reported == sorted(set(reported))
         assert not reported or reported[-1] == bounds.bound
-        values = bounds.fast_values()
-        assert values.shape == (problem.use_count,)
-        assert np.all((values >= 0) & (values <= 1))
 
 
 @settings(max_examples=150)
@@ -194,24 +188,3 @@ def test_a_cover_is_cut() -> None:
     assert found.lower
     ratio = found.matrix(2).toarray() / np.array(found.upper)[:, None]
     assert np.allclose(ratio, 1.0)
-
-
-@settings(max_examples=40)
-@given(problems(steps=5, tensors=3), st.integers(0, 2**32 - 1))
-def test_rounded_bounds_lie_just_below_exact_ones(problem: Problem, seed: int) -> None:
-    model = DetailedModel(problem)
-    if not model.cost:
-        return
-    rng = np.random.default_rng(seed)
-    duals = rng.normal(size=len(model.rows.lower)) * 10.0 ** rng.integers(-3, 6)
-    duals[rng.random(len(duals)) < 0.1] = np.nan
-    matrix = model.rows.matrix(len(model.cost))
-    row_lower, row_upper, lower, upper, cost = (
-        np.array(values, dtype=np.int64)
-        for values in (model.rows.lower, model.rows.upper, model.lower, model.upper, model.cost)
-    )
-    exact = proven_bound(matrix, row_lower, row_upper, lower, upper, cost, duals)
-    rounded = RoundedBound(matrix, row_lower, row_upper, cost).bound(lower.astype(float), upper.astype(float), duals)
-    assert rounded is not None
-    assert exact - 2 - 1e-9 * abs(exact) <= rounded <= exact + 1
-    assert rounded + model.offset_ps <= optimum(problem)

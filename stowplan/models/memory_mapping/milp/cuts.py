@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from stowplan.models.memory_mapping.latency import INFINITE
-from stowplan.models.memory_mapping.milp_model import Rows
+from stowplan.models.memory_mapping.milp.model import Rows
+from stowplan.models.mip.duals import INFINITE
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

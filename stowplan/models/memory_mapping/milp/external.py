@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stowplan.models.memory_mapping.milp_hint import add_hint
-from stowplan.models.memory_mapping.milp_matrix import MAX_WINDOWS, WINDOW_TOLERANCE, Formulation, formulate, linear_windows
-from stowplan.models.memory_mapping.milp_model import RelaxationModel
-from stowplan.models.memory_mapping.milp_windows import WindowSeparator
+from stowplan.models.memory_mapping.milp.hint import add_hint
+from stowplan.models.memory_mapping.milp.matrix import MAX_WINDOWS, WINDOW_TOLERANCE, Formulation, formulate, linear_windows
+from stowplan.models.memory_mapping.milp.model import RelaxationModel
+from stowplan.models.memory_mapping.milp.windows import WindowSeparator
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.mip.matrix import FloatArray

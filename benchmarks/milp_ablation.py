@@ -1,0 +1,209 @@
+"""What each part of memory mapping's relaxation is worth: bounds of the candidate alone, with parts left out or replaced.
+
+    python benchmarks/milp_ablation.py --seconds 10 --processes 2 --json-out ablation.json
+
+Modules come from ../shared/corpus/tpu_v4 (or $STOWPLAN_SHARED/corpus/tpu_v4, or a folder that is named). Each bound is found
+in a process of its own with one thread, nothing beside it. Limits are seconds of that process's CPU time, so that other work on
+the machine weighs little; the variants of one module run one after the other. Gaps are to the best objectives known, from the
+tables of a Markdown file. Results are kept in the JSON file as they come: a run that is started again goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import highspy
+from stowplan.models.memory_mapping.milp.branch import Branching
+
+from stowplan import files
+from stowplan.models.memory_mapping import milp_search, milp_stretches
+from stowplan.models.memory_mapping.milp.detail import DetailedModel
+from stowplan.models.memory_mapping.milp.highs import ScaledHighs
+from stowplan.models.memory_mapping.milp.segments import SegmentBounds
+from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.mip.with_highs import UNSAFE_RULES
+from stowplan.portfolio.read import open_input
+
+SHARED = Path(os.environ.get("STOWPLAN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+
+#: A gap below this is called closed: the tables of objectives have four digits after the point.
+CLOSED = 1e-4
+
+VARIANTS = {
+    "own": "as the product has it: segments, cuts, own branch and bound",
+    "highs": "segments and cuts, HiGHS's branch and bound",
+    "highs-only": "segments, HiGHS's branch and bound, own cuts left out",
+    "no-cuts": "segments, own branch and bound, cuts left out",
+    "no-integers": "segments and cuts, no branch and bound",
+    "whole": "cuts and own branch and bound on the whole program",
+}
+
+
+class CpuHighs(ScaledHighs):
+    """HiGHS whose limits are CPU seconds."""
+
+    def __init__(self, model: Any, seed: int, should_stop: Any = None):
+        self._end = math.inf
+        super().__init__(model, seed, lambda: time.process_time() >= self._end)
+
+    def require_integers(self) -> None:
+        """As in the other kinds: with presolve, less two rules that lose solutions."""
+        super().require_integers()
+        self.set_option("presolve", "choose")
+        self.set_option("presolve_rule_off", UNSAFE_RULES)
+
+    def run(self, time_limit: float) -> highspy.HighsModelStatus:
+        """Solve."""
+        self._end = time.process_time() + time_limit
+        return super().run(20.0 * time_limit)
+
+
+def bound(problem: Problem, variant: str, seconds: float, send: Any) -> None:
+    """Run a variant in this process, which is to end afterwards; sends the bound, CPU seconds and what was done."""
+    time.monotonic = time.process_time
+    for module in (milp_search,):
+        module.ScaledHighs = CpuHighs  # type: ignore[misc]
+    if variant in ("highs", "highs-only"):
+
+        class Highs:
+            def __init__(self, search: RelaxationSearch):
+                self.run = search.integral
+
+        milp_stretches.Branching = Highs  # type: ignore[misc,assignment]
+    if variant in ("no-cuts", "highs-only"):
+        RelaxationSearch.cut = lambda self: None  # type: ignore[method-assign]
+    history: list[tuple[float, int]] = []
+    effort = Effort(time.process_time() + seconds)
+
+    def note(value: int) -> None:
+        history.append((time.process_time(), value))
+
+    if variant == "whole":
+        search = RelaxationSearch(DetailedModel(problem), effort, note)
+        search.linear()
+        search.cut()
+        Branching(search).run()
+        found = search.bound
+    elif variant == "no-integers":
+        bounds = SegmentBounds(problem, effort, note)
+        bounds._climb(bounds._linear(), integer=False)
+        found = bounds.bound
+    else:
+        bounds = SegmentBounds(problem, effort, note)
+        bounds.run()
+        found = bounds.bound
+    send.send((found, time.process_time(), history))
+
+
+def measure(problem: Problem, variant: str, seconds: float) -> dict[str, Any]:
+    """Run a variant in a new process."""
+    here, there = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=bound, args=(problem, variant, seconds, there))
+    process.start()
+    there.close()
+    try:
+        value, used, history = here.recv()
+    except EOFError:
+        sys.exit(f"{problem.name}, {variant}: ended without a bound")
+    process.join()
+    return {"bound": value, "seconds": used, "history": history}
+
+
+def objectives(path: Path) -> dict[str, float]:
+    """Best objective of each module in ps, from all tables of a file that have module, uses and objective in front."""
+    best: dict[str, float] = {}
+    for line in path.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) > 3 and cells[1].replace(",", "").isdigit():
+            best[cells[0]] = min(best.get(cells[0], math.inf), float(cells[2]) * 1e9)
+    return best
+
+
+def table(rows: dict[str, Any], known: dict[str, float], variants: list[str]) -> str:
+    """Gap and CPU seconds of each variant for each module."""
+    lines = ["| module | uses | best bound ms | " + " | ".join(f"{v} %" for v in variants) + " |"]
+    lines.append("|" + " --- |" * (3 + len(variants)))
+    gaps: dict[str, list[float]] = {variant: [] for variant in variants}
+    best_of = dict.fromkeys(variants, 0)
+    used = dict.fromkeys(variants, 0.0)
+    for name, row in sorted(rows.items()):
+        found = {variant: row[variant]["bound"] for variant in variants if variant in row}
+        if len(found) < len(variants):
+            continue
+        best = max(found.values())
+        objective = max(best, known.get(name, best))
+        cells = []
+        for variant in variants:
+            gap = (objective - found[variant]) / objective
+            gaps[variant].append(gap)
+            best_of[variant] += found[variant] >= best * (1 - 1e-6)
+            used[variant] += row[variant]["seconds"]
+            cells.append(f"{100 * gap:.3f} ({row[variant]['seconds']:.0f} s)")
+        lines.append(f"| {name} | {row['uses']:,} | {best / 1e9:.4f} | {' | '.join(cells)} |")
+    for title, values in (
+        ("mean gap", {v: f"{100 * statistics.fmean(gaps[v] or [0]):.3f}" for v in variants}),
+        ("closed", {v: str(sum(gap < CLOSED for gap in gaps[v])) for v in variants}),
+        ("best, to a millionth", {v: str(best_of[v]) for v in variants}),
+        ("CPU seconds", {v: f"{used[v]:.0f}" for v in variants}),
+    ):
+        lines.append(f"| {title} | | | {' | '.join(values[v] for v in variants)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=SHARED / "corpus" / "tpu_v4")
+    parser.add_argument("--target", default="tpu-v4")
+    parser.add_argument("--seconds", type=float, default=10.0, help="CPU seconds a bound")
+    parser.add_argument("--processes", type=int, default=1, help="bounds at the same time")
+    parser.add_argument("--variants", default=",".join(VARIANTS), help=f"of {', '.join(VARIANTS)}")
+    parser.add_argument("--only", default="", help="modules whose names contain one of these, with commas between")
+    parser.add_argument("--objectives", type=Path, default=Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md")
+    parser.add_argument("--json-out", type=Path, default=Path("ablation.json"))
+    options = parser.parse_args()
+    variants = options.variants.split(",")
+    rows: dict[str, Any] = json.loads(options.json_out.read_bytes()) if options.json_out.exists() else {}
+    known = objectives(options.objectives)
+    lock = Lock()
+    paths = [
+        path
+        for path in sorted(options.folder.glob("*.hlo.txt.gz"))
+        if any(part in path.name.removesuffix(".hlo.txt.gz") for part in options.only.split(","))
+    ]
+    if not paths:
+        sys.exit(f"{options.folder}: no modules (*.hlo.txt.gz) of these names")
+
+    def work(path: Path) -> None:
+        name = path.name.removesuffix(".hlo.txt.gz")
+        missing = [variant for variant in variants if variant not in rows.get(name, {})]
+        if not missing:
+            return
+        problem = open_input(path, options.target)[0]
+        for variant in missing:
+            found = measure(problem, variant, options.seconds)
+            with lock:
+                rows.setdefault(name, {"uses": problem.use_count, "limit": options.seconds})[variant] = found
+                files.write_atomic(options.json_out, json.dumps(rows, indent=1).encode())
+            print(f"{name}, {variant}: {found['bound'] / 1e9:.5f} ms, {found['seconds']:.1f} s", file=sys.stderr, flush=True)
+
+    with ThreadPoolExecutor(options.processes) as pool:
+        list(pool.map(work, paths))
+    print(table(rows, known, variants))
+    for variant in variants:
+        print(f"* {variant}: {VARIANTS[variant]}")
+
+
+if __name__ == "__main__":
+    main()

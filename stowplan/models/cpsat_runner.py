@@ -1,0 +1,216 @@
+"""One way to run CP-SAT, for the models of all kinds: limits, seed, stops, log, hints, and what its bounds prove.
+
+*What a bound proves.* Objectives are whole numbers, and so is the bound that CP-SAT keeps; but it is handed out as a double, in
+places after a division and a multiplication by the coefficients' common divisor. The rule, here and nowhere else
+(:func:`proven`): a number within :data:`ROUNDING` units in the last place of a whole number stands for that number; any other
+is rounded down; and where doubles are so far apart that this says nothing, that many units are taken off. The units are those
+of the bound or of the objective's constant, whichever are larger. It is never rounded to the nearest: 99.9999 proves 99.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ortools.sat.python import cp_model
+
+#: Seconds between two looks at the clock and at ``should_stop``.
+POLL_SECONDS = 0.05
+
+#: Units in the last place that scaling may have added to a bound, or taken from it.
+ROUNDING = 4
+
+#: Bounds beyond this stand for none, or for that of a model without solutions.
+MOST_BOUND = float(1 << 60)
+
+Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+
+#: Value of a variable, or of a sum of variables, in a solution.
+Value = Callable[[Any], int]
+
+_STATUS: dict[Any, Status] = {
+    cp_model.OPTIMAL: "optimal",
+    cp_model.FEASIBLE: "feasible",
+    cp_model.INFEASIBLE: "infeasible",
+}
+
+
+def proven(bound: float, offset: float = 0.0) -> int | None:
+    """Largest whole number that a bound of CP-SAT's proves, by the rule of this module; None where it proves none.
+
+    ``offset`` is the objective's constant, which is part of ``bound``.
+    """
+    if not abs(bound) < MOST_BOUND:
+        return None
+    doubt, nearest = ROUNDING * math.ulp(max(abs(bound), abs(offset))), round(bound)
+    if doubt < 0.5 and abs(bound - nearest) <= doubt:
+        return nearest
+    return math.floor(bound - doubt)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of one run."""
+
+    status: Status
+    """``optimal`` and ``infeasible`` only with proof. ``unknown`` is also a model that CP-SAT does not take."""
+    value: Value
+    """Of the best solution; only where there is one."""
+    bound: int | None
+    """Proven bound on the objective to be minimised; None without an objective, or where nothing is proven."""
+    seconds: float
+    deterministic: float
+    """The same in CP-SAT's deterministic seconds."""
+
+    @property
+    def is_found(self) -> bool:
+        """There is a solution."""
+        return self.status in ("optimal", "feasible")
+
+
+def run(
+    model: cp_model.CpModel,
+    *,
+    time_limit: float,
+    workers: int = 1,
+    seed: int = 0,
+    deterministic_limit: float | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    on_solution: Callable[[Value], None] | None = None,
+    on_bound: Callable[[int], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    log: Callable[[str], None] | None = None,
+) -> Run:
+    """Solve a model, to be minimised where it has an objective.
+
+    Parameters
+    ----------
+    model
+        With its hint, if any (:func:`add_hint`).
+    time_limit
+        Seconds. CP-SAT looks at its clock itself, but not everywhere: a watcher looks too, every 50 ms, and asks it to stop.
+    workers
+        Threads. One worker with a ``deterministic_limit``, and a ``time_limit`` that does not bind, repeats itself.
+    seed
+        Any integer.
+    deterministic_limit
+        Limit in CP-SAT's deterministic seconds.
+    parameters
+        Further parameters of CP-SAT, by name.
+    on_solution
+        Called with the values of every better solution, from the solver's threads.
+    on_bound
+        Called with bounds as they are proven, from the solver's threads.
+    should_stop
+        Asked every 50 ms; True ends the run.
+    log
+        Called with the lines of CP-SAT's log.
+
+    Returns
+    -------
+    Run
+        Running out of time is ``unknown`` or ``feasible``, never ``infeasible``.
+    """
+    solver = cp_model.CpSolver()
+    given: dict[str, Any] = {
+        "num_workers": workers,
+        "random_seed": seed % (1 << 31),
+        "max_time_in_seconds": max(0.01, time_limit),
+        **(parameters or {}),
+    }
+    if deterministic_limit is not None:
+        given["max_deterministic_time"] = deterministic_limit
+    if log is not None:
+        given |= {"log_search_progress": True, "log_to_stdout": False}
+        solver.log_callback = log
+    for name, value in given.items():
+        setattr(solver.parameters, name, value)
+    # To look at the objective of a model that has none gives it an empty one.
+    has_objective = model.has_objective()
+    offset = float(model.proto.objective.offset) if has_objective else 0.0
+    if on_bound is not None:
+        report = on_bound
+
+        def take_bound(bound: float) -> None:
+            whole = proven(bound, offset)
+            if whole is not None:
+                report(whole)
+
+        solver.best_bound_callback = take_bound
+    with _Watch(solver, time.monotonic() + time_limit, should_stop):
+        status = solver.solve(model, None if on_solution is None else _Collector(on_solution))
+    is_found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    bound = proven(solver.best_objective_bound, offset) if is_found and has_objective else None
+    spent = solver.wall_time, solver.response_proto.deterministic_time
+    return Run(_STATUS.get(status, "unknown"), solver.value, bound, *spent)
+
+
+class _Watch:
+    """While it is open, looks at the clock and at ``should_stop`` from a thread of its own, and stops a solver."""
+
+    def __init__(self, solver: cp_model.CpSolver, end: float, should_stop: Callable[[], bool] | None):
+        self._solver = solver
+        self._end = end
+        self._should_stop = should_stop
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(POLL_SECONDS):
+            if time.monotonic() >= self._end or (self._should_stop is not None and self._should_stop()):
+                # Again and again: one that is only about to start does not hear it.
+                self._solver.stop_search()
+
+
+class _Collector(cp_model.CpSolverSolutionCallback):
+    def __init__(self, on_solution: Callable[[Value], None]):
+        super().__init__()
+        self._on_solution = on_solution
+
+    def on_solution_callback(self) -> None:
+        """Hand on the solution's values."""
+        self._on_solution(self.value)
+
+
+def add_hint(
+    model: cp_model.CpModel, values: Mapping[int, int] | Iterable[tuple[cp_model.IntVar, int]], *, complete: bool = True
+) -> None:
+    """Hint a model at a solution, in place of any hint before.
+
+    Parameters
+    ----------
+    values
+        By variable or by its index; a variable that comes twice keeps its first value.
+    complete
+        Every variable has a value: CP-SAT then takes the solution as it is, where it has to search for the rest otherwise.
+
+    Raises
+    ------
+    ValueError
+        A variable has no value though the hint is to be complete; the first such variable is named.
+    """
+    found: dict[int, int] = {}
+    for key, value in values.items() if isinstance(values, Mapping) else values:
+        found.setdefault(key if isinstance(key, int) else key.index, int(value))
+    model.clear_hints()  # type: ignore[no-untyped-call]
+    hint = model.proto.solution_hint
+    hint.vars.extend(list(found))
+    hint.values.extend(list(found.values()))
+    variables = model.proto.variables
+    if complete and len(found) < len(variables):
+        for number in range(len(variables)):
+            # What can have one value only needs none.
+            if number not in found and len({*variables[number].domain}) > 1:
+                name = variables[number].name or number
+                raise ValueError(f"found a hint of {len(found)} values without {name}, expected one for every variable")

@@ -1,0 +1,229 @@
+"""A bound from bounds of segments of the program, small enough for branch and bound, then twice as long, and so on.
+
+Memory is tight in a few segments of most programs, and what one of them loses depends little on the others. So the program is
+cut into segments (:mod:`~stowplan.models.memory_mapping.milp.segment_problem`); each is bounded by its detailed relaxation
+(:mod:`~stowplan.models.memory_mapping.milp.detail`), first linear, then with cuts. Then pairs of neighbours become one segment,
+whose relaxation also knows what its parts take at least; up to the whole. After that the same is done again, from shorter
+segments on, with branch and bound. The bound of the program is the best sum over disjoint segments; steps in none of them
+take their least latency.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from stowplan.models.memory_mapping.accesses import Boundaries
+from stowplan.models.memory_mapping.milp.detail import DetailedModel
+from stowplan.models.memory_mapping.milp.segment_problem import Cutter
+from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.mip.duals import INFINITE
+
+#: Uses in the shortest segments, and in those whose linear relaxation is solved first.
+SHORT_USES = 250
+LONG_USES = 1000
+
+#: Uses in the longest segments.
+MOST_USES = 4000
+
+#: Losses below this part of what lies between the least latency and all slow are as good as none.
+NEGLIGIBLE = 1e-5
+
+#: Seconds that a segment of the shortest kind gets at least.
+LEAST_SECONDS = 1.0
+
+#: Part of the time left that the segments of one length may take, and what one of them may take of an equal share.
+LEVEL_SHARE = 0.5
+SHARES = 2.0
+
+
+@dataclass
+class Segment:
+    """Steps ``[start, end)``, and what is known of them."""
+
+    start: int
+    end: int
+    floor_ps: int
+    """Sum of the least latencies."""
+    bound_ps: int
+    """Proven: no plan spends less time here."""
+
+    @property
+    def loss_ps(self) -> int:
+        """What is lost over the least latencies at least."""
+        return self.bound_ps - self.floor_ps
+
+
+@dataclass
+class SegmentBounds:
+    """Bounds of segments and of the whole.
+
+    Parameters
+    ----------
+    problem
+        Any problem.
+    effort
+        When to end; with an ``iteration_limit`` work is limited by it for each segment, and equal runs give equal results as
+        long as time does not bind.
+    on_bound
+        Called with every better bound of the whole program, in ps.
+    """
+
+    problem: Problem
+    effort: Effort
+    on_bound: Callable[[int], None] | None = None
+    bound: int = field(init=False)
+    segments: list[Segment] = field(init=False, default_factory=list)
+    """Every segment that was bounded."""
+
+    def __post_init__(self) -> None:
+        problem = self.problem
+        self._cutter = Cutter(problem)
+        self._floor_until = [0, *accumulate(step.weight * step.floor_ps for step in problem.steps)]
+        self._first_use = [0, *accumulate(len(step.uses) for step in problem.steps)]
+        self._negligible_ps = NEGLIGIBLE * max(0, problem.all_slow_ps - self._floor_until[-1])
+        self.bound = self._floor_until[-1]
+
+    def run(self) -> None:
+        """Work until nothing is left to do, or time is up."""
+        long = self._linear()
+        self._climb(long, integer=False)
+        short = self._divide(SHORT_USES)
+        hopeful = self._hopeful(short, long)
+        if not hopeful and len(long) == 1:
+            # Integers may lose what fractions do not.
+            short = hopeful = self._divide(self.problem.use_count + 1)
+        self._bound_all(hopeful, integer=True)
+        self._climb(short, integer=True)
+
+    def _climb(self, level: list[Segment], *, integer: bool) -> None:
+        """Bound segments made of two of a level, then of two of those, and so on."""
+        while len(level) > 1 and not self.effort.is_over():
+            pairs = [level[place : place + 2] for place in range(0, len(level), 2)]
+            level = [self._join(pair) for pair in pairs]
+            joined = [segment for segment, pair in zip(level, pairs, strict=True) if len(pair) > 1]
+            if not any(self._is_fit(segment) for segment in joined):
+                return
+            lossy = [each for each in joined if self._is_fit(each) and each.loss_ps > self._negligible_ps]
+            self._bound_all(lossy, integer=integer)
+
+    def _is_fit(self, segment: Segment) -> bool:
+        """Whether its linear program can be solved in reasonable time."""
+        return self._first_use[segment.end] - self._first_use[segment.start] <= MOST_USES
+
+    def _linear(self) -> list[Segment]:
+        """Bound long segments by linear programs, then with cuts, those first where most is lost."""
+        long = self._divide(LONG_USES)
+        searches: list[tuple[Segment, RelaxationSearch]] = []
+        for segment in sorted(long, key=self._potential_ps, reverse=True):
+            if self.effort.is_over():
+                return long
+            searches.append((segment, self._open(segment, self.effort.left)))
+            searches[-1][1].linear()
+        for segment, search in sorted(searches, key=lambda item: item[0].loss_ps, reverse=True):
+            if segment.loss_ps > self._negligible_ps:
+                search.cut()
+        return long
+
+    def _divide(self, uses: int) -> list[Segment]:
+        """The program in segments of about so many uses each, divided outside loops."""
+        free = Boundaries(self.problem.horizon, self.problem.loops).free
+        ends = [0]
+        for boundary in range(1, self.problem.horizon):
+            if free[boundary] and self._first_use[boundary] - self._first_use[ends[-1]] >= uses:
+                ends.append(boundary)
+        return [self._new(start, end) for start, end in zip(ends, [*ends[1:], self.problem.horizon], strict=True)]
+
+    def _new(self, start: int, end: int) -> Segment:
+        floor = self._floor_until[end] - self._floor_until[start]
+        return Segment(start, end, floor, floor)
+
+    def _join(self, parts: list[Segment]) -> Segment:
+        """Neighbours as one segment, which takes no less time than they do."""
+        if len(parts) == 1:
+            return parts[0]
+        joined = self._new(parts[0].start, parts[-1].end)
+        joined.bound_ps = self._best(joined.start, joined.end)
+        return joined
+
+    def _potential_ps(self, segment: Segment) -> int:
+        """What fast memory could save at most."""
+        steps = self.problem.steps[segment.start : segment.end]
+        return sum(step.weight * step.latency_ps([False] * len(step.uses)) for step in steps) - segment.floor_ps
+
+    def _hopeful(self, short: list[Segment], long: list[Segment]) -> list[Segment]:
+        """Short segments in which the linear relaxations of the long ones lose something."""
+        lossy = [each for each in long if each.loss_ps > self._negligible_ps]
+        return [
+            segment
+            for segment in short
+            if any(each.start < segment.end and segment.start < each.end for each in lossy)
+            and self._potential_ps(segment) > self._negligible_ps
+        ]
+
+    def _bound_all(self, segments: list[Segment], *, integer: bool) -> None:
+        """Bound segments of one level, those that promise most first."""
+        todo = sorted(segments, key=lambda each: (each.loss_ps, self._potential_ps(each)), reverse=True)
+        is_last = integer and any(each.end - each.start == self.problem.horizon for each in segments)
+        level_end = time.monotonic() + self.effort.left * (1.0 if is_last else LEVEL_SHARE)
+        for place, segment in enumerate(todo):
+            if self.effort.is_over():
+                return
+            # A segment may take more than its share: most take far less.
+            share = SHARES * (level_end - time.monotonic()) / (len(todo) - place)
+            search = self._open(segment, min(self.effort.left, max(LEAST_SECONDS, share)))
+            search.linear()
+            search.cut()
+            if integer:
+                search.integral()
+
+    def _open(self, segment: Segment, seconds: float) -> RelaxationSearch:
+        model = DetailedModel(self._cutter.cut(segment.start, segment.end))
+        self._add_parts(model, segment)
+        effort = replace(self.effort, end=time.monotonic() + seconds)
+        search = RelaxationSearch(model, effort, lambda bound: self._note(segment, bound))
+        self.segments.append(segment)
+        self._note(segment, search.bound)
+        return search
+
+    def _add_parts(self, model: DetailedModel, segment: Segment) -> None:
+        """Rows: the parts of a segment take no less than is known of each."""
+        for part in self.segments:
+            is_inside = segment.start <= part.start and part.end <= segment.end
+            if is_inside and part is not segment and part.loss_ps > self._negligible_ps:
+                span = part.start - segment.start, part.end - segment.start
+                constant, terms = model.elapsed(*span) if model.stall else model.between(*span)
+                model.add_row(terms, part.bound_ps - constant, INFINITE)
+
+    def _note(self, segment: Segment, bound_ps: int) -> None:
+        if bound_ps <= segment.bound_ps:
+            return
+        segment.bound_ps = bound_ps
+        total = self._best(0, self.problem.horizon)
+        if total > self.bound:
+            self.bound = total
+            if self.on_bound is not None:
+                self.on_bound(total)
+
+    def _best(self, start: int, end: int) -> int:
+        """Most that disjoint segments within these steps say of them."""
+        return self._chain(start, end)[0]
+
+    def _chain(self, start: int, end: int) -> tuple[int, list[Segment]]:
+        """Disjoint segments within these steps with the largest sum, and what it is with the least latencies between them."""
+        ending: dict[int, list[Segment]] = {}
+        for segment in self.segments:
+            if start <= segment.start and segment.end <= end:
+                ending.setdefault(segment.end, []).append(segment)
+        best: list[tuple[int, list[Segment]]] = [(0, [])]
+        for boundary in range(start + 1, end + 1):
+            step = self._floor_until[boundary] - self._floor_until[boundary - 1]
+            options = [(best[-1][0] + step, best[-1][1])]
+            for segment in ending.get(boundary, ()):
+                total, chain = best[segment.start - start]
+                options.append((total + segment.bound_ps, [*chain, segment]))
+            best.append(max(options, key=lambda option: option[0]))
+        return best[-1]

@@ -1,0 +1,169 @@
+"""The runner of CP-SAT: what its bounds prove, limits and stops, hints."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from ortools.sat.python import cp_model
+
+from stowplan.models import cpsat_runner
+from stowplan.models.cpsat_runner import add_hint, proven, run
+
+
+@pytest.mark.parametrize(
+    ("bound", "expected"),
+    [
+        (99.0, 99),
+        (99.9999, 99),  # to the nearest: 100
+        (100.50001, 100),
+        (100.0 - 2**-46, 100),  # an error of scaling
+        (-99.9999, -100),
+        (-0.4, -1),
+        (2.0**49 + 0.75, 2**49),  # to the nearest: one more
+        (2.0**53, 2**53 - 8),  # stands for all that round to it, so for 2**53 - 1 too, and errors of scaling
+        (2.0**55 + 8, 2**55 - 24),
+        (math.inf, None),
+        (-math.inf, None),
+        (math.nan, None),
+        (2.0**62, None),
+        (-(2.0**63), None),
+    ],
+)
+def test_bounds_are_rounded_down(bound: float, expected: int | None) -> None:
+    assert proven(bound) == expected
+
+
+@given(st.integers(0, 1 << 57), st.integers(-(1 << 57), 1 << 57), st.integers(1, 10**6))
+@example(whole=3, offset=10**16 + 1, divisor=3)
+def test_no_scaled_bound_is_rounded_up(whole: int, offset: int, divisor: int) -> None:
+    """As CP-SAT makes a bound: what is left of the objective after division, in doubles, times the divisor."""
+    reported = divisor * (float(whole) + float(offset) / divisor)
+    true = divisor * whole + offset
+    if abs(reported) < cpsat_runner.MOST_BOUND:
+        found = proven(reported, float(offset))
+        assert found is not None
+        assert found <= true
+        doubt = Fraction(2 * cpsat_runner.ROUNDING) * Fraction(math.ulp(max(abs(reported), abs(offset))))
+        assert true - found <= doubt + 1
+
+
+def hard_model(seed: int = 3) -> cp_model.CpModel:
+    """Twenty tasks on five machines: CP-SAT does not prove the optimum in seconds."""
+    rng = random.Random(seed)
+    model = cp_model.CpModel()
+    sizes = [rng.randrange(10_000, 99_999) for _ in range(20)]
+    rows = [[model.new_bool_var("") for _ in range(5)] for _ in sizes]
+    for row in rows:
+        model.add_exactly_one(row)
+    squares = []
+    for machine in range(5):
+        load = sum(size * row[machine] for size, row in zip(sizes, rows, strict=True))
+        square = model.new_int_var(0, 1 << 45, "")
+        model.add_multiplication_equality(square, [load, load])
+        squares.append(square)
+    model.minimize(sum(squares))
+    return model
+
+
+def test_a_large_constant_does_not_make_bounds_lie() -> None:
+    """The objective's constant is a double of its own: 10**16 + 1 is none."""
+    model = cp_model.CpModel()
+    x = model.new_int_var(0, 10, "x")
+    model.add(2 * x >= 7)
+    model.minimize(6 * x + 10**16 + 1)
+    bounds: list[int] = []
+    found = run(model, time_limit=60, on_bound=bounds.append)
+    best = 24 + 10**16 + 1
+    assert found.status == "optimal"
+    assert found.bound is not None
+    assert best - 16 <= found.bound <= best
+    assert max(bounds) <= best
+
+
+def test_the_bound_of_a_small_objective_is_itself() -> None:
+    model = cp_model.CpModel()
+    x = model.new_int_var(0, 10, "x")
+    model.add(2 * x >= 7)
+    model.minimize(6 * x + 10**12 + 1)
+    bounds: list[int] = []
+    values: list[int] = []
+    found = run(model, time_limit=60, on_bound=bounds.append, on_solution=lambda value: values.append(value(x)))
+    assert (found.status, found.value(x), found.bound) == ("optimal", 4, 24 + 10**12 + 1)
+    assert values[-1] == 4
+    assert bounds[-1] == found.bound
+
+
+def test_no_objective_no_bound_and_no_solution() -> None:
+    model = cp_model.CpModel()
+    x = model.new_int_var(0, 10, "x")
+    assert run(model, time_limit=60).bound is None
+    assert not model.has_objective()
+    model.add(x >= 11)
+    found = run(model, time_limit=60)
+    assert (found.status, found.is_found, found.bound) == ("infeasible", False, None)
+
+
+def test_running_out_of_work_is_not_infeasible() -> None:
+    found = run(hard_model(), time_limit=60, deterministic_limit=1e-9)
+    assert found.status in ("unknown", "feasible")
+
+
+class Deaf:
+    """A solver that looks at no clock: it ends once it is told to."""
+
+    def __init__(self) -> None:
+        self.parameters = SimpleNamespace()
+        self.wall_time = 0.0
+        self.response_proto = SimpleNamespace(deterministic_time=0.0)
+        self.told = threading.Event()
+        self.value = None
+
+    def stop_search(self) -> None:
+        self.told.set()
+
+    def solve(self, model: Any, callback: Any) -> Any:
+        assert self.told.wait(60)
+        return cp_model.UNKNOWN
+
+
+@pytest.mark.parametrize(("limit", "stop"), [(0.01, False), (1e6, True)])
+def test_a_solver_that_hears_no_clock_is_stopped(monkeypatch: pytest.MonkeyPatch, limit: float, stop: bool) -> None:
+    """Without a bound, and without a solution, on the way."""
+    monkeypatch.setattr(cp_model, "CpSolver", Deaf)
+    found = run(hard_model(), time_limit=limit, should_stop=lambda: stop)
+    assert found.status == "unknown"
+
+
+def test_limited_work_repeats_itself() -> None:
+    one, two = (run(hard_model(), time_limit=600, deterministic_limit=0.01, seed=7) for _ in range(2))
+    assert (one.status, one.bound, one.deterministic) == (two.status, two.bound, two.deterministic)
+
+
+def test_seeds_of_any_size_are_taken() -> None:
+    assert run(cp_model.CpModel(), time_limit=60, seed=-(2**70)).status == "optimal"
+
+
+def test_the_log_is_handed_on() -> None:
+    lines: list[str] = []
+    run(hard_model(), time_limit=60, deterministic_limit=1e-9, log=lines.append)
+    assert any("CpSolverResponse" in line for line in lines)
+
+
+def test_an_incomplete_hint_is_an_error() -> None:
+    model = cp_model.CpModel()
+    x, y = model.new_int_var(0, 9, "x"), model.new_bool_var("y")
+    model.new_constant(3)
+    with pytest.raises(ValueError, match="hint of 1 values without y"):
+        add_hint(model, [(x, 4)])
+    add_hint(model, [(x, 4)], complete=False)
+    add_hint(model, {x.index: 5, y.index: 1})
+    hint = model.proto.solution_hint
+    assert dict(zip(hint.vars, hint.values, strict=True)) == {0: 5, 1: 1}
