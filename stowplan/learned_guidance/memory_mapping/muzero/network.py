@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stowplan.learned_guidance.memory_mapping.muzero.categorical import Support
 from stowplan.learned_guidance.memory_mapping.muzero.network_config import NetworkConfig
-from stowplan.learned_guidance.memory_mapping.observation_layout import (
+from stowplan.learned_guidance.memory_mapping.observation.layout import (
     FIRST_ID,
     ActionFeature,
     BufferFeature,
     GlobalFeature,
     SupplyFeature,
 )
+from stowplan.learned_guidance.nn.categorical import Support
 
 ACTIONS = 3
 
