@@ -113,13 +113,13 @@ def njit_outer(function: F) -> F:
     return _compile(function, _nrt=False)
 
 
-def njit_inner(function: F) -> F:
+def njit_inner(function: F, **options: Any) -> F:
     """Like :func:`njit_outer`, for a function that only compiled code calls.
 
     It lacks what Python needs, which takes long to compile. Calling it from Python raises TypeError, except where functions are
     interpreted.
     """
-    compiled: Any = _compile(function, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    compiled: Any = _compile(function, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
     if compiled is not function:
 
         def refuse(*_: object, **__: object) -> None:
@@ -135,6 +135,11 @@ def njit_inner(function: F) -> F:
         compile_for = compiled.compile
         compiled.compile = lambda types: compile_for(tuple(general(each) for each in types))
     return cast(F, compiled)
+
+
+def njit_small(function: F) -> F:
+    """Like :func:`njit_inner`, always part of its callers: a call with many arrays takes longer than what it does."""
+    return njit_inner(function, forceinline=True)
 
 
 def njit_once(function: F) -> F:

@@ -1,4 +1,4 @@
-"""Settings of the tree search of MMap-MuZero."""
+"""Settings of the tree search."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Span = Literal["tree", "siblings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchConfig:
-    """How a move is searched. The defaults are those of Wang et al. 2023 (table 6) and of the papers of each method.
+    """How a move is searched. The defaults are those of the papers of each method, and of Wang et al. 2023 (table 6).
 
     Raises :class:`~stowplan.errors.UsageError` for a setting out of its range.
     """
@@ -44,8 +44,8 @@ class SearchConfig:
     c_base: float = 19652.0
     """PUCT: the prior's weight is c_init + log((visits + c_base + 1) / c_base)."""
 
-    max_considered: int = 3
-    """Gumbel: actions at the root that are simulated at all."""
+    max_considered: int = 16
+    """Gumbel: actions at the root that are simulated at all, at most."""
     gumbel_scale: float = 1.0
     """Gumbel, exploring: factor of the random part at the root."""
     c_visit: float = 50.0

@@ -1,7 +1,8 @@
-"""Tree search with a learned model, for many games at once.
+"""Tree search with a model, for many games of A actions at once.
 
 Every simulation goes down all trees in one compiled call, asks the model once for all leaves, and goes back up in one
-compiled call (:mod:`~stowplan.learned_guidance.mcts.tree`).
+compiled call (:mod:`~stowplan.learned_guidance.mcts.tree`). All that is a game's own is in the model: a learned one imagines
+what actions lead to; one that holds the true rules says so, and what it has undone (Drop-backup) is part of the state.
 """
 
 from __future__ import annotations
@@ -17,24 +18,28 @@ from scipy.special import gammaincinv
 
 from stowplan.learned_guidance.mcts import tree as trees
 from stowplan.learned_guidance.mcts.config import SearchConfig
-from stowplan.learned_guidance.mcts.tree import ACTIONS, Floats, Ints, Rules, Tree
+from stowplan.learned_guidance.mcts.tree import Floats, Ints, Rules, Tree
 
 Bools = npt.NDArray[np.bool_]
 Real = npt.NDArray[np.floating[Any]]
 
 
 class Model(Protocol):
-    """A learned model of the game: NumPy arrays in and out, but for hidden states.
+    """A model of the game: NumPy arrays in and out, but for hidden states.
 
     Hidden states are one array of any kind, with a leading axis for games, that has ``shape`` and ``dtype`` and is indexed by
     arrays as in NumPy: a NumPy array, or a tensor that stays on its device. They are only stored, gathered, and given back.
     """
 
     def initial(self, observations: Any) -> tuple[Any, Real, Real]:
-        """Hidden states of B observed states, logits of the policy (B, 3), and values (B,)."""
+        """Hidden states of B observed states, logits of the policy (B, A), and values (B,)."""
 
     def recurrent(self, hidden: Any, actions: Ints) -> tuple[Any, Real, Real, Real]:
-        """What B actions lead to: hidden states, rewards (B,), logits of the policy (B, 3), and values (B,)."""
+        """What B actions lead to: hidden states, rewards (B,), logits of the policy (B, A), and values (B,).
+
+        A model that knows which actions are legal gives the others a logit of -inf, at least one of them another. The end of a
+        game is a state like others that only leads to itself, of value 0 and rewards 0.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +47,13 @@ class SearchResult:
     """What the search found for B states."""
 
     visits: Ints
-    """(B, 3): simulations that began with the action."""
+    """(B, A): simulations that began with the action."""
     policy: Floats
-    """(B, 3): improved policy, what to train towards: shares of visits (PUCT), or softmax(logits + sigma(completed Q))."""
+    """(B, A): improved policy, what to train towards: shares of visits (PUCT), or softmax(logits + sigma(completed Q))."""
     value: Floats
     """(B,): value of the state, with what the search knows: mean over the simulations (PUCT), or under the improved policy."""
     q: Floats
-    """(B, 3): values of the actions; NaN for those not visited."""
+    """(B, A): values of the actions; NaN for those not visited."""
     action: Ints
     """(B,): the action to play; always legal."""
     root_value_network: Floats
@@ -72,42 +77,49 @@ def search(
     model, observations
         ``model.initial(observations)`` evaluates the states.
     legal
-        (B, 3): actions allowed at the roots. Deeper in the trees all are, as only the game knows which are legal.
+        (B, A): actions allowed at the roots. Deeper in the trees all are to which the model gives a finite logit.
     rng
         Random numbers where the search explores. One generator for all, which gives to the states in their order, so that a
         state's numbers do not depend on those after it; or one for each, so that they do not depend on the others at all.
     explore
         Add noise at the root, and draw the action; else the search is deterministic and plays what it holds best.
     root_rewards
-        (B, 3): rewards of the roots' actions where they are known, NaN elsewhere; they take the place of the model's.
+        (B, A): rewards of the roots' actions where they are known, NaN elsewhere; they take the place of the model's.
+
+    Returns
+    -------
+    SearchResult
+        Visits, policy, values and chosen action of each state.
 
     Raises
     ------
     ValueError
         If a state has no legal action, shapes do not fit, or the model gives what is no number.
     """
-    batch = len(legal)
-    if legal.shape != (batch, ACTIONS) or not legal.any(axis=1).all():
-        raise ValueError("every state needs a row of three flags, at least one of them a legal action")
-    known = np.full((batch, ACTIONS), np.nan) if root_rewards is None else _float64(root_rewards)
+    if legal.ndim != 2 or not legal.any(axis=1).all():
+        raise ValueError("every state needs a row of flags, at least one of them a legal action")
+    batch, count = legal.shape
+    known = np.full((batch, count), np.nan) if root_rewards is None else _float64(root_rewards)
     if known.shape != legal.shape:
         raise ValueError(f"root rewards of shape {known.shape}, expected {legal.shape}")
     hidden, logits, value = model.initial(observations)
     logits, value = _float64(logits), _float64(value)
-    if not (np.isfinite(logits).all() and np.isfinite(value).all()):
+    if logits.shape != legal.shape:
+        raise ValueError(f"the model gives logits of shape {logits.shape}, expected {legal.shape}")
+    if not (np.isfinite(logits[legal]).all() and np.isfinite(value).all()):
         raise ValueError("the model gives logits or values that are no finite numbers")
 
     rules = _rules(config)
-    tree = trees.empty_tree(batch, config.simulations + 1)
+    tree = trees.empty_tree(batch, config.simulations + 1, count)
     trees.set_roots(tree, logits, value, legal)
-    uniform = _uniform(rng, batch) if explore else np.zeros((batch, _DRAWS))
+    uniform = _uniform(rng, batch, count) if explore else np.zeros((batch, _draws(count)))
     if explore and not rules.is_gumbel:
         _mix_in_noise(tree, uniform, legal, config)
     if rules.is_gumbel:
         if explore:
-            tree.gumbel[:] = -config.gumbel_scale * np.log(-np.log(uniform[:, :ACTIONS]))
+            tree.gumbel[:] = -config.gumbel_scale * np.log(-np.log(uniform[:, :count]))
         considered = np.minimum(legal.sum(axis=1), config.max_considered)
-        for most in range(1, ACTIONS + 1):
+        for most in range(1, count + 1):
             tree.level[considered == most, :-1] = visit_levels(most, config.simulations)
 
     _simulate(model, hidden, tree, rules, legal, known, config)
@@ -173,7 +185,7 @@ def _empty_like(hidden: Any, count: int) -> Any:
 def _from_improved_policy(tree: Tree, rules: Rules) -> tuple[Floats, Floats, Ints]:
     """Policy, values and actions of the search with Gumbel."""
     batch = len(tree.value)
-    policy, values, action = np.empty((batch, ACTIONS)), np.empty(batch), np.empty(batch, np.int64)
+    policy, values, action = np.empty_like(tree.gumbel), np.empty(batch), np.empty(batch, np.int64)
     trees.improve_roots(tree, rules, policy, values, action)
     return policy, values, action
 
@@ -202,16 +214,18 @@ def _from_visits(
     return policy, value, action
 
 
-#: Random numbers for a state: for noise, for its boost, and for the action.
-_DRAWS = 2 * ACTIONS + 1
+def _draws(actions: int) -> int:
+    """Random numbers for a state: for noise, for its boost, and for the action."""
+    return 2 * actions + 1
 
 
-def _uniform(rng: np.random.Generator | Sequence[np.random.Generator], batch: int) -> Floats:
+def _uniform(rng: np.random.Generator | Sequence[np.random.Generator], batch: int, actions: int) -> Floats:
     """Random numbers in (0, 1), shape (B, draws)."""
+    draws = _draws(actions)
     if isinstance(rng, np.random.Generator):
-        drawn = rng.random((batch, _DRAWS))
+        drawn = rng.random((batch, draws))
     else:
-        drawn = np.array([each.random(_DRAWS) for each in rng]).reshape(-1, _DRAWS)
+        drawn = np.array([each.random(draws) for each in rng]).reshape(-1, draws)
         if len(drawn) != batch:
             raise ValueError(f"{len(drawn)} generators for {batch} states")
     return np.maximum(drawn, np.finfo(float).tiny)
@@ -223,8 +237,8 @@ def _mix_in_noise(tree: Tree, uniform: Floats, legal: Bools, config: SearchConfi
     Normalised gamma variates are a Dirichlet variate. Their logarithms are drawn, for with a parameter of 0.03 many are too
     small for a number: log G(a) is distributed as log G(a + 1) + log(U) / a (Marsaglia and Tsang 2000).
     """
-    alpha = config.noise_alpha
-    log_gamma = np.log(gammaincinv(alpha + 1, uniform[:, :ACTIONS])) + np.log(uniform[:, ACTIONS : 2 * ACTIONS]) / alpha
+    alpha, count = config.noise_alpha, legal.shape[1]
+    log_gamma = np.log(gammaincinv(alpha + 1, uniform[:, :count])) + np.log(uniform[:, count : 2 * count]) / alpha
     log_gamma = np.where(legal, log_gamma, -np.inf)
     noise = np.exp(log_gamma - log_gamma.max(axis=1, keepdims=True))
     noise /= noise.sum(axis=1, keepdims=True)

@@ -1,7 +1,8 @@
 """Search trees of many games at once, compiled: the way down to a leaf, its expansion, and the way back up.
 
-B games, N nodes for each (node 0 is the root, and simulation i makes node i + 1), 3 actions. An *edge* is an action at a node;
+B games, N nodes for each (node 0 is the root, and simulation i makes node i + 1), A actions. An *edge* is an action at a node;
 its value Q is the mean, over the simulations that passed it, of the rewards from it on, discounted, and the value of the leaf.
+A logit of -inf marks an action as illegal.
 """
 
 from __future__ import annotations
@@ -12,17 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stowplan.compiled import njit_inner, njit_outer
+from stowplan.compiled import njit_outer, njit_small
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-#: Copy, NoCopy, Drop.
-ACTIONS = 3
-
 
 class Rules(NamedTuple):
-    """Settings that the way down depends on; ``search_config.py`` says what they are."""
+    """Settings that the way down depends on; ``config.py`` says what they are."""
 
     is_gumbel: bool
     by_siblings: bool
@@ -37,17 +35,17 @@ class Tree(NamedTuple):
     """Trees of B games."""
 
     visits: Ints
-    """[B, N, 3]: simulations that passed the edge."""
+    """[B, N, A]: simulations that passed the edge."""
     total: Floats
-    """[B, N, 3]: sum of their returns from the edge on; Q = total / visits."""
+    """[B, N, A]: sum of their returns from the edge on; Q = total / visits."""
     reward: Floats
-    """[B, N, 3]: of visited edges."""
+    """[B, N, A]: of visited edges."""
     child: Ints
-    """[B, N, 3]: node that the edge leads to, -1 before its first visit."""
+    """[B, N, A]: node that the edge leads to, -1 before its first visit."""
     prior: Floats
-    """[B, N, 3]: probability that the policy gives the action; at a root with noise, if any."""
+    """[B, N, A]: probability that the policy gives the action; at a root with noise, if any."""
     logits: Floats
-    """[B, N, 3]: logarithm of the policy's probability, without noise. At a root, -inf marks an illegal action."""
+    """[B, N, A]: logarithm of the policy's probability, without noise; -inf where the action is illegal."""
     value: Floats
     """[B, N]: the model's."""
     low: Floats
@@ -55,7 +53,7 @@ class Tree(NamedTuple):
     high: Floats
     """[B]: greatest; -inf before the first."""
     gumbel: Floats
-    """[B, 3]: random part of the root's logits."""
+    """[B, A]: random part of the root's logits."""
     level: Ints
     """[B, N]: how often the root's action of simulation i has been visited before, by sequential halving."""
     path: Ints
@@ -63,12 +61,12 @@ class Tree(NamedTuple):
     depth: Ints
     """[B]: how many."""
     scores: Floats
-    """[3]: scratch."""
+    """[A]: scratch."""
 
 
-def empty_tree(batch: int, nodes: int) -> Tree:
-    """Trees without a root."""
-    edges = (batch, nodes, ACTIONS)
+def empty_tree(batch: int, nodes: int, actions: int) -> Tree:
+    """Trees without a root, of ``batch`` games (B), with room for ``nodes`` (N) and so many ``actions`` (A)."""
+    edges = (batch, nodes, actions)
     return Tree(
         visits=np.zeros(edges, np.int64),
         total=np.zeros(edges),
@@ -79,34 +77,34 @@ def empty_tree(batch: int, nodes: int) -> Tree:
         value=np.zeros((batch, nodes)),
         low=np.full(batch, np.inf),
         high=np.full(batch, -np.inf),
-        gumbel=np.zeros((batch, ACTIONS)),
+        gumbel=np.zeros((batch, actions)),
         level=np.zeros((batch, nodes), np.int64),
         path=np.zeros((batch, nodes, 2), np.int64),
         depth=np.zeros(batch, np.int64),
-        scores=np.zeros(ACTIONS),
+        scores=np.zeros(actions),
     )
 
 
 @njit_outer
 def set_roots(tree: Tree, logits: Floats, value: Floats, legal: Any) -> None:
-    """Make node 0 of every game from the model's ``logits`` (B, 3) and ``value`` (B,); ``legal`` is bool (B, 3)."""
+    """Make node 0 of every game from the model's ``logits`` (B, A) and ``value`` (B,); ``legal`` is bool (B, A)."""
     for game in range(len(value)):
-        for action in range(ACTIONS):
+        for action in range(logits.shape[1]):
             tree.logits[game, 0, action] = logits[game, action] if legal[game, action] else -np.inf
         _set_node(tree, game, 0, value[game])
 
 
-@njit_inner
+@njit_small
 def _set_node(tree: Tree, game: int, node: int, value: float) -> None:
     """Give a node its value, and turn the logits that stand there into logarithms of probabilities."""
     logits, prior = tree.logits[game, node], tree.prior[game, node]
-    most = max(logits[0], logits[1], logits[2])
+    most = _greatest(logits)
     total = 0.0
-    for action in range(ACTIONS):
+    for action in range(len(prior)):
         prior[action] = math.exp(logits[action] - most)
         total += prior[action]
     shift = most + math.log(total)
-    for action in range(ACTIONS):
+    for action in range(len(prior)):
         prior[action] /= total
         logits[action] -= shift
     tree.value[game, node] = value
@@ -115,9 +113,18 @@ def _set_node(tree: Tree, game: int, node: int, value: float) -> None:
     tree.high[game] = max(tree.high[game], value)
 
 
+@njit_small
+def _greatest(values: Any) -> Any:
+    """The greatest of a few numbers."""
+    most = values[0]
+    for action in range(1, len(values)):
+        most = max(most, values[action])
+    return most
+
+
 @njit_outer
 def select(tree: Tree, rules: Rules, simulation: int, games: Ints, parents: Ints, actions: Ints) -> None:
-    """Walk down the trees of ``games`` (A,), to the edges that this simulation expands: ``parents`` and ``actions`` (A,)."""
+    """Walk down the trees of ``games`` (G,), to the edges that this simulation expands: ``parents`` and ``actions`` (G,)."""
     for index in range(len(games)):
         game = games[index]
         node, depth = 0, 0
@@ -138,7 +145,7 @@ def select(tree: Tree, rules: Rules, simulation: int, games: Ints, parents: Ints
         parents[index], actions[index] = node, action
 
 
-@njit_inner
+@njit_small
 def _by_puct(tree: Tree, rules: Rules, game: int, node: int) -> int:
     """The action of greatest upper confidence bound; among equals the first (MuZero, equations 2, 3 and 5).
 
@@ -147,12 +154,14 @@ def _by_puct(tree: Tree, rules: Rules, game: int, node: int) -> int:
     game, so that values deep in the tree would make an action near the root look good by its mere visit.
     """
     visits, total, prior = tree.visits[game, node], tree.total[game, node], tree.prior[game, node]
-    count = 1 + visits[0] + visits[1] + visits[2]
+    count = 1
+    for action in range(len(visits)):
+        count += visits[action]
     weight = math.sqrt(count) * (rules.c_init + math.log((count + rules.c_base + 1) / rules.c_base))
     low, span = _low_and_span(tree, rules, game, node)
     best, best_score = -1, 0.0
-    for action in range(ACTIONS):
-        if node == 0 and tree.logits[game, 0, action] == -np.inf:
+    for action in range(len(visits)):
+        if tree.logits[game, node, action] == -np.inf:
             continue
         score = weight * prior[action] / (1 + visits[action])
         if visits[action]:
@@ -162,12 +171,12 @@ def _by_puct(tree: Tree, rules: Rules, game: int, node: int) -> int:
     return best
 
 
-@njit_inner
+@njit_small
 def _by_halving(tree: Tree, rules: Rules, game: int, level: int) -> int:
     """The root's action by sequential halving with Gumbel: of those visited ``level`` times the one of greatest score."""
     _improve(tree, rules, game, 0)
     best, best_score = -1, 0.0
-    for action in range(ACTIONS):
+    for action in range(len(tree.scores)):
         if tree.visits[game, 0, action] != level or tree.logits[game, 0, action] == -np.inf:
             continue
         score = tree.gumbel[game, action] + tree.scores[action]
@@ -176,43 +185,43 @@ def _by_halving(tree: Tree, rules: Rules, game: int, level: int) -> int:
     return best
 
 
-@njit_inner
+@njit_small
 def _by_improved_policy(tree: Tree, rules: Rules, game: int, node: int) -> int:
     """An inner node's action, whose visits come out in proportion to the improved policy (Danihelka et al., equation 14)."""
     _improve(tree, rules, game, node)
     visits, scores = tree.visits[game, node], tree.scores
-    most = max(scores[0], scores[1], scores[2])
-    total = 0.0
-    for action in range(ACTIONS):
+    most = _greatest(scores)
+    total, count = 0.0, 1
+    for action in range(len(scores)):
         scores[action] = math.exp(scores[action] - most)
         total += scores[action]
-    count = 1 + visits[0] + visits[1] + visits[2]
+        count += visits[action]
     best, best_score = -1, 0.0
-    for action in range(ACTIONS):
+    for action in range(len(scores)):
         score = scores[action] / total - visits[action] / count
         if best < 0 or score > best_score:
             best, best_score = action, score
     return best
 
 
-@njit_inner
+@njit_small
 def _improve(tree: Tree, rules: Rules, game: int, node: int) -> None:
     """Fill ``tree.scores`` with logits + sigma(completed Q) (Danihelka et al., equation 11), but for a shared constant."""
     visits, total = tree.visits[game, node], tree.total[game, node]
     unvisited = mixed_value(tree, game, node)
     span = _low_and_span(tree, rules, game, node)[1]
-    scale = (rules.c_visit + max(visits[0], visits[1], visits[2])) * rules.c_scale / span
-    for action in range(ACTIONS):
+    scale = (rules.c_visit + _greatest(visits)) * rules.c_scale / span
+    for action in range(len(visits)):
         tree.scores[action] = tree.logits[game, node, action]
         if visits[action]:
             tree.scores[action] += scale * (total[action] / visits[action] - unvisited)
 
 
-@njit_inner
+@njit_small
 def mixed_value(tree: Tree, game: int, node: int) -> float:
     """Q of unvisited actions, from the model's value and the Q of visited ones (Danihelka et al., equation 33)."""
     count, weight, weighted = 0, 0.0, 0.0
-    for action in range(ACTIONS):
+    for action in range(len(tree.scores)):
         visits = tree.visits[game, node, action]
         if visits:
             prior = tree.prior[game, node, action]
@@ -224,13 +233,16 @@ def mixed_value(tree: Tree, game: int, node: int) -> float:
     return (tree.value[game, node] + count * weighted / weight) / (1 + count)  # type: ignore[no-any-return]
 
 
-@njit_inner
+@njit_small
 def _low_and_span(tree: Tree, rules: Rules, game: int, node: int) -> tuple[float, float]:
     """The least value at a node, of its visited edges and its own mean, and what differences of values are measured by."""
     visits, total = tree.visits[game, node], tree.total[game, node]
-    count = 1 + visits[0] + visits[1] + visits[2]
-    low = high = (tree.value[game, node] + total[0] + total[1] + total[2]) / count
-    for action in range(ACTIONS):
+    count, mean = 1, tree.value[game, node]
+    for action in range(len(visits)):
+        count += visits[action]
+        mean += total[action]
+    low = high = mean / count
+    for action in range(len(visits)):
         if visits[action]:
             q = total[action] / visits[action]
             low, high = min(low, q), max(high, q)
@@ -249,9 +261,9 @@ def expand_and_back_up(
     value: Floats,
     root_rewards: Floats,
 ) -> None:
-    """Put what the model says of the selected edges of ``games`` (A,) into new nodes ``node``, and its values up their paths.
+    """Put what the model says of the selected edges of ``games`` (G,) into new nodes ``node``, and its values up their paths.
 
-    ``reward`` (A,), ``logits`` (A, 3), ``value`` (A,); ``root_rewards`` (B, 3): known rewards of the roots' edges, or NaN.
+    ``reward`` (G,), ``logits`` (G, A), ``value`` (G,); ``root_rewards`` (B, A): known rewards of the roots' edges, or NaN.
     """
     for index in range(len(games)):
         game = games[index]
@@ -260,7 +272,7 @@ def expand_and_back_up(
         known = root_rewards[game, action]
         tree.reward[game, parent, action] = known if parent == 0 and not math.isnan(known) else reward[index]
         tree.child[game, parent, action] = node
-        for each in range(ACTIONS):
+        for each in range(logits.shape[1]):
             tree.logits[game, node, each] = logits[index, each]
         _set_node(tree, game, node, value[index])
 
@@ -277,18 +289,18 @@ def expand_and_back_up(
 
 @njit_outer
 def improve_roots(tree: Tree, rules: Rules, policy: Floats, values: Floats, actions: Ints) -> None:
-    """What the search with Gumbel found: improved ``policy`` (B, 3), ``values`` (B,) under it, and chosen ``actions`` (B,)."""
+    """What the search with Gumbel found: improved ``policy`` (B, A), ``values`` (B,) under it, and chosen ``actions`` (B,)."""
     for game in range(len(actions)):
         visits, total = tree.visits[game, 0], tree.total[game, 0]
-        actions[game] = _by_halving(tree, rules, game, max(visits[0], visits[1], visits[2]))
+        actions[game] = _by_halving(tree, rules, game, _greatest(visits))
         scores = tree.scores
-        most = max(scores[0], scores[1], scores[2])
+        most = _greatest(scores)
         norm, value = 0.0, 0.0
         unvisited = mixed_value(tree, game, 0)
-        for action in range(ACTIONS):
+        for action in range(len(scores)):
             scores[action] = math.exp(scores[action] - most)
             norm += scores[action]
             value += scores[action] * (total[action] / visits[action] if visits[action] else unvisited)
-        for action in range(ACTIONS):
+        for action in range(len(scores)):
             policy[game, action] = scores[action] / norm
         values[game] = value / norm

@@ -235,8 +235,8 @@ def test_puct_with_noise_equals_a_plain_search():
     config = replace(PUCT, noise_alpha=0.7)
     result = search(model, states, legal, config, np.random.default_rng(9), explore=True)
     silent = search(model, states, legal, config, rng, explore=False)
-    tree = searching.trees.empty_tree(batch, 1)
-    searching._mix_in_noise(tree, searching._uniform(np.random.default_rng(9), batch), legal, config)
+    tree = searching.trees.empty_tree(batch, 1, 3)
+    searching._mix_in_noise(tree, searching._uniform(np.random.default_rng(9), batch, 3), legal, config)
     for game in range(batch):
         noise = tree.prior[game, 0] / config.noise_fraction
         root = PlainSearch(model, states[game], legal[game], config, noise=noise).root
@@ -249,8 +249,8 @@ def test_noise_is_a_dirichlet_variate_over_legal_actions(alpha):
     batch = 20_000
     config = SearchConfig(noise_alpha=alpha, noise_fraction=1)
     for legal, count in (((True, True, True), 3), ((True, False, True), 2)):
-        tree = searching.trees.empty_tree(batch, 1)
-        uniform = searching._uniform(np.random.default_rng(3), batch)
+        tree = searching.trees.empty_tree(batch, 1, 3)
+        uniform = searching._uniform(np.random.default_rng(3), batch, 3)
         searching._mix_in_noise(tree, uniform, np.array([legal] * batch), config)
         noise = tree.prior[:, 0][:, np.array(legal)]
         assert noise.sum(axis=1) == pytest.approx(1)
