@@ -13,12 +13,12 @@ from mmap_runs import WARM_UP_SECONDS, Method
 from mmap_speedups import Player
 
 from stowplan.learned_guidance.memory_mapping.baselines.evolution import evolve
+from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
 from stowplan.learned_guidance.memory_mapping.baselines.random_play import play_at_random
 from stowplan.learned_guidance.memory_mapping.baselines.tree_search import search_games
-from stowplan.learned_guidance.memory_mapping.climbing import improve
-from stowplan.learned_guidance.memory_mapping.curve import Best
-from stowplan.learned_guidance.memory_mapping.demonstrations import actions_of
-from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame, CompiledState, play_greedy
+from stowplan.learned_guidance.memory_mapping.game.best import Best
+from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState, play_greedy
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig, with_settings
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem

@@ -25,12 +25,12 @@ from msgspec import structs
 import stowplan
 from stowplan import files
 from stowplan.deadline import Deadline
-from stowplan.learned_guidance.memory_mapping.climbing import improve
-from stowplan.learned_guidance.memory_mapping.demonstrations import actions_of
-from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.kernel.play import play_greedy
-from stowplan.learned_guidance.memory_mapping.synthetic import synthetic
-from stowplan.learned_guidance.memory_mapping.variants import as_played, training_variants
+from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
+from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy
+from stowplan.learned_guidance.memory_mapping.game.synthetic import synthetic
+from stowplan.learned_guidance.memory_mapping.game.variants import as_played, training_variants
 from stowplan.models.memory_mapping import problem as problems
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem

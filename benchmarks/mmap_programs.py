@@ -17,9 +17,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from stowplan.learned_guidance.memory_mapping.moves import moves_of
-from stowplan.learned_guidance.memory_mapping.optimum import GameOptimum, game_optimum
-from stowplan.learned_guidance.memory_mapping.variants import peak_live_bytes, window, with_capacity
+from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
+from stowplan.learned_guidance.memory_mapping.game.optimum import GameOptimum, game_optimum
+from stowplan.learned_guidance.memory_mapping.game.variants import peak_live_bytes, window, with_capacity
 from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Tensor, Use
 from stowplan.portfolio.read import read
 

@@ -20,8 +20,8 @@ import msgspec
 from mmap_programs import small_program
 
 from stowplan import files
-from stowplan.learned_guidance.memory_mapping.curve import Best
-from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.best import Best
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify

@@ -15,7 +15,7 @@ import numpy as np
 
 import stowplan
 from stowplan.learned_guidance.environments import MMAP_GAME
-from stowplan.learned_guidance.memory_mapping.observation_layout import ActionFeature
+from stowplan.learned_guidance.memory_mapping.observation.layout import ActionFeature
 from stowplan.models.memory_mapping.verify import verify
 
 HERE = Path(__file__).parent

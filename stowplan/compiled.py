@@ -32,17 +32,17 @@ _MARKER = "complete"
 #: constants from. Each room has a cache of its own, so that a change in one leaves the others warm.
 SOURCES = {
     "learned_guidance": (
-        "memory_mapping/kernel/layout.py",
-        "memory_mapping/kernel/tables.py",
-        "memory_mapping/kernel/windows.py",
-        "memory_mapping/kernel/places.py",
-        "memory_mapping/kernel/rules.py",
-        "memory_mapping/kernel/play.py",
-        "memory_mapping/climbing.py",
-        "memory_mapping/muzero/leaning.py",
-        "memory_mapping/muzero/tree.py",
-        "memory_mapping/observation_layout.py",
-        "memory_mapping/observation_kernel.py",
+        "mcts/tree.py",
+        "memory_mapping/game/kernel/layout.py",
+        "memory_mapping/game/kernel/tables.py",
+        "memory_mapping/game/kernel/windows.py",
+        "memory_mapping/game/kernel/places.py",
+        "memory_mapping/game/kernel/rules.py",
+        "memory_mapping/game/kernel/play.py",
+        "memory_mapping/observation/layout.py",
+        "memory_mapping/observation/kernel.py",
+        "memory_mapping/muzero/exploration_bias.py",
+        "memory_mapping/baselines/local_search.py",
         "memory_mapping/baselines/random_play.py",
         "memory_mapping/baselines/tree_search.py",
         "memory_mapping/baselines/evolution.py",
@@ -113,13 +113,13 @@ def njit_outer(function: F) -> F:
     return _compile(function, _nrt=False)
 
 
-def njit_inner(function: F) -> F:
+def njit_inner(function: F, **options: Any) -> F:
     """Like :func:`njit_outer`, for a function that only compiled code calls.
 
     It lacks what Python needs, which takes long to compile. Calling it from Python raises TypeError, except where functions are
     interpreted.
     """
-    compiled: Any = _compile(function, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    compiled: Any = _compile(function, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
     if compiled is not function:
 
         def refuse(*_: object, **__: object) -> None:
@@ -135,6 +135,11 @@ def njit_inner(function: F) -> F:
         compile_for = compiled.compile
         compiled.compile = lambda types: compile_for(tuple(general(each) for each in types))
     return cast(F, compiled)
+
+
+def njit_small(function: F) -> F:
+    """Like :func:`njit_inner`, always part of its callers: a call with many arrays takes longer than what it does."""
+    return njit_inner(function, forceinline=True)
 
 
 def njit_once(function: F) -> F:

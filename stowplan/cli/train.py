@@ -194,7 +194,7 @@ def _windows_of(problems: list[Any], count: int | None, moves: int, seed: int) -
         raise UsageError(f"--windows and --window-moves: found {count} and {moves}, expected 1 or more")
     import numpy as np
 
-    from stowplan.learned_guidance.memory_mapping.variants import training_variants
+    from stowplan.learned_guidance.memory_mapping.game.variants import training_variants
 
     rng = np.random.default_rng(seed)
     found = [variant for problem in problems for variant in training_variants(problem, rng, moves=moves, count=count)]
@@ -252,9 +252,9 @@ def _demonstrate(trainer: Trainer, plans: Any, seconds: float | None, deadline: 
     """Teach the trainer plans from files, and plans that are found now."""
     if not plans and seconds is None:
         return
-    from stowplan.learned_guidance.memory_mapping.climbing import improve
-    from stowplan.learned_guidance.memory_mapping.demonstrations import actions_of
-    from stowplan.learned_guidance.memory_mapping.variants import as_played
+    from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
+    from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
+    from stowplan.learned_guidance.memory_mapping.game.variants import as_played
     from stowplan.models.memory_mapping import plan as plan_files
     from stowplan.models.memory_mapping.verify import verify
     from stowplan.portfolio.solve import solve
@@ -285,7 +285,7 @@ def _demonstrate(trainer: Trainer, plans: Any, seconds: float | None, deadline: 
 def _curve_file(path: Path | None, trainer: Trainer) -> Callable[[Progress], None]:
     if path is None:
         return lambda _: None
-    from stowplan.learned_guidance.memory_mapping.muzero.curve_file import CurveFile
+    from stowplan.learned_guidance.training.curve import CurveFile
 
     return CurveFile(path, trainer.iteration)
 

@@ -13,7 +13,7 @@ COMPILED = {
     "packing": "stowplan.portfolio.packing.canonical",
     "tier placement": "stowplan.portfolio.tier_placement.heuristics",
     "memory mapping": "stowplan.portfolio.memory_mapping.heuristics",
-    "MMapGame": "stowplan.learned_guidance.memory_mapping.kernel",
+    "MMapGame": "stowplan.learned_guidance.memory_mapping.game.kernel",
 }
 
 

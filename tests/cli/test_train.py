@@ -20,7 +20,7 @@ from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
 from stowplan.models.memory_mapping import plan as plan_files
 from stowplan.models.memory_mapping.verify import verify
 from tests.cli.conftest import EXAMPLES, Cli, Solved, error_line
-from tests.learned_guidance.muzero_programs import other_program, small_program
+from tests.learned_guidance.memory_mapping.muzero.programs import other_program, small_program
 
 #: A network and a batch that are small, so that a step takes milliseconds.
 SMALL = [

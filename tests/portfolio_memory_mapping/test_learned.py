@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.memory_mapping.climbing import improve
-from stowplan.learned_guidance.memory_mapping.game import Action
-from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
+from stowplan.learned_guidance.memory_mapping.game.game import Action
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
@@ -149,7 +149,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small policy that knows next to nothing."""
     pytest.importorskip("torch")
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-    from tests.learned_guidance.muzero_programs import small_config, small_program
+    from tests.learned_guidance.memory_mapping.muzero.programs import small_config, small_program
 
     path = tmp_path_factory.mktemp("policy") / "policy.pt"
     trainer = Trainer([small_program()], small_config(training_steps=4), seed=0)

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from stowplan.errors import InputError
-from stowplan.learned_guidance.memory_mapping.demo import demo_problem
-from stowplan.learned_guidance.memory_mapping.game import Action
-from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.muzero.network_config import ObservationConfig
-from stowplan.learned_guidance.memory_mapping.observation import Observer, empty_observations
-from stowplan.learned_guidance.memory_mapping.picture import Picture, as_pixels, as_text
+from stowplan.learned_guidance.memory_mapping.game.demo import demo_problem
+from stowplan.learned_guidance.memory_mapping.game.game import Action
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig
+from stowplan.learned_guidance.memory_mapping.observation.observer import Observer, empty_observations
+from stowplan.learned_guidance.memory_mapping.observation.picture import Picture, as_pixels, as_text
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem, load
 
@@ -46,7 +46,7 @@ _MOST_CAUTIOUS = (Action.DROP, Action.NOCOPY, Action.COPY)
 class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
     """A memory mapping, built move by move; an episode is one game on one problem.
 
-    Actions are those of :class:`~stowplan.learned_guidance.memory_mapping.game.Action`: 0 Copy, 1 NoCopy, 2 Drop. At least
+    Actions are those of :class:`~stowplan.learned_guidance.memory_mapping.game.game.Action`: 0 Copy, 1 NoCopy, 2 Drop. At least
     one of them is legal until the game is over: see ``action_mask``, which is part of the observation and of ``info``.
 
     Parameters

@@ -25,7 +25,7 @@ from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.registry import Candidate
 
 if TYPE_CHECKING:
-    from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame
+    from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
     from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 
 _HERE = "stowplan.portfolio.memory_mapping.learned"
@@ -99,7 +99,7 @@ def policy_search(problem: Problem, context: Context) -> None:
     """Likeliest actions, then the best after a search, then games drawn and searched in turn; until time is up."""
     if not problem.use_count:
         return
-    from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame
+    from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 
     player, game = _load(), CompiledGame(problem)
     for play in _games(player, game, context):
@@ -112,9 +112,9 @@ def policy_tuned(problem: Problem, context: Context) -> None:
     """The policy trained on for this program alone, with the best plan known to learn from; the best game on the way."""
     if not problem.use_count:
         return
-    from stowplan.learned_guidance.memory_mapping.climbing import improve
-    from stowplan.learned_guidance.memory_mapping.demonstrations import actions_of
-    from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame
+    from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
+    from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
+    from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
 
     options = context.options

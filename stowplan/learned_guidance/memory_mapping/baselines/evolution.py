@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from stowplan.compiled import njit_outer
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.baselines.budget import Budget, games_at_once
-from stowplan.learned_guidance.memory_mapping.curve import Best
-from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.kernel.play import play_preferences
-from stowplan.learned_guidance.memory_mapping.kernel.tables import Ints, Tables
+from stowplan.learned_guidance.memory_mapping.game.best import Best
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_preferences
+from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 
 Floats = NDArray[np.float32]
 

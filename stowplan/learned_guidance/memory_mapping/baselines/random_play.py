@@ -8,10 +8,10 @@ import numpy as np
 
 from stowplan.compiled import njit_outer
 from stowplan.learned_guidance.memory_mapping.baselines.budget import Budget, games_at_once
-from stowplan.learned_guidance.memory_mapping.curve import Best
-from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.kernel.play import play_random
-from stowplan.learned_guidance.memory_mapping.kernel.tables import Ints, Tables
+from stowplan.learned_guidance.memory_mapping.game.best import Best
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_random
+from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 
 #: Moves played between two looks at the clock: some milliseconds.
 MOVES_AT_ONCE = 10_000

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from stowplan.compiled import njit_inner, njit_outer, records
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.baselines.budget import Budget, games_at_once
-from stowplan.learned_guidance.memory_mapping.curve import Best
-from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.kernel.layout import LEGAL, RETURN_PS
-from stowplan.learned_guidance.memory_mapping.kernel.play import play_greedy, play_random
-from stowplan.learned_guidance.memory_mapping.kernel.rules import action_of, is_over, step, used
-from stowplan.learned_guidance.memory_mapping.kernel.tables import Ints, Tables
+from stowplan.learned_guidance.memory_mapping.game.best import Best
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.kernel.layout import LEGAL, RETURN_PS
+from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy, play_random
+from stowplan.learned_guidance.memory_mapping.game.kernel.rules import action_of, is_over, step, used
+from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 
 Floats = NDArray[np.float64]
 

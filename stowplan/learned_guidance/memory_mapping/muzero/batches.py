@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.learned_guidance.memory_mapping.kernel import CompiledState
+from stowplan.learned_guidance.mcts.search import Model, search
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledState
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Sample
-from stowplan.learned_guidance.memory_mapping.muzero.search import Model, search
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import Arena, first_rows
 from stowplan.learned_guidance.memory_mapping.muzero.targets import F32
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
-from stowplan.learned_guidance.memory_mapping.observation_layout import Observations, empty_observations
+from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 
 
 class Batch(NamedTuple):

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from stowplan.learned_guidance.memory_mapping.muzero.batches import Batch
-from stowplan.learned_guidance.memory_mapping.muzero.categorical import Support
 from stowplan.learned_guidance.memory_mapping.muzero.model import to_tensors
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
 from stowplan.learned_guidance.memory_mapping.muzero.targets import F32
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+from stowplan.learned_guidance.nn.categorical import Support
 
 
 class Losses(NamedTuple):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, ObservationTensors
-from stowplan.learned_guidance.memory_mapping.observation_layout import Observations
+from stowplan.learned_guidance.memory_mapping.observation.layout import Observations
 
 Floats = NDArray[np.float32]
 

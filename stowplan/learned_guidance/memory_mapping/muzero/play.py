@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import InputError
-from stowplan.learned_guidance.memory_mapping.curve import Point
-from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame
+from stowplan.learned_guidance.mcts.search import search
+from stowplan.learned_guidance.memory_mapping.game.best import Point
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero import checkpoint
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import PolicyFile
 from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
-from stowplan.learned_guidance.memory_mapping.muzero.search import search
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import as_f32, first_rows, masked_softmax
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Progress, Trainer
-from stowplan.learned_guidance.memory_mapping.observation import Observer
-from stowplan.learned_guidance.memory_mapping.observation_layout import Observations, empty_observations
+from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
+from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 

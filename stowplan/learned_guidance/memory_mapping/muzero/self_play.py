@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import InputError
-from stowplan.learned_guidance.memory_mapping.kernel import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.muzero.leaning import NONE, Leaning, play_leaning, preferences
+from stowplan.learned_guidance.mcts.search import Model, search
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.muzero.exploration_bias import NONE, Leaning, play_leaning, preferences
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Trajectory
-from stowplan.learned_guidance.memory_mapping.muzero.search import Model, search
 from stowplan.learned_guidance.memory_mapping.muzero.targets import F32
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
-from stowplan.learned_guidance.memory_mapping.observation import Observer
-from stowplan.learned_guidance.memory_mapping.observation_layout import Observations, empty_observations
+from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
+from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from stowplan.models.memory_mapping.problem import Problem
 
 

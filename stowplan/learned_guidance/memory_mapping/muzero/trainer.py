@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import InputError
-from stowplan.learned_guidance.memory_mapping.climbing import improve
-from stowplan.learned_guidance.memory_mapping.curve import Best, Point
-from stowplan.learned_guidance.memory_mapping.muzero import checkpoint, leaning
+from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
+from stowplan.learned_guidance.memory_mapping.game.best import Best, Point
+from stowplan.learned_guidance.memory_mapping.muzero import checkpoint
+from stowplan.learned_guidance.memory_mapping.muzero import exploration_bias as leaning
 from stowplan.learned_guidance.memory_mapping.muzero.batches import make_batch
 from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner, Losses
 from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel

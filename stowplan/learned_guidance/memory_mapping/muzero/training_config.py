@@ -14,8 +14,8 @@ from typing import Any, Literal
 import msgspec
 
 from stowplan.errors import UsageError
+from stowplan.learned_guidance.mcts.config import SearchConfig
 from stowplan.learned_guidance.memory_mapping.muzero.network_config import NetworkConfig
-from stowplan.learned_guidance.memory_mapping.muzero.search_config import SearchConfig
 
 Method = Literal["puct", "gumbel", "none"]
 

@@ -1,0 +1,1 @@
+"""Monte-Carlo tree search with a model, for any number of actions."""

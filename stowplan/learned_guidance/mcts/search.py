@@ -1,0 +1,261 @@
+"""Tree search with a model, for many games of A actions at once.
+
+Every simulation goes down all trees in one compiled call, asks the model once for all leaves, and goes back up in one
+compiled call (:mod:`~stowplan.learned_guidance.mcts.tree`). All that is a game's own is in the model: a learned one imagines
+what actions lead to; one that holds the true rules says so, and what it has undone (Drop-backup) is part of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import gammaincinv
+
+from stowplan.learned_guidance.mcts import tree as trees
+from stowplan.learned_guidance.mcts.config import SearchConfig
+from stowplan.learned_guidance.mcts.tree import Floats, Ints, Rules, Tree
+
+Bools = npt.NDArray[np.bool_]
+Real = npt.NDArray[np.floating[Any]]
+
+
+class Model(Protocol):
+    """A model of the game: NumPy arrays in and out, but for hidden states.
+
+    Hidden states are one array of any kind, with a leading axis for games, that has ``shape`` and ``dtype`` and is indexed by
+    arrays as in NumPy: a NumPy array, or a tensor that stays on its device. They are only stored, gathered, and given back.
+    """
+
+    def initial(self, observations: Any) -> tuple[Any, Real, Real]:
+        """Hidden states of B observed states, logits of the policy (B, A), and values (B,)."""
+
+    def recurrent(self, hidden: Any, actions: Ints) -> tuple[Any, Real, Real, Real]:
+        """What B actions lead to: hidden states, rewards (B,), logits of the policy (B, A), and values (B,).
+
+        A model that knows which actions are legal gives the others a logit of -inf, at least one of them another. The end of a
+        game is a state like others that only leads to itself, of value 0 and rewards 0.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What the search found for B states."""
+
+    visits: Ints
+    """(B, A): simulations that began with the action."""
+    policy: Floats
+    """(B, A): improved policy, what to train towards: shares of visits (PUCT), or softmax(logits + sigma(completed Q))."""
+    value: Floats
+    """(B,): value of the state, with what the search knows: mean over the simulations (PUCT), or under the improved policy."""
+    q: Floats
+    """(B, A): values of the actions; NaN for those not visited."""
+    action: Ints
+    """(B,): the action to play; always legal."""
+    root_value_network: Floats
+    """(B,): value of the state by the model alone."""
+
+
+def search(
+    model: Model,
+    observations: Any,
+    legal: Bools,
+    config: SearchConfig,
+    rng: np.random.Generator | Sequence[np.random.Generator],
+    *,
+    explore: bool,
+    root_rewards: Real | None = None,
+) -> SearchResult:
+    """Search a move for each of B states, none of them at the end of its game.
+
+    Parameters
+    ----------
+    model, observations
+        ``model.initial(observations)`` evaluates the states.
+    legal
+        (B, A): actions allowed at the roots. Deeper in the trees all are to which the model gives a finite logit.
+    rng
+        Random numbers where the search explores. One generator for all, which gives to the states in their order, so that a
+        state's numbers do not depend on those after it; or one for each, so that they do not depend on the others at all.
+    explore
+        Add noise at the root, and draw the action; else the search is deterministic and plays what it holds best.
+    root_rewards
+        (B, A): rewards of the roots' actions where they are known, NaN elsewhere; they take the place of the model's.
+
+    Returns
+    -------
+    SearchResult
+        Visits, policy, values and chosen action of each state.
+
+    Raises
+    ------
+    ValueError
+        If a state has no legal action, shapes do not fit, or the model gives what is no number.
+    """
+    if legal.ndim != 2 or not legal.any(axis=1).all():
+        raise ValueError("every state needs a row of flags, at least one of them a legal action")
+    batch, count = legal.shape
+    known = np.full((batch, count), np.nan) if root_rewards is None else _float64(root_rewards)
+    if known.shape != legal.shape:
+        raise ValueError(f"root rewards of shape {known.shape}, expected {legal.shape}")
+    hidden, logits, value = model.initial(observations)
+    logits, value = _float64(logits), _float64(value)
+    if logits.shape != legal.shape:
+        raise ValueError(f"the model gives logits of shape {logits.shape}, expected {legal.shape}")
+    if not (np.isfinite(logits[legal]).all() and np.isfinite(value).all()):
+        raise ValueError("the model gives logits or values that are no finite numbers")
+
+    rules = _rules(config)
+    tree = trees.empty_tree(batch, config.simulations + 1, count)
+    trees.set_roots(tree, logits, value, legal)
+    uniform = _uniform(rng, batch, count) if explore else np.zeros((batch, _draws(count)))
+    if explore and not rules.is_gumbel:
+        _mix_in_noise(tree, uniform, legal, config)
+    if rules.is_gumbel:
+        if explore:
+            tree.gumbel[:] = -config.gumbel_scale * np.log(-np.log(uniform[:, :count]))
+        considered = np.minimum(legal.sum(axis=1), config.max_considered)
+        for most in range(1, count + 1):
+            tree.level[considered == most, :-1] = visit_levels(most, config.simulations)
+
+    _simulate(model, hidden, tree, rules, legal, known, config)
+
+    visits = tree.visits[:, 0].copy()
+    q = np.where(visits > 0, tree.total[:, 0] / np.maximum(visits, 1), np.nan)
+    found = _from_improved_policy(tree, rules) if rules.is_gumbel else _from_visits(tree, q, legal, config, uniform, explore)
+    policy, values, action = found
+    return SearchResult(visits, policy, values, q, action, value)
+
+
+@cache
+def visit_levels(considered: int, simulations: int) -> tuple[int, ...]:
+    """How often the root's action of each simulation has been visited before, by sequential halving.
+
+    Each round gives all actions still considered the same number of visits, and the better half of them goes on; the last two
+    go on until the end. An action is thus told by its visits: the search takes the best among those that have had so many.
+    """
+    rounds = max(1, (considered - 1).bit_length())
+    levels: list[int] = []
+    visited, left = 0, considered
+    while len(levels) < simulations:
+        each = max(1, simulations // (rounds * left))
+        for _ in range(each):
+            levels += [visited] * left
+            visited += 1
+        left = max(min(2, considered), left // 2)
+    return tuple(levels[:simulations])
+
+
+def _simulate(
+    model: Model, hidden: Any, tree: Tree, rules: Rules, legal: Bools, root_rewards: Floats, config: SearchConfig
+) -> None:
+    """All simulations; those of states with one legal action end early."""
+    # One store for the whole search: [node, game] is the hidden state of a node.
+    states = _empty_like(hidden, config.simulations + 1)
+    states[0] = hidden
+    games = np.arange(len(legal))
+    parents, actions = np.empty_like(games), np.empty_like(games)
+    for simulation in range(config.simulations):
+        if simulation == config.forced_simulations:
+            games = np.flatnonzero(legal.sum(axis=1) > 1)
+            parents, actions = np.empty_like(games), np.empty_like(games)
+            if not len(games):
+                return
+        trees.select(tree, rules, simulation, games, parents, actions)
+        hidden, reward, logits, value = model.recurrent(states[parents, games], actions)
+        if len(games) == len(legal):
+            states[simulation + 1] = hidden
+        else:
+            states[simulation + 1, games] = hidden
+        trees.expand_and_back_up(
+            tree, config.discount, simulation + 1, games, _float64(reward), _float64(logits), _float64(value), root_rewards
+        )
+
+
+def _empty_like(hidden: Any, count: int) -> Any:
+    """Room for ``count`` arrays like this one, of its kind and on its device."""
+    shape = (count, *hidden.shape)
+    return hidden.new_empty(shape) if hasattr(hidden, "new_empty") else np.empty(shape, hidden.dtype)
+
+
+def _from_improved_policy(tree: Tree, rules: Rules) -> tuple[Floats, Floats, Ints]:
+    """Policy, values and actions of the search with Gumbel."""
+    batch = len(tree.value)
+    policy, values, action = np.empty_like(tree.gumbel), np.empty(batch), np.empty(batch, np.int64)
+    trees.improve_roots(tree, rules, policy, values, action)
+    return policy, values, action
+
+
+def _from_visits(
+    tree: Tree, q: Floats, legal: Bools, config: SearchConfig, uniform: Floats, explore: bool
+) -> tuple[Floats, Floats, Ints]:
+    """Policy, values and actions of the search with PUCT."""
+    visits = tree.visits[:, 0]
+    count = visits.sum(axis=1)
+    is_searched = count > 0
+    # A state without simulations has but one legal action.
+    policy = np.where(is_searched[:, None], visits, legal) / np.maximum(count, 1)[:, None]
+    value = np.where(is_searched, tree.total[:, 0].sum(axis=1) / np.maximum(count, 1), tree.value[:, 0])
+    if explore and config.temperature > 0:
+        with np.errstate(divide="ignore"):
+            weight = np.log(policy / policy.max(axis=1, keepdims=True)) / config.temperature
+        share = np.cumsum(np.exp(weight), axis=1)
+        # The first action whose cumulated share is above the draw; draws are below 1, so it has a share.
+        action = (share <= uniform[:, -1:] * share[:, -1:]).sum(axis=1)
+    else:
+        # The most visited; among equals the one of greater value.
+        most = policy == policy.max(axis=1, keepdims=True)
+        action = np.argmax(np.where(most, np.nan_to_num(q, nan=-np.inf), -np.inf), axis=1)
+        action = np.where(is_searched, action, np.argmax(legal, axis=1))
+    return policy, value, action
+
+
+def _draws(actions: int) -> int:
+    """Random numbers for a state: for noise, for its boost, and for the action."""
+    return 2 * actions + 1
+
+
+def _uniform(rng: np.random.Generator | Sequence[np.random.Generator], batch: int, actions: int) -> Floats:
+    """Random numbers in (0, 1), shape (B, draws)."""
+    draws = _draws(actions)
+    if isinstance(rng, np.random.Generator):
+        drawn = rng.random((batch, draws))
+    else:
+        drawn = np.array([each.random(draws) for each in rng]).reshape(-1, draws)
+        if len(drawn) != batch:
+            raise ValueError(f"{len(drawn)} generators for {batch} states")
+    return np.maximum(drawn, np.finfo(float).tiny)
+
+
+def _mix_in_noise(tree: Tree, uniform: Floats, legal: Bools, config: SearchConfig) -> None:
+    """Dirichlet noise over the legal actions of the roots.
+
+    Normalised gamma variates are a Dirichlet variate. Their logarithms are drawn, for with a parameter of 0.03 many are too
+    small for a number: log G(a) is distributed as log G(a + 1) + log(U) / a (Marsaglia and Tsang 2000).
+    """
+    alpha, count = config.noise_alpha, legal.shape[1]
+    log_gamma = np.log(gammaincinv(alpha + 1, uniform[:, :count])) + np.log(uniform[:, count : 2 * count]) / alpha
+    log_gamma = np.where(legal, log_gamma, -np.inf)
+    noise = np.exp(log_gamma - log_gamma.max(axis=1, keepdims=True))
+    noise /= noise.sum(axis=1, keepdims=True)
+    tree.prior[:, 0] += config.noise_fraction * (noise - tree.prior[:, 0])
+
+
+def _rules(config: SearchConfig) -> Rules:
+    return Rules(
+        is_gumbel=config.method == "gumbel",
+        by_siblings=config.span == "siblings",
+        min_span=float(config.min_span),
+        c_init=float(config.c_init),
+        c_base=float(config.c_base),
+        c_visit=float(config.c_visit),
+        c_scale=float(config.c_scale),
+    )
+
+
+def _float64(values: Any) -> Floats:
+    return np.ascontiguousarray(values, dtype=np.float64)

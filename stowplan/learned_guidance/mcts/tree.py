@@ -1,0 +1,306 @@
+"""Search trees of many games at once, compiled: the way down to a leaf, its expansion, and the way back up.
+
+B games, N nodes for each (node 0 is the root, and simulation i makes node i + 1), A actions. An *edge* is an action at a node;
+its value Q is the mean, over the simulations that passed it, of the rewards from it on, discounted, and the value of the leaf.
+A logit of -inf marks an action as illegal.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stowplan.compiled import njit_outer, njit_small
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Rules(NamedTuple):
+    """Settings that the way down depends on; ``config.py`` says what they are."""
+
+    is_gumbel: bool
+    by_siblings: bool
+    min_span: float
+    c_init: float
+    c_base: float
+    c_visit: float
+    c_scale: float
+
+
+class Tree(NamedTuple):
+    """Trees of B games."""
+
+    visits: Ints
+    """[B, N, A]: simulations that passed the edge."""
+    total: Floats
+    """[B, N, A]: sum of their returns from the edge on; Q = total / visits."""
+    reward: Floats
+    """[B, N, A]: of visited edges."""
+    child: Ints
+    """[B, N, A]: node that the edge leads to, -1 before its first visit."""
+    prior: Floats
+    """[B, N, A]: probability that the policy gives the action; at a root with noise, if any."""
+    logits: Floats
+    """[B, N, A]: logarithm of the policy's probability, without noise; -inf where the action is illegal."""
+    value: Floats
+    """[B, N]: the model's."""
+    low: Floats
+    """[B]: least value that the tree has had, by the model at a node or of an edge; inf before the first."""
+    high: Floats
+    """[B]: greatest; -inf before the first."""
+    gumbel: Floats
+    """[B, A]: random part of the root's logits."""
+    level: Ints
+    """[B, N]: how often the root's action of simulation i has been visited before, by sequential halving."""
+    path: Ints
+    """[B, N, 2]: edges (node, action) of the latest way down."""
+    depth: Ints
+    """[B]: how many."""
+    scores: Floats
+    """[A]: scratch."""
+
+
+def empty_tree(batch: int, nodes: int, actions: int) -> Tree:
+    """Trees without a root, of ``batch`` games (B), with room for ``nodes`` (N) and so many ``actions`` (A)."""
+    edges = (batch, nodes, actions)
+    return Tree(
+        visits=np.zeros(edges, np.int64),
+        total=np.zeros(edges),
+        reward=np.zeros(edges),
+        child=np.full(edges, -1, np.int64),
+        prior=np.zeros(edges),
+        logits=np.zeros(edges),
+        value=np.zeros((batch, nodes)),
+        low=np.full(batch, np.inf),
+        high=np.full(batch, -np.inf),
+        gumbel=np.zeros((batch, actions)),
+        level=np.zeros((batch, nodes), np.int64),
+        path=np.zeros((batch, nodes, 2), np.int64),
+        depth=np.zeros(batch, np.int64),
+        scores=np.zeros(actions),
+    )
+
+
+@njit_outer
+def set_roots(tree: Tree, logits: Floats, value: Floats, legal: Any) -> None:
+    """Make node 0 of every game from the model's ``logits`` (B, A) and ``value`` (B,); ``legal`` is bool (B, A)."""
+    for game in range(len(value)):
+        for action in range(logits.shape[1]):
+            tree.logits[game, 0, action] = logits[game, action] if legal[game, action] else -np.inf
+        _set_node(tree, game, 0, value[game])
+
+
+@njit_small
+def _set_node(tree: Tree, game: int, node: int, value: float) -> None:
+    """Give a node its value, and turn the logits that stand there into logarithms of probabilities."""
+    logits, prior = tree.logits[game, node], tree.prior[game, node]
+    most = _greatest(logits)
+    total = 0.0
+    for action in range(len(prior)):
+        prior[action] = math.exp(logits[action] - most)
+        total += prior[action]
+    shift = most + math.log(total)
+    for action in range(len(prior)):
+        prior[action] /= total
+        logits[action] -= shift
+    tree.value[game, node] = value
+    # MuZero takes the range of edges alone. Edges are compared with the model's value, too, where some are not visited.
+    tree.low[game] = min(tree.low[game], value)
+    tree.high[game] = max(tree.high[game], value)
+
+
+@njit_small
+def _greatest(values: Any) -> Any:
+    """The greatest of a few numbers."""
+    most = values[0]
+    for action in range(1, len(values)):
+        most = max(most, values[action])
+    return most
+
+
+@njit_outer
+def select(tree: Tree, rules: Rules, simulation: int, games: Ints, parents: Ints, actions: Ints) -> None:
+    """Walk down the trees of ``games`` (G,), to the edges that this simulation expands: ``parents`` and ``actions`` (G,)."""
+    for index in range(len(games)):
+        game = games[index]
+        node, depth = 0, 0
+        while True:
+            if not rules.is_gumbel:
+                action = _by_puct(tree, rules, game, node)
+            elif node == 0:
+                action = _by_halving(tree, rules, game, tree.level[game, simulation])
+            else:
+                action = _by_improved_policy(tree, rules, game, node)
+            tree.path[game, depth, 0], tree.path[game, depth, 1] = node, action
+            depth += 1
+            child = tree.child[game, node, action]
+            if child < 0:
+                break
+            node = child
+        tree.depth[game] = depth
+        parents[index], actions[index] = node, action
+
+
+@njit_small
+def _by_puct(tree: Tree, rules: Rules, game: int, node: int) -> int:
+    """The action of greatest upper confidence bound; among equals the first (MuZero, equations 2, 3 and 5).
+
+    The evaluation of the node itself counts as a visit, so that the prior decides the first one. For an unvisited action MuZero
+    takes the least Q of the whole tree; here it is the least value at the node. Returns to come shrink with every move of this
+    game, so that values deep in the tree would make an action near the root look good by its mere visit.
+    """
+    visits, total, prior = tree.visits[game, node], tree.total[game, node], tree.prior[game, node]
+    count = 1
+    for action in range(len(visits)):
+        count += visits[action]
+    weight = math.sqrt(count) * (rules.c_init + math.log((count + rules.c_base + 1) / rules.c_base))
+    low, span = _low_and_span(tree, rules, game, node)
+    best, best_score = -1, 0.0
+    for action in range(len(visits)):
+        if tree.logits[game, node, action] == -np.inf:
+            continue
+        score = weight * prior[action] / (1 + visits[action])
+        if visits[action]:
+            score += (total[action] / visits[action] - low) / span
+        if best < 0 or score > best_score:
+            best, best_score = action, score
+    return best
+
+
+@njit_small
+def _by_halving(tree: Tree, rules: Rules, game: int, level: int) -> int:
+    """The root's action by sequential halving with Gumbel: of those visited ``level`` times the one of greatest score."""
+    _improve(tree, rules, game, 0)
+    best, best_score = -1, 0.0
+    for action in range(len(tree.scores)):
+        if tree.visits[game, 0, action] != level or tree.logits[game, 0, action] == -np.inf:
+            continue
+        score = tree.gumbel[game, action] + tree.scores[action]
+        if best < 0 or score > best_score:
+            best, best_score = action, score
+    return best
+
+
+@njit_small
+def _by_improved_policy(tree: Tree, rules: Rules, game: int, node: int) -> int:
+    """An inner node's action, whose visits come out in proportion to the improved policy (Danihelka et al., equation 14)."""
+    _improve(tree, rules, game, node)
+    visits, scores = tree.visits[game, node], tree.scores
+    most = _greatest(scores)
+    total, count = 0.0, 1
+    for action in range(len(scores)):
+        scores[action] = math.exp(scores[action] - most)
+        total += scores[action]
+        count += visits[action]
+    best, best_score = -1, 0.0
+    for action in range(len(scores)):
+        score = scores[action] / total - visits[action] / count
+        if best < 0 or score > best_score:
+            best, best_score = action, score
+    return best
+
+
+@njit_small
+def _improve(tree: Tree, rules: Rules, game: int, node: int) -> None:
+    """Fill ``tree.scores`` with logits + sigma(completed Q) (Danihelka et al., equation 11), but for a shared constant."""
+    visits, total = tree.visits[game, node], tree.total[game, node]
+    unvisited = mixed_value(tree, game, node)
+    span = _low_and_span(tree, rules, game, node)[1]
+    scale = (rules.c_visit + _greatest(visits)) * rules.c_scale / span
+    for action in range(len(visits)):
+        tree.scores[action] = tree.logits[game, node, action]
+        if visits[action]:
+            tree.scores[action] += scale * (total[action] / visits[action] - unvisited)
+
+
+@njit_small
+def mixed_value(tree: Tree, game: int, node: int) -> float:
+    """Q of unvisited actions, from the model's value and the Q of visited ones (Danihelka et al., equation 33)."""
+    count, weight, weighted = 0, 0.0, 0.0
+    for action in range(len(tree.scores)):
+        visits = tree.visits[game, node, action]
+        if visits:
+            prior = tree.prior[game, node, action]
+            count += visits
+            weight += prior
+            weighted += prior * tree.total[game, node, action] / visits
+    if weight <= 0:
+        return tree.value[game, node]  # type: ignore[no-any-return]
+    return (tree.value[game, node] + count * weighted / weight) / (1 + count)  # type: ignore[no-any-return]
+
+
+@njit_small
+def _low_and_span(tree: Tree, rules: Rules, game: int, node: int) -> tuple[float, float]:
+    """The least value at a node, of its visited edges and its own mean, and what differences of values are measured by."""
+    visits, total = tree.visits[game, node], tree.total[game, node]
+    count, mean = 1, tree.value[game, node]
+    for action in range(len(visits)):
+        count += visits[action]
+        mean += total[action]
+    low = high = mean / count
+    for action in range(len(visits)):
+        if visits[action]:
+            q = total[action] / visits[action]
+            low, high = min(low, q), max(high, q)
+    span = high - low if rules.by_siblings else tree.high[game] - tree.low[game]
+    return low, max(span, rules.min_span)
+
+
+@njit_outer
+def expand_and_back_up(
+    tree: Tree,
+    discount: float,
+    node: int,
+    games: Ints,
+    reward: Floats,
+    logits: Floats,
+    value: Floats,
+    root_rewards: Floats,
+) -> None:
+    """Put what the model says of the selected edges of ``games`` (G,) into new nodes ``node``, and its values up their paths.
+
+    ``reward`` (G,), ``logits`` (G, A), ``value`` (G,); ``root_rewards`` (B, A): known rewards of the roots' edges, or NaN.
+    """
+    for index in range(len(games)):
+        game = games[index]
+        last = tree.depth[game] - 1
+        parent, action = tree.path[game, last, 0], tree.path[game, last, 1]
+        known = root_rewards[game, action]
+        tree.reward[game, parent, action] = known if parent == 0 and not math.isnan(known) else reward[index]
+        tree.child[game, parent, action] = node
+        for each in range(logits.shape[1]):
+            tree.logits[game, node, each] = logits[index, each]
+        _set_node(tree, game, node, value[index])
+
+        found = value[index]
+        for step in range(last, -1, -1):
+            parent, action = tree.path[game, step, 0], tree.path[game, step, 1]
+            found = tree.reward[game, parent, action] + discount * found
+            tree.visits[game, parent, action] += 1
+            tree.total[game, parent, action] += found
+            q = tree.total[game, parent, action] / tree.visits[game, parent, action]
+            tree.low[game] = min(tree.low[game], q)
+            tree.high[game] = max(tree.high[game], q)
+
+
+@njit_outer
+def improve_roots(tree: Tree, rules: Rules, policy: Floats, values: Floats, actions: Ints) -> None:
+    """What the search with Gumbel found: improved ``policy`` (B, A), ``values`` (B,) under it, and chosen ``actions`` (B,)."""
+    for game in range(len(actions)):
+        visits, total = tree.visits[game, 0], tree.total[game, 0]
+        actions[game] = _by_halving(tree, rules, game, _greatest(visits))
+        scores = tree.scores
+        most = _greatest(scores)
+        norm, value = 0.0, 0.0
+        unvisited = mixed_value(tree, game, 0)
+        for action in range(len(scores)):
+            scores[action] = math.exp(scores[action] - most)
+            norm += scores[action]
+            value += scores[action] * (total[action] / visits[action] if visits[action] else unvisited)
+        for action in range(len(scores)):
+            policy[game, action] = scores[action] / norm
+        values[game] = value / norm

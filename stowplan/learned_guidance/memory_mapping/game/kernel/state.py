@@ -1,0 +1,157 @@
+"""The compiled game for Python: the same states as ``game.py``, many times as fast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, plan_of
+from stowplan.learned_guidance.memory_mapping.game.kernel import layout
+from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_actions, play_greedy, play_one
+from stowplan.learned_guidance.memory_mapping.game.kernel.rules import look, present_benefit
+from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, build_tables
+from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.memory_mapping.problem import Problem
+
+
+class CompiledGame:
+    """What no move changes. Arguments are those of :class:`~stowplan.learned_guidance.memory_mapping.game.game.Game`."""
+
+    def __init__(self, problem: Problem, strict_copy_windows: bool = False, drop_backup: bool = True):
+        self.problem = problem
+        game = Game(problem, strict_copy_windows=strict_copy_windows, drop_backup=drop_backup)
+        self.strict_copy_windows = strict_copy_windows
+        self.drop_backup = drop_backup
+        self.moves = game.moves
+        self.slots = game.slots
+        self.tables = build_tables(game)
+        look(self.tables, self.tables.initial)
+
+    def reset(self) -> CompiledState:
+        """The state before the first move."""
+        return CompiledState(self, self.tables.initial.copy())
+
+    @cached_property
+    def unit_ps(self) -> int:
+        """What returns are counted in for learning, so that programs are comparable: the greedy game's return.
+
+        At least an eighth of what all fast saves against all slow, so that no return is more than some eight units where the
+        greedy game is poor; and at least 1.
+        """
+        greedy = play_greedy(self.tables, self.tables.initial.copy())
+        return max(int(greedy), (self.problem.all_slow_ps - self.problem.all_fast_ps) // 8, 1)
+
+
+class CompiledState:
+    """A state of the game: everything decided so far."""
+
+    __slots__ = ("data", "game")
+
+    def __init__(self, game: CompiledGame, data: Ints):
+        self.game = game
+        self.data = data
+        """All of it as one vector (``layout.py``); copying it copies the state."""
+
+    @property
+    def position(self) -> int:
+        """Number of the move to make; the number of moves where all are made."""
+        return int(self.data[layout.POSITION])
+
+    @property
+    def return_ps(self) -> int:
+        """Sum of all rewards so far."""
+        return int(self.data[layout.RETURN_PS])
+
+    @property
+    def is_lost(self) -> bool:
+        """No action was legal, and Drop-backup is off."""
+        return bool(self.data[layout.IS_LOST])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all moves are made, or the game is lost."""
+        return self.is_lost or self.position == len(self.game.moves)
+
+    @property
+    def resets(self) -> int:
+        """How often an infeasible state led back."""
+        return int(self.data[layout.RESETS])
+
+    @property
+    def legal(self) -> NDArray[np.bool_]:
+        """Which actions are legal, shape (3,); none once the game is over, at least one before."""
+        return np.array([bool(self.data[layout.LEGAL] >> action & 1) for action in range(3)])
+
+    @property
+    def placements(self) -> Ints:
+        """Start, end and offset of what each action would newly occupy, shape (3, 3); -1 for Drop and what is not legal."""
+        found = np.full((3, 3), -1, np.int64)
+        found[:2] = self.data[layout.PLACEMENTS : layout.HEAD].reshape(2, layout.PLACEMENT)[:, :3]
+        return found
+
+    @property
+    def benefit_ps(self) -> int:
+        """Reward that Copy or NoCopy would have now, where it is legal and leads to no reset; 0 once the game is over."""
+        return int(present_benefit(self.game.tables, self.data))
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """The moves that led here, without those that Drop-backup took back."""
+        return tuple(Action(action) for action in self._rows()[: self.position, layout.ACTION].tolist())
+
+    def step(self, action: int) -> int:
+        """Make the move; the reward in ps. ValueError where the action is not legal."""
+        if action not in (0, 1, 2) or not self.data[layout.LEGAL] >> action & 1:
+            name = Action(action).name if action in (0, 1, 2) else f"action {action}"
+            raise ValueError(f"{name} is not legal in move {self.position}")
+        return int(play_one(self.game.tables, self.data, int(action)))
+
+    def play(self, actions: Sequence[int] | NDArray[np.integer[Any]]) -> int:
+        """Make many moves; the sum of their rewards. ValueError where one is not legal, with those before it made."""
+        before = self.return_ps
+        array = np.asarray(actions, dtype=np.int64)
+        played = int(play_actions(self.game.tables, self.data, array))
+        if played < len(array):
+            raise ValueError(f"action {array[played]}, number {played} of the list, is not legal in move {self.position}")
+        return self.return_ps - before
+
+    def copy(self) -> CompiledState:
+        """An independent state that is equal."""
+        return CompiledState(self.game, self.data.copy())
+
+    @property
+    def residencies(self) -> list[Residency]:
+        """What stands where in fast memory, in the order of the moves that placed it."""
+        count = int(self.data[layout.RESIDENCIES])
+        columns = [layout.RESIDENT, layout.START, layout.END, layout.OFFSET]
+        return [Residency(*row) for row in self._rows()[:count, columns].tolist()]
+
+    @property
+    def copies(self) -> list[Copy]:
+        """The copies so far, in the order of the moves that booked them."""
+        bounds = self.game.slots.boundaries
+        windows = self._rows()[: self.position, [layout.WINDOW_FIRST, layout.WINDOW_LAST]].tolist()
+        return [
+            Copy(move.tensor, "out" if move.is_output else "in", bounds[first], bounds[last])
+            for move, (first, last) in zip(self.game.moves, windows, strict=False)
+            if first >= 0
+        ]
+
+    @property
+    def fast_uses(self) -> list[int]:
+        """Numbers of the uses that are fast, ascending."""
+        made = zip(self.game.moves, self.actions, strict=False)
+        return sorted(use for move, action in made if action != Action.DROP for use in move.uses)
+
+    def plan(self) -> Plan:
+        """The plan that the moves made; ValueError before the game is over. A lost game's plan is all slow."""
+        if not self.is_over:
+            raise ValueError(f"{len(self.game.moves) - self.position} moves are not made yet")
+        return plan_of(self.game.problem, self.return_ps, self.residencies, self.copies, self.fast_uses)
+
+    def _rows(self) -> Ints:
+        return self.data[self.game.tables.program[0].at_rows :].reshape(-1, layout.ROW)

@@ -1,0 +1,367 @@
+"""A game as flat tables, for compiled code: what no move changes.
+
+A table is a sequence of rows with named integer fields (``tables.moves[3].start``); from Python, ``tables.moves.start`` is the
+column as an array. Fields ``first_*`` point into another table; the next row points behind the last, so that tables with such
+fields have one row more than there are things. Flags are 0 or 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.compiled import filled
+from stowplan.learned_guidance.memory_mapping.game.game import Game
+from stowplan.learned_guidance.memory_mapping.game.kernel import layout
+from stowplan.models.memory_mapping.problem import Step
+
+Ints = NDArray[np.int64]
+
+
+class ProgramRow:
+    """The program as a whole, and where the sections of a state begin (``layout.py``); one row."""
+
+    capacity: int
+    """Bytes."""
+    alignment: int
+    """Bytes."""
+    horizon: int
+    """Number of steps, T."""
+    moves: int
+    slots: int
+    groups: int
+    """Number of alias groups."""
+    strict: int
+    """1 with strict copy windows."""
+    drop_backup: int
+    at_tensors: int
+    at_slots: int
+    at_latencies: int
+    at_pieces: int
+    at_dropped: int
+    at_rows: int
+
+
+class MoveRow:
+    """A move, as in ``moves.py``, with what it needs of its tensor."""
+
+    tensor: int
+    start: int
+    """First step of the visit."""
+    end: int
+    """Boundary after its last step."""
+    is_output: int
+    defines: int
+    needs_content: int
+    has_output: int
+    is_final_output: int
+    is_updated: int
+    is_last: int
+    live_end: int
+    alias_group: int
+    """-1 for none."""
+    is_uniform: int
+    may_copy: int
+    bytes: int
+    """Size of the tensor."""
+    demand: int
+    """What its copy takes of the channel (ps): in for an input, out for an output."""
+    first_slot: int
+    """An output's copy begins at this slot or later; 0 for an input."""
+    last_slot: int
+    """Its copy ends before this slot."""
+    earlier: int
+    """The move before of the same tensor; -1 for none."""
+    later: int
+    """The next move of the same tensor; -1 for none."""
+    first_part: int
+    first_use: int
+    """In ``Tables.move_uses``."""
+
+
+class PartRow:
+    """What a move changes in one step when it is made fast."""
+
+    step: int
+    first_piece: int
+    """Cell of the state's pieces; the next rows' are the step's other pieces."""
+    first_change: int
+    """In ``Tables.changes``: what each piece gains (weighted ps)."""
+    pieces: int
+    """How many; 0 for a step with a table."""
+    table: int
+    """First latency of the step's table in ``Tables.latencies``; -1 where it has none."""
+    subset: int
+    """Bits of the table's subset that the move sets."""
+
+
+class TensorRow:
+    """A tensor."""
+
+    bytes: int
+    copy_in: int
+    """Demand of a copy in (ps)."""
+    copy_out: int
+    is_input: int
+    is_output: int
+    may_copy: int
+    is_uniform: int
+    first_move: int
+    """-1 where nothing uses the tensor."""
+
+
+class SlotRow:
+    """A slot of the channel; the row after the last is the end of the program."""
+
+    start: int
+    """Boundary at which it begins."""
+    supply: int
+    """Before any copy (ps)."""
+
+
+class StepRow:
+    """A step; latencies are of all its runs (weighted ps)."""
+
+    first_use: int
+    first_piece: int
+    """In the state's pieces."""
+    slow: int
+    """Latency with all uses slow."""
+    fast: int
+    """Latency with all uses fast."""
+    floor: int
+    """A latency that no choice of uses undercuts."""
+
+
+class UseRow:
+    """A use of the program."""
+
+    step: int
+    tensor: int
+    is_output: int
+    bytes: int
+    move: int
+    """The move that decides it."""
+
+
+class Tables(NamedTuple):
+    """Everything that no move changes. M moves, N tensors, K slots, T steps, U uses, G alias groups."""
+
+    program: Sequence[ProgramRow]
+    """[1]"""
+    moves: Sequence[MoveRow]
+    """[M + 1]"""
+    parts: Sequence[PartRow]
+    tensors: Sequence[TensorRow]
+    """[N]"""
+    slots: Sequence[SlotRow]
+    """[K + 1]"""
+    steps: Sequence[StepRow]
+    """[T + 1]"""
+    uses: Sequence[UseRow]
+    """[U]"""
+    changes: Ints
+    """Of every part, what each piece of its step gains (weighted ps)."""
+    latencies: Ints
+    """Of every step with a table, the latency of each subset (weighted ps)."""
+    move_uses: Ints
+    """[U] uses of each move."""
+    slot_of: Ints
+    """[T + 1] number of the first slot that begins at a boundary or later; K at the end."""
+    initial: Ints
+    """The state before the first move."""
+
+
+Columns = dict[str, list[int]]
+
+
+def build_tables(game: Game) -> Tables:
+    """Tables of a game."""
+    problem = game.problem
+    groups = 1 + max((move.alias_group for move in game.moves), default=-1)
+    steps, initial_latencies, initial_pieces = _steps(game)
+    parts, changes, latencies, first_part = _parts(game, steps)
+    rows = len(game.moves)
+    sections: Columns = {}
+    size = layout.HEAD
+    for name, length in {
+        "at_tensors": layout.TENSOR * len(problem.tensors),
+        "at_slots": layout.SLOT * len(game.slots.supply_ps),
+        "at_latencies": problem.horizon,
+        "at_pieces": len(initial_pieces),
+        "at_dropped": groups,
+        "at_rows": layout.ROW * rows,
+    }.items():
+        sections[name] = [size]
+        size += length
+    initial = np.zeros(size, np.int64)
+    initial[[layout.LAST_TO_END, *range(layout.PLACEMENTS, layout.HEAD)]] = -1
+    at = {name: first for name, (first,) in sections.items()}
+    for number, tensor in enumerate(problem.tensors):
+        cell = at["at_tensors"] + layout.TENSOR * number
+        initial[cell + layout.LATEST] = -1
+        initial[cell + layout.SLOW_FROM] = 0 if tensor.is_input else layout.NEVER
+    initial[at["at_slots"] : at["at_latencies"] : layout.SLOT] = game.slots.supply_ps
+    initial[at["at_latencies"] : at["at_pieces"]] = initial_latencies
+    initial[at["at_pieces"] : at["at_dropped"]] = initial_pieces
+    return Tables(
+        program=filled(
+            ProgramRow,
+            1,
+            {
+                "capacity": [problem.capacity],
+                "alignment": [problem.alignment],
+                "horizon": [problem.horizon],
+                "moves": [rows],
+                "slots": [len(game.slots.supply_ps)],
+                "groups": [groups],
+                "strict": [int(game.strict_copy_windows)],
+                "drop_backup": [int(game.drop_backup)],
+                **sections,
+            },
+        ),
+        moves=filled(MoveRow, rows + 1, {**_moves(game), "first_part": first_part}),
+        parts=filled(PartRow, len(parts["step"]), parts),
+        tensors=filled(TensorRow, len(problem.tensors), _tensors(game)),
+        slots=filled(
+            SlotRow,
+            len(game.slots.boundaries),
+            {"start": list(game.slots.boundaries), "supply": list(game.slots.supply_ps)},
+        ),
+        steps=filled(StepRow, problem.horizon + 1, steps),
+        uses=filled(UseRow, problem.use_count, _uses(game)),
+        changes=np.array(changes, np.int64),
+        latencies=np.array(latencies, np.int64),
+        move_uses=np.array([use for move in game.moves for use in move.uses], np.int64),
+        slot_of=np.searchsorted(game.slots.boundaries, np.arange(problem.horizon + 1)).astype(np.int64),
+        initial=initial,
+    )
+
+
+def _moves(game: Game) -> Columns:
+    tensors, slots = game.problem.tensors, game.slots
+    columns: Columns = {
+        name: [int(getattr(move, name)) for move in game.moves]
+        for name in (
+            "tensor",
+            "start",
+            "end",
+            "is_output",
+            "defines",
+            "needs_content",
+            "has_output",
+            "is_final_output",
+            "is_updated",
+            "is_last",
+            "live_end",
+            "alias_group",
+        )
+    }
+    columns["is_uniform"] = [int(game.is_uniform[move.tensor]) for move in game.moves]
+    columns["may_copy"] = [int(game.may_copy[move.tensor]) for move in game.moves]
+    columns["bytes"] = [tensors[move.tensor].size for move in game.moves]
+    columns["demand"] = [
+        tensors[move.tensor].copy_out_ps if move.is_output else tensors[move.tensor].copy_in_ps for move in game.moves
+    ]
+    columns["first_slot"] = [slots.number(move.end) if move.is_output else 0 for move in game.moves]
+    columns["last_slot"] = [slots.number(move.copy_out_limit if move.is_output else move.start) for move in game.moves]
+    columns["earlier"], columns["later"] = [-1] * len(game.moves), [-1] * len(game.moves)
+    latest: dict[int, int] = {}
+    for number, move in enumerate(game.moves):
+        before = latest.get(move.tensor, -1)
+        columns["earlier"][number] = before
+        if before >= 0:
+            columns["later"][before] = number
+        latest[move.tensor] = number
+    first = np.cumsum([0, *(len(move.uses) for move in game.moves)])
+    columns["first_use"] = first.tolist()
+    return columns
+
+
+def _tensors(game: Game) -> Columns:
+    tensors = game.problem.tensors
+    first_move = [-1] * len(tensors)
+    for number in reversed(range(len(game.moves))):
+        first_move[game.moves[number].tensor] = number
+    return {
+        "bytes": [tensor.size for tensor in tensors],
+        "copy_in": [tensor.copy_in_ps for tensor in tensors],
+        "copy_out": [tensor.copy_out_ps for tensor in tensors],
+        "is_input": [int(tensor.is_input) for tensor in tensors],
+        "is_output": [int(tensor.is_output) for tensor in tensors],
+        "may_copy": [int(may) for may in game.may_copy],
+        "is_uniform": [int(uniform) for uniform in game.is_uniform],
+        "first_move": first_move,
+    }
+
+
+def _uses(game: Game) -> Columns:
+    uses = [use for step in game.problem.steps for use in step.uses]
+    move_of = [-1] * len(uses)
+    for number, move in enumerate(game.moves):
+        for use in move.uses:
+            move_of[use] = number
+    return {
+        "step": list(game.step_of),
+        "tensor": [use.tensor for use in uses],
+        "is_output": [int(use.is_output) for use in uses],
+        "bytes": [use.bytes for use in uses],
+        "move": move_of,
+    }
+
+
+def _steps(game: Game) -> tuple[Columns, list[int], list[int]]:
+    """Rows of the steps, and what their latencies and pieces are with all uses slow."""
+    columns: Columns = {name: [] for name in StepRow.__annotations__}
+    pieces: list[int] = []
+    for step, first_use in zip(game.problem.steps, game.first_use, strict=True):
+        columns["first_use"].append(first_use)
+        columns["first_piece"].append(len(pieces))
+        columns["slow"].append(step.weight * step.latency_ps([False] * len(step.uses)))
+        columns["fast"].append(step.weight * step.latency_ps([True] * len(step.uses)))
+        columns["floor"].append(step.weight * step.floor_ps)
+        pieces += [step.weight * (piece.base_ps + sum(piece.slow_ps)) for piece in step.pieces] or [0]
+    columns["first_use"].append(game.problem.use_count)
+    columns["first_piece"].append(len(pieces))
+    return columns, columns["slow"].copy(), pieces
+
+
+def _parts(game: Game, steps: Columns) -> tuple[Columns, list[int], list[int], list[int]]:
+    """Parts of all moves, changes, latencies, and each move's first part."""
+    latencies: list[int] = []
+    tables = [-1] * len(game.problem.steps)
+    for number, step in enumerate(game.problem.steps):
+        if step.table is not None:
+            tables[number] = len(latencies)
+            latencies += [step.weight * latency for latency in step.table.latency_ps]
+    columns: Columns = {name: [] for name in PartRow.__annotations__}
+    changes: list[int] = []
+    first_part = [0]
+    for move in game.moves:
+        # A move's uses are ascending, and so are their steps.
+        touched = [game.step_of[use] for use in move.uses]
+        marks = [n for n in range(len(touched)) if n == 0 or touched[n] != touched[n - 1]]
+        for first, last in pairwise([*marks, len(touched)]):
+            number = touched[first]
+            step = game.problem.steps[number]
+            places = [use - game.first_use[number] for use in move.uses[first:last]]
+            columns["step"].append(number)
+            columns["first_piece"].append(steps["first_piece"][number])
+            columns["first_change"].append(len(changes))
+            columns["pieces"].append(len(step.pieces))
+            columns["table"].append(tables[number])
+            columns["subset"].append(_subset(step, places))
+            changes += [
+                step.weight * sum(piece.fast_ps[place] - piece.slow_ps[place] for place in places) for piece in step.pieces
+            ]
+        first_part.append(len(columns["step"]))
+    return columns, changes, latencies, first_part
+
+
+def _subset(step: Step, places: list[int]) -> int:
+    """Bits of the step's table that stand for these of its uses."""
+    return 0 if step.table is None else sum(1 << bit for bit, use in enumerate(step.table.uses) if use in places)

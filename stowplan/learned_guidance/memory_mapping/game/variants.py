@@ -1,0 +1,142 @@
+"""Other problems made of one: a stretch of the program, less fast memory, faster or slower copies.
+
+A policy learns on programs of a few hundred moves. Windows of large programs are such programs, and they are real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import numpy as np
+from msgspec.structs import replace
+
+from stowplan.errors import UsageError
+from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
+from stowplan.models.memory_mapping.accesses import Boundaries, TensorAccesses, access_sequences
+from stowplan.models.memory_mapping.problem import Loop, Problem, Tensor
+from stowplan.models.memory_mapping.sub_problem import loops_within, restricted, sub_problem
+
+#: Length of a window, as part of the moves asked for.
+LENGTHS = 0.5, 1.0
+
+#: Fast memory of a variant: part of the most bytes that are live in one step of it.
+CAPACITIES = 0.1, 0.9
+
+#: Part of the variants that keep the capacity of their program.
+SAME_CAPACITY = 0.3
+
+#: Copies of a variant take so many times as long, at least and at most.
+COPY_TIMES = 0.5, 2.0
+
+#: A window in which fast memory could save less than this part of the time teaches nothing.
+LEAST_GAIN = 0.01
+
+
+def window(problem: Problem, start: int, end: int) -> Problem:
+    """The steps ``[start, end)`` as a problem of their own, widened so that no loop is cut.
+
+    What is written before and needed in it is an input, what is written in it and needed later an output: slow memory holds
+    all that is live at the borders. Plans of consecutive windows, one after the other, are therefore a plan of the whole
+    program, with the sum of their objectives (stalls forbidden).
+    """
+    if not 0 <= start < end <= problem.horizon:
+        raise UsageError(f"found steps [{start}, {end}), expected a range within 0 to {problem.horizon}")
+    boundaries = Boundaries(problem.horizon, problem.loops)
+    start, end = int(boundaries.prev[start]), int(boundaries.next[end])
+    number: dict[int, int] = {}
+    tensors: list[Tensor] = []
+    for sequence in access_sequences(problem):
+        if any(start <= access.step < end for access in sequence.accesses):
+            number[sequence.tensor] = len(tensors)
+            tensors.append(_at_borders(problem.tensors[sequence.tensor], sequence, problem.loops, start, end))
+    return sub_problem(
+        problem,
+        name=f"{problem.name}[{start}:{end}]",
+        steps=[restricted(step, number) for step in problem.steps[start:end]],
+        tensors=tensors,
+        loops=loops_within(problem, start, end),
+        boundary=lambda boundary: boundary - start,
+        # What stands in fast memory before the program starts is gone later on.
+        max_preloads=0 if start else problem.max_preloads,
+    )
+
+
+def with_capacity(problem: Problem, capacity: int) -> Problem:
+    """The same program with so many bytes of fast memory."""
+    return replace(problem, name=f"{problem.name} in {capacity} bytes", capacity=capacity)
+
+
+def with_copy_times(problem: Problem, factor: float) -> Problem:
+    """The same program where every copy takes ``factor`` times as long, rounded to whole picoseconds."""
+    if not factor > 0:
+        raise UsageError(f"found a factor of {factor}, expected more than 0")
+    tensors = tuple(
+        replace(tensor, copy_in_ps=round(factor * tensor.copy_in_ps), copy_out_ps=round(factor * tensor.copy_out_ps))
+        for tensor in problem.tensors
+    )
+    return replace(problem, name=f"{problem.name} with copies x {factor:.3g}", tensors=tensors)
+
+
+def as_played(problem: Problem) -> Problem:
+    """The same program under the game's rules: no stalls, no preloads, one channel. Its best plans are the best to show."""
+    return replace(problem, stalls="forbidden", max_preloads=0, channels=1)
+
+
+def peak_live_bytes(problem: Problem) -> int:
+    """Most bytes of tensors between their first and last use, in any one step; what no plan can use more of."""
+    change = [0] * (problem.horizon + 1)
+    for sequence in access_sequences(problem):
+        if sequence.accesses:
+            change[sequence.accesses[0].step] += sequence.size
+            change[sequence.accesses[-1].step + 1] -= sequence.size
+    return max(accumulate(change), default=0)
+
+
+def training_variants(problem: Problem, rng: np.random.Generator, *, moves: int = 400, count: int = 1) -> Iterator[Problem]:
+    """Random windows of about ``moves`` moves at most, with other capacities and copy times; the whole program where it is
+    short. Fewer than ``count`` where hardly any window has something to gain.
+    """
+    made_at = [move.start for move in moves_of(problem)]
+    for _ in range(10 * count):
+        if count == 0 or not made_at:
+            return
+        variant = _random_window(problem, made_at, moves, rng)
+        if variant.all_slow_ps - variant.all_fast_ps < LEAST_GAIN * variant.all_slow_ps:
+            continue
+        if rng.random() >= SAME_CAPACITY:
+            most = min(problem.capacity, peak_live_bytes(variant))
+            wanted = int(rng.uniform(*CAPACITIES) * most)
+            variant = with_capacity(variant, max(problem.alignment, wanted // problem.alignment * problem.alignment))
+        if rng.random() >= SAME_CAPACITY:
+            variant = with_copy_times(variant, float(np.exp(rng.uniform(*np.log(COPY_TIMES)))))
+        count -= 1
+        yield variant
+
+
+def _random_window(problem: Problem, made_at: Sequence[int], moves: int, rng: np.random.Generator) -> Problem:
+    """Steps that hold about so many of the moves, ``made_at`` their steps, ascending."""
+    length = int(rng.uniform(*LENGTHS) * moves)
+    if length >= len(made_at):
+        return problem
+    first = int(rng.integers(0, len(made_at) - length + 1))
+    start = made_at[first]
+    # At least one step, however many moves are made in it.
+    return window(problem, start, max(start + 1, made_at[first + length - 1]))
+
+
+def _at_borders(tensor: Tensor, sequence: TensorAccesses, loops: Sequence[Loop], start: int, end: int) -> Tensor:
+    """The tensor as input or output of a window that uses it."""
+    inside = [number for number, access in enumerate(sequence.accesses) if start <= access.step < end]
+    first, last = inside[0], inside[-1]
+    is_written_before = tensor.is_input or sequence.last_write[first] >= 0
+    is_input = is_written_before and not sequence.is_dead(first)
+    is_written_inside = sequence.last_write[last + 1] >= first
+    is_needed_later = tensor.is_output if last + 1 == len(sequence) else not sequence.is_dead(last + 1)
+    is_output = is_written_inside and is_needed_later
+    # Where all its uses here lie in a loop, it still is a tensor from outside of it; inputs and outputs are.
+    begins, ends = sequence.accesses[first].step, sequence.accesses[last].step
+    if sequence.may_copy and any(loop.start <= begins and ends < loop.end for loop in loops):
+        # As an input it has content that is overwritten first. Where that is not sure it must not have any.
+        is_input, is_output = is_input or sequence.is_dead(first), is_output or not (is_input or sequence.is_dead(first))
+    return replace(tensor, is_input=is_input, is_output=is_output)

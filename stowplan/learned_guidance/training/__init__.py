@@ -1,0 +1,1 @@
+"""What every agent is trained with: the run loop, checkpoints, policies and curves."""

@@ -1,0 +1,191 @@
+"""Files that are damaged, foreign, of another version or of other programs are refused in one line, and run no code."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from stowplan.errors import InputError
+from stowplan.learned_guidance.memory_mapping.muzero import checkpoint
+from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import CHECKPOINT_FORMAT, POLICY_FORMAT, load, load_policy
+from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+from tests.learned_guidance.memory_mapping.muzero.programs import SMALL_NETWORK, other_program, small_config, small_program
+
+PROGRAMS = [small_program()]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint and a policy of two training steps."""
+    folder = tmp_path_factory.mktemp("trained")
+    trainer = Trainer(PROGRAMS, small_config(training_steps=2), seed=0)
+    trainer.run(save_to=folder / "checkpoint.pt")
+    trainer.save_policy(folder / "policy.pt")
+    return folder
+
+
+class Trap:
+    """Code that unpickling would run."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch trapped",)
+
+
+def truncated(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def trap(_: bytes) -> bytes:
+    stream = io.BytesIO()
+    torch.save({"format": POLICY_FORMAT, "version": 1, "config": Trap()}, stream)
+    return stream.getvalue()
+
+
+def repacked(change: Callable[[dict[str, Any]], Any]) -> Callable[[bytes], bytes]:
+    def apply(data: bytes) -> bytes:
+        values = torch.load(io.BytesIO(data), weights_only=True)
+        stream = io.BytesIO()
+        torch.save(change(values), stream)
+        return stream.getvalue()
+
+    return apply
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "truncated": truncated,
+    "text": lambda _: b"{}",
+    "pickle": lambda _: pickle.dumps({"format": CHECKPOINT_FORMAT}),
+    "code": trap,
+    "list": repacked(lambda values: list(values)),
+    "format": repacked(lambda values: values | {"format": "another"}),
+    "version": repacked(lambda values: values | {"version": 99}),
+    "config": repacked(lambda values: values | {"config": '{"batch_size": 0}'}),
+    "config type": repacked(lambda values: values | {"config": 3}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("name", [*DAMAGE])
+@pytest.mark.parametrize("kind", ["checkpoint", "policy"])
+def test_bad_files_are_refused_in_one_line(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "bad.pt"
+    path.write_bytes(DAMAGE[name]((trained / f"{kind}.pt").read_bytes()))
+    with pytest.raises(InputError) as caught:
+        Policy.load(path) if kind == "policy" else Trainer.resume(path, PROGRAMS)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+    assert not (tmp_path / "trapped").exists()
+
+
+def test_one_kind_of_file_is_not_taken_for_the_other(trained: Path) -> None:
+    with pytest.raises(InputError, match=f"expected '{POLICY_FORMAT}'"):
+        Policy.load(trained / "checkpoint.pt")
+    with pytest.raises(InputError, match=f"expected '{CHECKPOINT_FORMAT}'"):
+        Trainer.resume(trained / "policy.pt", PROGRAMS)
+    with pytest.raises(InputError, match="cannot read"):
+        Policy.load(trained / "missing.pt")
+
+
+@pytest.mark.parametrize(
+    "name", ["network", "optimizer", "generators", "recent", "priorities", "elite", "seats", "best", "counters", "seed"]
+)
+@pytest.mark.parametrize("how", ["missing", "wrong"])
+def test_a_checkpoint_that_lacks_a_part_is_damaged(trained: Path, tmp_path: Path, name: str, how: str) -> None:
+    def change(values: dict[str, Any]) -> dict[str, Any]:
+        if how == "missing":
+            del values[name]
+        else:
+            values[name] = {"a": [1]}
+        return values
+
+    path = tmp_path / "bad.pt"
+    path.write_bytes(repacked(change)((trained / "checkpoint.pt").read_bytes()))
+    with pytest.raises(InputError, match="damaged checkpoint"):
+        Trainer.resume(path, PROGRAMS)
+
+
+def test_a_checkpoint_belongs_to_its_programs(trained: Path) -> None:
+    with pytest.raises(InputError, match="other programs"):
+        Trainer.resume(trained / "checkpoint.pt", [other_program()])
+    with pytest.raises(InputError, match="other programs"):
+        Trainer.resume(trained / "checkpoint.pt", [*PROGRAMS, *PROGRAMS])
+
+
+def test_a_resumed_run_may_train_longer(trained: Path) -> None:
+    trainer = Trainer.resume(trained / "checkpoint.pt", PROGRAMS, changes={"training_steps": 4})
+    assert trainer.learner.steps == 2
+    assert trainer.run() == "steps_done"
+    assert trainer.learner.steps == 4
+
+
+def test_a_policy_knows_where_it_is_from(trained: Path) -> None:
+    policy = load_policy(trained / "policy.pt")
+    assert policy.config.network == SMALL_NETWORK
+    found = policy.provenance
+    assert (found.programs, found.digests) == (("test",), (PROGRAMS[0].digest,))
+    assert (found.seed, found.training_steps) == (0, 2)
+    assert found.games > 0
+    assert {"stowplan", "torch"} <= found.versions.keys()
+    assert len(policy.digest) == 64
+
+
+def test_equal_policies_are_equal_files(trained: Path, tmp_path: Path) -> None:
+    policy = load_policy(trained / "policy.pt")
+    digest = checkpoint.save_policy(tmp_path / "again.pt", policy.config, policy.weights, policy.provenance)
+    assert (tmp_path / "again.pt").read_bytes() == (trained / "policy.pt").read_bytes()
+    assert digest == policy.digest
+
+
+def test_weights_of_another_network_are_refused(trained: Path, tmp_path: Path) -> None:
+    policy = load_policy(trained / "policy.pt")
+    for name, weights in (
+        ("fewer", dict([*policy.weights.items()][:-1])),
+        ("other shape", policy.weights | {"action.weight": torch.zeros(2, 2)}),
+    ):
+        checkpoint.save_policy(tmp_path / name, policy.config, weights, policy.provenance)
+        with pytest.raises(InputError, match="do not fit"):
+            Policy.load(tmp_path / name)
+
+
+def test_nothing_is_left_of_a_write_that_failed(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot write"):
+        checkpoint.save(tmp_path / "no folder" / "x.pt", CHECKPOINT_FORMAT, {})
+    assert not [*tmp_path.iterdir()]
+
+
+def test_games_and_generators_survive_being_packed() -> None:
+    import numpy as np
+
+    generator = np.random.default_rng(7)
+    generator.random(5)
+    again = checkpoint.unpack_generator(checkpoint.pack_generator(generator))
+    assert again.random(4).tolist() == generator.random(4).tolist()
+    arrays = [np.arange(3, dtype=np.float32), np.empty(0, np.float32), np.ones(2, np.float32)]
+    assert [each.tolist() for each in checkpoint.unpack_arrays(checkpoint.pack_arrays(arrays))] == [[0, 1, 2], [], [1, 1]]
+    assert checkpoint.unpack_arrays(checkpoint.pack_arrays([])) == []
+    assert checkpoint.unpack_games(checkpoint.pack_games([]), 1.0) == []
+
+
+def test_what_is_loaded_is_what_was_saved(tmp_path: Path) -> None:
+    values = {"x": [1, "a", None, 2.5], "y": {"z": torch.arange(3)}}
+    digest = checkpoint.save(tmp_path / "x", CHECKPOINT_FORMAT, values)
+    found, again = load(tmp_path / "x", CHECKPOINT_FORMAT)
+    assert digest == again
+    assert found["x"] == values["x"]
+    assert found["y"]["z"].tolist() == [0, 1, 2]

@@ -1,0 +1,223 @@
+"""Training is the same run whenever it stops and resumes, stops when told to, and finds the best game of a small program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from stowplan.errors import UsageError
+from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
+from stowplan.learned_guidance.memory_mapping.game.optimum import game_optimum
+from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import CHECKPOINT_FORMAT, load
+from stowplan.learned_guidance.memory_mapping.muzero.trainer import Progress, Trainer
+from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig, from_json, with_settings
+from stowplan.learned_guidance.training.curve import COLUMNS, CurveFile
+from tests.learned_guidance.memory_mapping.muzero.programs import SMALL_NETWORK, other_program, small_config, small_program
+
+PROGRAMS = [small_program(), other_program()]
+
+
+class Clock:
+    """A second for each look at it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def content(path: Path) -> dict[str, Any]:
+    """All of a checkpoint that must not depend on the clock."""
+    values, _ = load(path, CHECKPOINT_FORMAT)
+    del values["seconds"]
+    for best in values["best"]:
+        best["points"] = [point[1:] for point in best["points"]]
+    return values
+
+
+def assert_equal(one: Any, other: Any, place: str = "") -> None:
+    assert type(one) is type(other), place
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), place
+        for name in one:
+            assert_equal(one[name], other[name], f"{place}/{name}")
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other), place
+        for number, pair in enumerate(zip(one, other, strict=True)):
+            assert_equal(*pair, f"{place}/{number}")
+    elif isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype, place
+        assert one.numpy().tobytes() == other.numpy().tobytes(), place
+    else:
+        assert one == other, place
+
+
+def trainer_of(**changes: Any) -> Trainer:
+    trainer = Trainer(PROGRAMS, small_config(**changes), seed=3)
+    trainer.demonstrate(0, [int(Action.DROP)] * len(trainer.arenas[0].game.moves))
+    return trainer
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"use_search": False},
+        {"opening_moves": 500, "leaning_fraction": 0.5, "mend_moves": 200, "elite_games": 4, "imitation": 1.0},
+        {"search": TrainingConfig.paper(network=SMALL_NETWORK).search, "games": 2},
+    ],
+)
+def test_a_resumed_run_is_the_same_run_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
+    if "search" in changes:
+        changes["search"] = type(changes["search"])(method="puct", simulations=5)
+    trainer_of(**changes).run(max_iterations=6, save_to=tmp_path / "straight")
+
+    first = trainer_of(**changes)
+    first.run(max_iterations=3, save_to=tmp_path / "resumed")
+    # Killed: what was done after the checkpoint is lost.
+    first.run(max_iterations=1)
+    Trainer.resume(tmp_path / "resumed", PROGRAMS).run(max_iterations=3, save_to=tmp_path / "resumed")
+
+    straight = content(tmp_path / "straight")
+    assert straight["counters"][4] > 0
+    assert len(straight["recent"]["actions"]) > 0
+    assert_equal(straight, content(tmp_path / "resumed"))
+
+
+def test_a_run_may_stop_at_any_tick(tmp_path: Path) -> None:
+    whole = trainer_of()
+    for _ in range(40):
+        whole.tick()
+    whole.save(tmp_path / "whole")
+
+    stopping = trainer_of()
+    left = 40
+    for count in (5, 2, 9, 1, 23):
+        left -= count
+        for _ in range(count):
+            stopping.tick()
+        stopping.save(tmp_path / "part")
+        stopping = Trainer.resume(tmp_path / "part", PROGRAMS)
+    assert left == 0
+    assert_equal(content(tmp_path / "whole"), content(tmp_path / "part"))
+
+
+def test_limits_stop_a_run_and_say_so() -> None:
+    trainer = Trainer(PROGRAMS[:1], small_config(training_steps=3), seed=0)
+    assert trainer.run(max_iterations=1) == "stopped"
+    assert trainer.run(should_stop=lambda: True) == "stopped"
+    assert trainer.ticks == 8
+    assert trainer.run(time_limit=0.0) == "time_limit"
+    assert trainer.ticks == 8
+    assert trainer.run() == "steps_done"
+    assert trainer.learner.steps == 3
+
+
+def test_checkpoints_are_written_as_often_as_asked(tmp_path: Path) -> None:
+    written: list[int] = []
+
+    class Watched(Trainer):
+        def save(self, path: str | Path) -> None:
+            written.append(self.iteration)
+
+    Watched(PROGRAMS, small_config(), clock=Clock()).run(max_iterations=5, save_to=tmp_path / "x", save_every=0.0)
+    assert written == [1, 2, 3, 4, 5, 5]
+
+
+def test_the_best_game_is_kept_with_its_actions() -> None:
+    trainer = trainer_of(greedy_games=1)
+    trainer.run(max_iterations=12)
+    for problem, best in zip(PROGRAMS, trainer.best, strict=True):
+        assert best.actions is not None
+        state = reset(problem)
+        for action in best.actions.tolist():
+            state.step(Action(action))
+        assert state.is_over
+        assert state.return_ps == best.return_ps
+        assert best.return_ps == max(point.return_ps for point in best.points)
+        kept = [game.return_ps for game in trainer.replay.elite[PROGRAMS.index(problem)]]
+        assert kept[0] == best.return_ps
+
+
+def test_training_finds_the_best_game_of_a_small_program() -> None:
+    problem = small_program()
+    optimum = game_optimum(problem, time_limit=20)
+    assert optimum.is_proven
+    trainer = Trainer([problem], small_config(temperature_decay_steps=20, batch_size=32, learning_rate=3e-3), seed=1)
+    found: list[Progress] = []
+    trainer.run(max_iterations=60, on_progress=found.append)
+    assert trainer.best[0].return_ps == optimum.return_ps
+    # Not by chance alone: late games are better than early ones.
+    returns = [progress.mean for progress in found if progress.mean == progress.mean]
+    third = len(returns) // 3
+    assert sum(returns[-third:]) > 1.1 * sum(returns[:third])
+
+
+def test_without_search_the_policy_gradient_learns_a_small_program() -> None:
+    config = small_config(batch_size=32, learning_rate=3e-3, games=8).learning_only()
+    found: list[Progress] = []
+    Trainer([small_program()], config, seed=1).run(max_iterations=60, on_progress=found.append)
+    returns = [progress.mean for progress in found if progress.mean == progress.mean]
+    third = len(returns) // 3
+    assert sum(returns[-third:]) > 1.1 * sum(returns[:third])
+
+
+def test_the_curve_has_a_row_for_each_iteration_and_resumes(tmp_path: Path) -> None:
+    path = tmp_path / "curve.csv"
+    trainer = trainer_of()
+    trainer.run(max_iterations=4, on_progress=CurveFile(path))
+    # Resumed from the checkpoint of iteration 2: the rows after it are played again.
+    rows = path.read_text().splitlines()
+    assert rows[0].split(",") == list(COLUMNS)
+    assert [row.split(",")[0] for row in rows[1:]] == ["1", "2", "3", "4"]
+    assert all(len(row.split(",")) == len(COLUMNS) for row in rows)
+    trainer.run(max_iterations=1, on_progress=CurveFile(path, after_iteration=2))
+    assert [row.split(",")[0] for row in path.read_text().splitlines()[1:]] == ["1", "2", "5"]
+
+
+def test_the_paper_s_hyperparameters_are_those_of_table_6() -> None:
+    config = TrainingConfig.paper()
+    assert (config.discount, config.search.simulations, config.search.method) == (0.9999, 400, "puct")
+    assert (config.initial_temperature, config.final_temperature, config.temperature_decay_steps) == (1.0, 0.2, 400_000)
+    assert (config.search.noise_fraction, config.search.noise_alpha) == (0.25, 0.03)
+    assert (config.training_steps, config.optimizer, config.batch_size) == (1_000_000, "adam", 512)
+    assert (config.learning_rate, config.weight_decay) == (2e-4, 1e-4)
+    assert (config.replay_size, config.reanalyse_fraction) == (20_000, 0.5)
+
+
+def test_the_temperature_falls_in_a_straight_line() -> None:
+    config = TrainingConfig.paper()
+    assert [config.temperature(step) for step in (0, 200_000, 400_000, 900_000)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
+    assert config.search_at(200_000).temperature == pytest.approx(0.6)
+
+
+def test_configurations_survive_being_written_down() -> None:
+    for config in (small_config(), TrainingConfig.paper(), TrainingConfig.cpu()):
+        assert from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize("changes", [{"batch_size": 0}, {"kept_fraction": 1.5}, {"discount": 0.0}, {"learning_rate": -1.0}])
+def test_impossible_values_are_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=next(iter(changes))):
+        small_config(**changes)
+
+
+def test_settings_by_name() -> None:
+    config = with_settings(small_config(), ["batch_size=7", "search.simulations=3", "network.hidden=12", "optimizer=adamw"])
+    assert (config.batch_size, config.search.simulations) == (7, 3)
+    assert (config.network.hidden, config.optimizer) == (12, "adamw")
+    assert with_settings(small_config(), ["td_steps=null"]).td_steps is None
+
+
+@pytest.mark.parametrize("text", ["batch_size", "batch=3", "search=3", "search.x=3", "batch_size=many", "x.y=1", "=1"])
+def test_bad_settings_are_named(text: str) -> None:
+    with pytest.raises(UsageError, match="--set"):
+        with_settings(small_config(), [text])
