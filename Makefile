@@ -1,6 +1,9 @@
-# make plan    own virtual environment, install, plan one real module, write plan, picture and report into out/
-# make test    the tests
-# make check   lint, types, tests: what continuous integration runs
+# make plan       own virtual environment, install, plan one real module, write plan, picture and report into out/
+# make test       the tests, but for the slow ones
+# make test-slow  the slow ones
+# make check      lint, types, all tests: what continuous integration runs (.ci/run)
+# make docs       the documentation as a site, in out/site; fails at any dead link
+# make gallery    the pictures of docs/gallery.md anew, with the commands that the page names
 #
 # Plans need no torch; tests and types do, for the learned policies. It is installed first, by itself. Where a
 # plain torch brings gigabytes of CUDA, its builds for processors alone are elsewhere:
@@ -13,9 +16,12 @@ MODULE ?= examples/data/alexnet_train_b32.hlo.txt.gz
 TARGET ?= tpu-v4
 TIME_LIMIT ?= 20
 TORCH ?= torch==2.13.0
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# What is never imported need not be compiled to bytecode: of torch that is most of it.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# Each worker takes neighbouring tests and, once it is done, half of what the other has left.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
-.PHONY: plan test lint types check install clean
+.PHONY: plan test test-slow lint types check docs gallery install clean
 
 install: $(VENV)/.installed
 
@@ -27,7 +33,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.learned: $(VENV)/.installed
 	$(PIP) $(TORCH)
-	$(PIP) -e '.[learned,viz,frontends,poly,dev]'
+	$(PIP) -e '.[learned,viz,frontends,poly,docs,dev]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(PIP) -e '.[docs]'
 	touch $@
 
 plan: install
@@ -39,7 +49,11 @@ plan: install
 
 test: $(VENV)/.learned
 	$(BIN)/python -m stowplan.portfolio.warm_up
-	$(BIN)/python -m pytest -n 2 -q
+	$(PYTEST) -m 'not slow'
+
+test-slow: $(VENV)/.learned
+	$(BIN)/python -m stowplan.portfolio.warm_up
+	$(PYTEST) -m slow
 
 lint: install
 	$(BIN)/ruff check .
@@ -48,7 +62,14 @@ lint: install
 types: $(VENV)/.learned
 	$(BIN)/mypy
 
-check: lint types test
+check: lint types test test-slow
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m mkdocs build --quiet --strict
+
+gallery: install
+	$(BIN)/python -m stowplan.portfolio.warm_up
+	$(BIN)/python docs/gallery.py
 
 clean:
 	rm -rf $(VENV) $(OUT) build *.egg-info

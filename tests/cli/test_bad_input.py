@@ -79,6 +79,7 @@ def text_noise() -> bytes:
     return b" ".join(rng.choice(words) + rng.choice((b"", b"", b"\n")) for _ in range(150_000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [binary_noise, text_noise, lambda: b"\0" * (1 << 20), lambda: b'{"a": [' * 150_000, lambda: b'{"a": 1, "b": [],' * 60_000],

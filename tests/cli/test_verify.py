@@ -157,6 +157,7 @@ def assert_harmless(problem: Problem, before: Plan, after: Plan, path: Way) -> N
     assert reference.is_valid(*in_units(problem, after))
 
 
+@pytest.mark.slow
 def test_no_number_can_be_spoilt(solved: Solved) -> None:
     problem: Problem = solved.problem
     unit = problem.alignment

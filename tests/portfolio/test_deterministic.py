@@ -53,6 +53,7 @@ def load(loops: int) -> Iterator[None]:
             process.wait()
 
 
+@pytest.mark.slow
 def test_the_same_bytes_from_the_real_candidates(tmp_path: Path) -> None:
     """Also where the heuristics have never been compiled on this machine, so that the first run takes longer."""
     problem = random_problem(random.Random("deterministic"), steps=40, tensors=16, channels=1, loops=0, stalls="allowed")

@@ -1,0 +1,93 @@
+"""The documentation: every link and picture is there, and the site builds without a warning."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.patience import HANG
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def without_code(text: str) -> str:
+    """Text of a page without code blocks and inline code, which may hold brackets."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`\n]*`", "code", text)
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub and mkdocs make them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ +(.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+
+
+def dead_links(page: Path) -> Iterator[str]:
+    """Links of a page that lead nowhere; those to the web are left alone."""
+    for link in LINK.findall(without_code(page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists() or not target.is_relative_to(ROOT) or (anchor and anchor not in anchors(target)):
+            yield link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_pictures_are_there(page: Path) -> None:
+    assert not list(dead_links(page))
+
+
+def test_the_check_sees_dead_links(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "no such page.md"
+    text = "[a](cli.md) [b](cli.md#solve) [c](cli.md#nothing) ![d](none.png) [e](../LICENSE) `[f](none)` [g](https://x.org)"
+    copy = tmp_path / page.name
+    copy.write_text(text)
+    links = LINK.findall(without_code(copy.read_text()))
+    assert links == ["cli.md", "cli.md#solve", "cli.md#nothing", "none.png", "../LICENSE", "https://x.org"]
+    assert "solve" in anchors(ROOT / "docs" / "cli.md")
+    assert "nothing" not in anchors(ROOT / "docs" / "cli.md")
+    assert list(dead_links(copy)) == ["cli.md", "cli.md#solve", "cli.md#nothing", "none.png", "../LICENSE"]
+
+
+def test_the_site_has_every_page() -> None:
+    listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert sorted(listed) == sorted(["index.md", *(page.name for page in PAGES[1:])])
+
+
+def test_the_readme_names_every_page() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not [page.name for page in PAGES[1:] if f"(docs/{page.name}" not in text]
+
+
+def test_every_picture_of_the_gallery_has_its_command() -> None:
+    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    shown = re.findall(r"!\[[^\]]*\]\((\S+)\)", page)
+    made = re.findall(r"--png docs/(\S+)", page)
+    assert shown == made
+    pictures = sorted((ROOT / "docs" / "gallery").iterdir())
+    assert sorted(shown) == [path.relative_to(ROOT / "docs").as_posix() for path in pictures]
+    assert sum(path.stat().st_size for path in pictures) <= 1_000_000
+
+
+@pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="needs mkdocs-material: pip install 'stowplan[docs]'")
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    start = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert "memory-mapping.html" in start
+    # Nothing is fetched by whoever reads it.
+    for page in (tmp_path / "site").glob("*.html"):
+        assert not re.findall(
+            r'<(?:script|link|img)[^>]*(?:src|href)="(?:https?:)?//[^"]*"', page.read_text(encoding="utf-8")
+        ), page
