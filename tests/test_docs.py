@@ -14,7 +14,8 @@ import pytest
 from tests.patience import HANG
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SITE = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *SITE]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -61,12 +62,12 @@ def test_the_check_sees_dead_links(tmp_path: Path) -> None:
 
 def test_the_site_has_every_page() -> None:
     listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert sorted(listed) == sorted(["index.md", *(page.name for page in PAGES[1:])])
+    assert sorted(listed) == sorted(["index.md", *(page.name for page in SITE)])
 
 
 def test_the_readme_names_every_page() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert not [page.name for page in PAGES[1:] if f"(docs/{page.name}" not in text]
+    assert not [page.name for page in SITE if f"(docs/{page.name}" not in text]
 
 
 def test_every_picture_of_the_gallery_has_its_command() -> None:
