@@ -16,7 +16,7 @@ from stowplan.models.mip.matrix import MatrixModel
 from stowplan.models.mip.outcome import lowered
 from stowplan.models.mip.solve import IN_PROCESS, LINEAR_ONLY, check_solver, solve, solvers
 from tests.mip.cases import knapsack, optimum, random_model
-from tests.patience import FOREVER, no_hang
+from tests.patience import no_hang
 
 MILP_SOLVERS = [name for name in solvers() if name not in LINEAR_ONLY]
 PROGRAMS = [name for name in solvers() if name not in IN_PROCESS]
@@ -112,8 +112,10 @@ def test_solvers_stop_when_asked(solver: str) -> None:
     if solver == "cbc" and not Path("/proc/self/cmdline").exists():
         pytest.skip("programs are ended on Linux only")
     asked: list[bool] = []
-    with no_hang():
-        found = solve(knapsack(120), solver, time_limit=FOREVER, should_stop=lambda: asked.append(True) or len(asked) > 2)
+    # GSCIP is left behind when it is told to stop, and goes on in its thread until its limit.
+    found = solve(knapsack(120), solver, time_limit=3, should_stop=lambda: asked.append(True) or len(asked) > 2)
+    # Who goes on regardless asks more than a hundred times until then.
+    assert len(asked) < 20
     assert found.status in ("feasible", "unknown")
 
 
