@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -15,7 +16,7 @@ def relaxation(
     *,
     model: type[RelaxationModel] = RelaxationModel,
     integer: bool = False,
-    seconds: float = 60.0,
+    seconds: float = math.inf,
     seed: int = 0,
     iteration_limit: int | None = None,
     on_bound: Callable[[int], None] | None = None,
