@@ -29,7 +29,8 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
     RETURN_PS,
     ROW,
 )
-from stowplan.learned_guidance.memory_mapping.game.kernel.rules import is_over, step, used
+from stowplan.learned_guidance.memory_mapping.game.kernel.readers import is_over, used
+from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 from stowplan.models.memory_mapping.plan import Plan
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from stowplan.compiled import njit_outer
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import COPY, DROP, LEGAL, POSITION, RETURN_PS
-from stowplan.learned_guidance.memory_mapping.game.kernel.rules import benefit, is_over, placement, step
+from stowplan.learned_guidance.memory_mapping.game.kernel.readers import benefit, is_over, placement
+from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 from stowplan.learned_guidance.memory_mapping.observation.kernel import clipped, signed
 from stowplan.learned_guidance.memory_mapping.observation.layout import ActionFeature, Floats
