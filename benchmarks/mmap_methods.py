@@ -24,7 +24,6 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_plan
-from stowplan.portfolio.memory_mapping.learned import TUNING
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.muzero.play import Played
@@ -55,7 +54,7 @@ def _greedy(game: CompiledGame, seed: int, seconds: float, _: Sequence[str]) -> 
     return best
 
 
-def _climb(game: CompiledGame, seed: int, seconds: float, _: Sequence[str]) -> Best:
+def _local_search(game: CompiledGame, seed: int, seconds: float, _: Sequence[str]) -> Best:
     """Local search from the greedy game: what improves demonstrations, on its own."""
     state = CompiledState(game, game.reset().data)
     play_greedy(game.tables, state.data)
@@ -72,9 +71,13 @@ def _alone(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str
     return _train(game, seed, seconds, settings, change=TrainingConfig.by_self_play_alone)
 
 
-def _leanings(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
-    """The agent's opening games and nothing else: leanings and restarts, no network, no search."""
-    return _train(game, seed, seconds, settings, change=lambda config: config.changed(opening_moves=NO_END, mend_moves=0))
+def _warm_start(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
+    """The agent's warm-start episodes and nothing else: exploration biases and restarts, no network, no search."""
+
+    def change(config: TrainingConfig) -> TrainingConfig:
+        return config.changed(warm_start_moves=NO_END, local_search_moves=0)
+
+    return _train(game, seed, seconds, settings, change=change, is_warm_start=True)
 
 
 def _demonstrated(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
@@ -99,11 +102,13 @@ def _train(
     settings: Sequence[str],
     *,
     demonstrate: bool = False,
+    is_warm_start: bool = False,
     change: Callable[[TrainingConfig], TrainingConfig] = lambda config: config,
 ) -> Best:
     import torch
 
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+    from stowplan.learned_guidance.training.run import run
 
     torch.set_num_threads(1)
     began = time.monotonic()
@@ -112,7 +117,11 @@ def _train(
     if demonstrate:
         for plan in _constructed(game.problem, began + DEMONSTRATION_SHARE * seconds):
             trainer.demonstrate(0, actions_of(game.problem, plan, game).actions)
-    trainer.run(time_limit=seconds - (time.monotonic() - began))
+    if is_warm_start:
+        # A time limit would leave half of the time to learning.
+        run(trainer, should_stop=lambda: time.monotonic() >= began + seconds)
+    else:
+        run(trainer, time_limit=began + seconds - time.monotonic())
     return trainer.best[0]
 
 
@@ -132,17 +141,17 @@ METHODS: dict[str, Method] = {
     "agent": _agent,
     "agent-alone": _alone,
     "agent-demonstrated": _demonstrated,
-    "leanings": _leanings,
+    "warm-start": _warm_start,
     "evolution": _evolution,
     "random": _random,
     "search": _search,
     "learning": _learning,
-    "climb": _climb,
+    "local-search": _local_search,
     "greedy": _greedy,
 }
 
 #: Methods that settings of the training configuration change.
-TRAINED = ("agent", "agent-alone", "agent-demonstrated", "leanings", "learning")
+TRAINED = ("agent", "agent-alone", "agent-demonstrated", "warm-start", "learning")
 
 #: Both, search only, learning only.
 ABLATION = ("agent", "agent-alone", "search", "learning")
@@ -202,6 +211,8 @@ class Policies:
         likeliest = self._likeliest(CompiledGame(problem))
         if not len(likeliest.actions):
             return likeliest.plan
+        from stowplan.learned_guidance.memory_mapping.muzero.play import TUNING
+
         found = self.policy.fine_tune(
             problem,
             time_limit=end - time.monotonic(),

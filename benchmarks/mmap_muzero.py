@@ -26,7 +26,7 @@ import mmap_speedups
 from mmap_methods import ABLATION, METHODS, Policies, settings_of
 from mmap_runs import SHARED, Record, Run, perform, run_all, save
 
-from stowplan.portfolio.memory_mapping.learned import policy_file
+from stowplan.portfolio.memory_mapping.learned import POLICY
 
 CORPUS = SHARED / "corpus" / "tpu_v4"
 
@@ -157,7 +157,7 @@ def main() -> None:
     made.add_argument("--count", type=int, default=48, help="made-up programs, and windows of each module that is named")
     made.add_argument("--methods", nargs="+", default=["agent", "search", "evolution", "greedy"], choices=METHODS)
     made = command(table3, "table3", 30.0, "mmap_table3")
-    made.add_argument("--policy", type=Path, default=policy_file(), help="file of a policy (default: the one shipped)")
+    made.add_argument("--policy", type=Path, default=POLICY.path, help="file of a policy (default: the one shipped)")
     made.add_argument("--plans", type=Path, help="XLA's plans (default: the folder FOLDER_xla_plan)")
     made = commands.add_parser("run", help="one run; what the other commands start")
     made.set_defaults(function=run)

@@ -117,9 +117,12 @@ def train(arguments: argparse.Namespace) -> int:
     """Imitate, at two learning rates; write the policy after each."""
     import torch
 
-    from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import save_policy
-    from stowplan.learned_guidance.memory_mapping.muzero.trainer import Progress, Trainer
+    from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY
+    from stowplan.learned_guidance.memory_mapping.muzero.progress import Progress
+    from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
     from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+    from stowplan.learned_guidance.training.checkpoint import plain_weights, save
+    from stowplan.learned_guidance.training.run import run
 
     torch.set_num_threads(1)
     records = [
@@ -139,10 +142,10 @@ def train(arguments: argparse.Namespace) -> int:
         "kept_fraction": 1.0,
         "elite_games": 0,
         "imitation": 1.0,
-        "opening_moves": 0,
-        "leaning_fraction": 0.0,
+        "warm_start_moves": 0,
+        "exploration_bias_fraction": 0.0,
         "restart_fraction": 0.0,
-        "mend_moves": 0,
+        "local_search_moves": 0,
     }
     stages = [(arguments.steps, 1e-3), (arguments.steps // 3, 2e-4)]
     weights: dict[str, Any] | None = None
@@ -158,12 +161,13 @@ def train(arguments: argparse.Namespace) -> int:
         trainer = Trainer(found, config, seed=arguments.seed, weights=weights)
         for number, (_, record) in enumerate(records):
             trainer.demonstrate(number, record["actions"])
-        trainer.run(on_progress=show)
+        run(trainer, on_progress=show)
         weights = trainer.learner.network.state_dict()
         # Who trains it on plays as from scratch, not as it was taught.
         done += steps
         came_from = structs.replace(trainer.provenance(), training_steps=done)
-        print(save_policy(arguments.output, TrainingConfig.cpu(), weights, came_from), file=sys.stderr)
+        values = {"weights": plain_weights(weights)}
+        print(save(arguments.output, POLICY, TrainingConfig.cpu(), came_from, values), file=sys.stderr)
     return 0
 
 

@@ -38,6 +38,7 @@ SOURCES = {
         "memory_mapping/game/kernel/windows.py",
         "memory_mapping/game/kernel/places.py",
         "memory_mapping/game/kernel/rules.py",
+        "memory_mapping/game/kernel/readers.py",
         "memory_mapping/game/kernel/play.py",
         "memory_mapping/observation/layout.py",
         "memory_mapping/observation/kernel.py",

@@ -8,7 +8,8 @@ import typer
 from typer.core import TyperCommand
 
 from stowplan import __version__
-from stowplan.cli import batch, compare, export, inspect, solve, train
+from stowplan.cli import batch, compare, export, inspect, solve
+from stowplan.cli.train import COMMANDS as AGENTS
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 
@@ -72,5 +73,6 @@ for _name, _function in (
 
 _train = typer.Typer(help="Train a learned policy.", no_args_is_help=True, rich_markup_mode=None, context_settings=_CONTEXT)
 _train.callback()(lambda: None)
-_train.command("muzero", cls=_Command)(train.muzero_command)
+for _agent, _command in AGENTS.items():
+    _train.command(_agent, cls=_Command)(_command)
 app.add_typer(_train, name="train")

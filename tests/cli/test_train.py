@@ -27,9 +27,9 @@ SMALL = [
     argument
     for setting in (
         "games=2",
-        "opening_moves=500",
-        "mend_moves=500",
-        "opening_moves=1000",
+        "warm_start_moves=500",
+        "local_search_moves=500",
+        "warm_start_moves=1000",
         "batch_size=4",
         "moves_per_iteration=6",
         "updates_per_iteration=1",
@@ -103,7 +103,7 @@ def test_every_search_trains(cli: Cli, tmp_path: Path, problem: Path, search: st
 
 def test_it_learns_from_plans_and_from_a_policy(cli: Cli, tmp_path: Path, solved: Solved) -> None:
     output, policy = tmp_path / "x.pt", tmp_path / "policy.pt"
-    # Without openings, so that the demonstration is the only game.
+    # Without a warm start, so that the demonstration is the only game.
     arguments = (
         "train",
         "muzero",
@@ -115,7 +115,7 @@ def test_it_learns_from_plans_and_from_a_policy(cli: Cli, tmp_path: Path, solved
         "--json",
         *SMALL,
         "--set",
-        "opening_moves=0",
+        "warm_start_moves=0",
     )
     done = cli(*arguments, "--demonstrations", solved.plan_file, "--policy", policy)
     assert done.code == 0, done

@@ -20,6 +20,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
+from stowplan.portfolio import policies
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.kind import KIND
@@ -33,7 +34,7 @@ LEARNED = ["policy", "policy_search", "policy_tuned"]
 @pytest.fixture
 def with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where torch is installed, be it or not."""
-    monkeypatch.setattr(learned, "find_spec", lambda name: object())
+    monkeypatch.setattr(policies, "find_spec", lambda name: object())
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def any_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, with_torch: None) 
     """A policy file, as far as the parent looks."""
     path = tmp_path / "policy.pt"
     path.write_bytes(b"policy")
-    monkeypatch.setenv(learned.VARIABLE, str(path))
+    monkeypatch.setenv(learned.POLICY.variable, str(path))
     return path
 
 
@@ -86,7 +87,7 @@ def test_search_keeps_its_place(any_file: Path, time_limit: float) -> None:
 
 
 def test_without_torch(any_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learned, "find_spec", lambda name: None)
+    monkeypatch.setattr(policies, "find_spec", lambda name: None)
     assert [name for name in chosen(Options(time_limit=300)) if name in LEARNED] == []
     for names in (("policy",), ("policy_tuned", "search"), ("learned",)):
         with pytest.raises(UsageError, match=r"^candidate 'policy(_tuned)?' needs torch: pip install 'stowplan\[learned\]'$"):
@@ -101,8 +102,8 @@ def test_without_a_policy(any_file: Path) -> None:
 
 
 def test_the_package_has_a_place_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(learned.VARIABLE, raising=False)
-    assert learned.policy_file().parts[-3:] == ("learned_guidance", "checkpoints", "mmap_muzero.pt")
+    monkeypatch.delenv(learned.POLICY.variable, raising=False)
+    assert learned.POLICY.path.parts[-3:] == ("learned_guidance", "checkpoints", "mmap_muzero.pt")
 
 
 def test_the_parent_never_imports_torch(any_file: Path) -> None:
@@ -149,11 +150,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small policy that knows next to nothing."""
     pytest.importorskip("torch")
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+    from stowplan.learned_guidance.training.run import run
     from tests.learned_guidance.memory_mapping.muzero.programs import small_config, small_program
 
     path = tmp_path_factory.mktemp("policy") / "policy.pt"
     trainer = Trainer([small_program()], small_config(training_steps=4), seed=0)
-    trainer.run()
+    run(trainer)
     trainer.save_policy(path)
     return path
 
@@ -167,7 +169,7 @@ def run(candidate: Callable[[Problem, Any], None], problem: Problem, context: Fa
 
 @pytest.mark.parametrize("name", LEARNED)
 def test_plans_are_valid_and_a_deterministic_run_repeats(trained: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv(learned.VARIABLE, str(trained))
+    monkeypatch.setenv(learned.POLICY.variable, str(trained))
     problem = problem_of(3)
     candidate = getattr(learned, name)
     found = [run(candidate, problem, FakeContext(deterministic=True, time_limit=2.0, seed=4)) for _ in range(2)]
@@ -177,7 +179,7 @@ def test_plans_are_valid_and_a_deterministic_run_repeats(trained: Path, monkeypa
 
 
 def test_search_goes_on_until_time_is_up(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(learned.VARIABLE, str(trained))
+    monkeypatch.setenv(learned.POLICY.variable, str(trained))
     assert run(learned.policy_search, problem_of(3), FakeContext(looks=0)) == []
     shorter, longer = (run(learned.policy_search, problem_of(3), FakeContext(looks=looks)) for looks in (200, 500))
     assert 2 < len(shorter) < len(longer)
@@ -185,7 +187,7 @@ def test_search_goes_on_until_time_is_up(trained: Path, monkeypatch: pytest.Monk
 
 
 def test_tuning_learns_from_the_best_plan_there_is(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(learned.VARIABLE, str(trained))
+    monkeypatch.setenv(learned.POLICY.variable, str(trained))
     problem = problem_of(3)
     game = CompiledGame(problem)
     state = game.reset()
@@ -193,20 +195,20 @@ def test_tuning_learns_from_the_best_plan_there_is(trained: Path, monkeypatch: p
     known = state.plan()
     assert known.residencies
     found = run(learned.policy_tuned, problem, FakeContext(looks=200, start_plan=known))
-    assert [source for source, _ in found][:2] == ["policy_tuned", "mended"]
+    assert [source for source, _ in found][:2] == ["policy_tuned", "local_search"]
     # A plan of a game is shown as it is.
-    assert dict(found)["mended"] <= known.objective_ps
+    assert dict(found)["local_search"] <= known.objective_ps
 
 
 def test_nothing_to_play(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(learned.VARIABLE, str(trained))
+    monkeypatch.setenv(learned.POLICY.variable, str(trained))
     empty = Problem(name="x", target="x", cost_model="x", capacity=1, steps=(), tensors=())
     for name in LEARNED:
         assert run(getattr(learned, name), empty, FakeContext()) == []
 
 
 def test_the_result_names_the_policy(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(learned.VARIABLE, str(trained))
+    monkeypatch.setenv(learned.POLICY.variable, str(trained))
     result = solve(problem_of(3), time_limit=60, candidates="policy", workers=1)
     assert [(report.name, report.outcome) for report in result.candidates] == [("policy", "finished")]
     assert "policy" in result.details["sources"]

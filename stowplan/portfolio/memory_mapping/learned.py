@@ -1,43 +1,27 @@
-"""Candidates that play MMapGame with a trained policy: likeliest games, games with search, and a policy trained on first.
-
-The policy is the package's own (``learned_guidance/checkpoints``), or the file that ``STOWPLAN_POLICY`` names. Starting torch
-takes some seconds of a place that others could use, so a run has a policy of itself only where that is little of its time or
-where a place is free; by name it can be had always.
-"""
+"""Candidates that play MMapGame with a trained policy: likeliest games, games with search, and a policy trained on first."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib import resources
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.policies import PolicySource
 from stowplan.portfolio.registry import Candidate
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
     from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 
-_HERE = "stowplan.portfolio.memory_mapping.learned"
+POLICY = PolicySource(file="mmap_muzero.pt", variable="STOWPLAN_POLICY", command="stowplan train muzero")
 
-#: Names another policy than the package's own.
-VARIABLE = "STOWPLAN_POLICY"
-
-#: What torch and a policy take to start, and a move of a likeliest game: seconds, on one core at leisure.
-START_SECONDS, MOVE_SECONDS = 3.0, 2e-3
-
-#: Part of the time that a likeliest game may take from the others, and what it gets by name at most.
-POLICY_SHARE, MOST_SHARE = 0.05, 0.5
+#: What a move of a likeliest game takes: seconds, on one core at leisure.
+MOVE_SECONDS = 2e-3
 
 #: Games side by side, and temperatures at which they are drawn in turn.
 GAMES, TEMPERATURES = 16, (0.3, 0.6, 1.0)
@@ -45,21 +29,11 @@ GAMES, TEMPERATURES = 16, (0.3, 0.6, 1.0)
 #: What a move costs with search or drawn with others beside it, in moves of a likeliest game; to size deterministic work.
 SEARCH_COST = 4
 
-#: How a policy is trained on for one program, where that is not as from scratch: few games side by side, which end soon, no
-#: more noise than it takes to differ from what the policy knows, and openings that take a second or two.
-TUNING = {"games": 16, "initial_temperature": 0.5, "opening_moves": 500_000}
-
-#: Part of the time, and rounds in a deterministic run, in which the plan to learn from is mended as a game.
-MENDING_SHARE, MENDING_ROUNDS = 0.1, 2000
+#: Part of the time, and rounds in a deterministic run, of local search from the plan to learn from.
+LOCAL_SEARCH_SHARE, LOCAL_SEARCH_ROUNDS = 0.1, 2000
 
 #: Training steps of a deterministic run for each second of its limit.
 DETERMINISTIC_STEPS = 2
-
-
-def policy_file() -> Path:
-    """The policy to play with; there need be no such file."""
-    named = os.environ.get(VARIABLE)
-    return Path(named) if named else Path(str(resources.files("stowplan.learned_guidance") / "checkpoints" / "mmap_muzero.pt"))
 
 
 def candidates(problem: Problem, options: Options, others: int) -> list[Candidate]:
@@ -67,26 +41,9 @@ def candidates(problem: Problem, options: Options, others: int) -> list[Candidat
 
     ``others`` is how many candidates of other families run.
     """
-    path = policy_file()
-    unavailable, checkpoint = "", None
-    if find_spec("torch") is None:
-        unavailable = "needs torch: pip install 'stowplan[learned]'"
-    elif not path.is_file():
-        unavailable = f"found no policy {path}: name one in {VARIABLE}, or train one (stowplan train muzero --help)"
-    else:
-        checkpoint = hashlib.sha256(path.read_bytes()).hexdigest()
-    share = (START_SECONDS + MOVE_SECONDS * problem.use_count) / options.time_limit
-    make = partial(Candidate, family="learned", unavailable=unavailable, checkpoint=checkpoint)
-    return [
-        make(
-            name="policy",
-            function=f"{_HERE}:policy",
-            share=min(share, MOST_SHARE),
-            by_name_only=others >= options.workers and share > POLICY_SHARE,
-        ),
-        make(name="policy_search", function=f"{_HERE}:policy_search", share=MOST_SHARE, by_name_only=True),
-        make(name="policy_tuned", function=f"{_HERE}:policy_tuned", share=MOST_SHARE, by_name_only=True),
-    ]
+    seconds = MOVE_SECONDS * problem.use_count
+    slow = ("policy_search", "policy_tuned")
+    return POLICY.candidates(options, others, quick="policy", seconds=seconds, slow=slow, module=__name__)
 
 
 def policy(problem: Problem, context: Context) -> None:
@@ -112,10 +69,9 @@ def policy_tuned(problem: Problem, context: Context) -> None:
     """The policy trained on for this program alone, with the best plan known to learn from; the best game on the way."""
     if not problem.use_count:
         return
-    from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
-    from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
+    from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve_plan
     from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-    from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+    from stowplan.learned_guidance.memory_mapping.muzero.play import TUNING, Played
 
     options = context.options
     is_deterministic = options.deterministic
@@ -125,35 +81,23 @@ def policy_tuned(problem: Problem, context: Context) -> None:
     shown = [] if first is None else [first.actions]
     known: Plan | None = context.incumbent()[0]
     if known is not None and known.residencies:
-        mended = improve(
-            game,
-            actions_of(problem, known, game).actions,
-            seed=options.seed,
-            rounds=MENDING_ROUNDS if is_deterministic else None,
-            time_limit=None if is_deterministic else MENDING_SHARE * context.remaining(),
-            should_stop=context.stop,
-        )
+        limit: dict[str, Any] = {"time_limit": LOCAL_SEARCH_SHARE * context.remaining()}
+        if is_deterministic:
+            limit = {"rounds": LOCAL_SEARCH_ROUNDS}
+        improved = improve_plan(game, known, seed=options.seed, should_stop=context.stop, **limit)
         # Under a name of its own: that it is better than the plan it began with is not the policy's doing.
-        if mended.actions is not None:
-            context.plan(_played(game, mended.actions), "mended")
-            shown.append(mended.actions)
-    changes = dict(TUNING)
-    if is_deterministic:
-        changes["training_steps"] = max(1, int(DETERMINISTIC_STEPS * options.time_limit))
-    trainer = Trainer([problem], player.config.changed(**changes), seed=options.seed, weights=player.file.weights)
-    for actions in shown:
-        trainer.demonstrate(0, actions)
-    best = trainer.best[0]
-    reported = best.return_ps
-
-    def report_best(_: object = None) -> None:
-        nonlocal reported
-        if best.actions is not None and best.return_ps != reported:
-            reported = best.return_ps
-            context.plan(_played(game, best.actions), "policy_tuned")
-
-    trainer.run(should_stop=context.stop, on_progress=report_best)
-    report_best()
+        if improved.actions is not None:
+            context.plan(Played.of(game, improved.actions).plan, "local_search")
+            shown.append(improved.actions)
+    player.fine_tune(
+        problem,
+        training_steps=max(1, int(DETERMINISTIC_STEPS * options.time_limit)) if is_deterministic else None,
+        seed=options.seed,
+        demonstrations=shown,
+        changes=TUNING,
+        should_stop=context.stop,
+        on_better=lambda played: context.plan(played.plan, "policy_tuned"),
+    )
 
 
 def _games(player: Policy, game: CompiledGame, context: Context) -> Iterator[Callable[[], list[Played | None]]]:
@@ -189,13 +133,7 @@ def _load() -> Policy:
 
     # Other candidates have the other cores; and sums must not depend on how many there are.
     torch.set_num_threads(1)
-    return Policy.load(policy_file())
-
-
-def _played(game: CompiledGame, actions: NDArray[np.int8]) -> Plan:
-    state = game.reset()
-    state.play(actions)
-    return state.plan()
+    return Policy.load(POLICY.path)
 
 
 def _report(context: Context, source: str, played: list[Played | None]) -> None:

@@ -1,1 +1,3 @@
-"""Players that MMap-MuZero is measured against: random moves, evolution strategies, and tree search without learning."""
+"""Players that MMap-MuZero is measured against: random moves, evolution strategies, local search, and tree search without
+learning.
+"""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from stowplan.compiled import njit_inner, njit_outer
 from stowplan.deadline import Deadline
 from stowplan.learned_guidance.memory_mapping.game.best import Best
+from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
     ACTION,
@@ -27,8 +29,10 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
     RETURN_PS,
     ROW,
 )
-from stowplan.learned_guidance.memory_mapping.game.kernel.rules import is_over, step, used
+from stowplan.learned_guidance.memory_mapping.game.kernel.readers import is_over, used
+from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
+from stowplan.models.memory_mapping.plan import Plan
 
 #: States kept along a game.
 KEPT = 24
@@ -48,7 +52,7 @@ LOOK_EVERY = 0.02
 #: Of the random numbers.
 _MODULUS = 2147483647
 
-# Cells of a climb's own numbers: the latest random number, returns of the present and the best game (ps), and how many changes
+# Cells of a search's own numbers: the latest random number, returns of the present and the best game (ps), and how many changes
 # a round has made.
 _RANDOM, _CURRENT, _BEST, _CHANGES = 0, 1, 2, 3
 _SCALARS = 4
@@ -72,14 +76,24 @@ def improve(
     rounds, time_limit, should_stop
         What ends the search: games played, seconds, a callback. Of rounds and seconds at least one. With rounds alone, equal
         seeds give equal games.
+
+    Returns
+    -------
+    Best
+        The best game, the one to begin with included, and how many were played.
+
+    Raises
+    ------
+    ValueError
+        If there are neither rounds nor a time limit.
     """
     if rounds is None and time_limit is None:
         raise ValueError("found neither rounds nor a time limit, expected one of them")
-    climb = _Climb(game, np.array(actions, np.int64), seed)
+    search = _LocalSearch(game, np.array(actions, np.int64), seed)
     best = Best()
-    best.offer(climb.best_ps, climb.best)
+    best.offer(search.best_ps, search.best)
     deadline = Deadline(time_limit)
-    loss = LOSS * max(climb.best_ps, game.unit_ps)
+    loss = LOSS * max(search.best_ps, game.unit_ps)
     # The clock decides nothing where there is a number of rounds, except when to stop.
     done, piece = 0, 1 if rounds is None else math.ceil(rounds / 100)
     while game.moves and (rounds is None or done < rounds):
@@ -88,16 +102,21 @@ def improve(
         part = done / rounds if rounds is not None else deadline.elapsed / (time_limit or math.inf)
         piece = piece if rounds is None else min(piece, rounds - done)
         before = deadline.elapsed
-        climb.run(piece, round(loss * (1.0 - min(1.0, part)) ** 2))
+        search.run(piece, round(loss * (1.0 - min(1.0, part)) ** 2))
         done += piece
-        best.offer(climb.best_ps, climb.best, games=piece)
+        best.offer(search.best_ps, search.best, games=piece)
         if rounds is None:
             piece = max(1, piece // 2) if deadline.elapsed - before > LOOK_EVERY else piece + 1
     return best
 
 
-class _Climb:
-    """Arrays of a climb, for the compiled functions."""
+def improve_plan(game: CompiledGame, plan: Plan, **limits: Any) -> Best:
+    """The best game found from the one that comes nearest to a plan; ``limits`` and seed as :func:`improve` takes them."""
+    return improve(game, actions_of(game.problem, plan, game).actions, **limits)
+
+
+class _LocalSearch:
+    """Arrays of a search, for the compiled functions."""
 
     def __init__(self, game: CompiledGame, wanted: Ints, seed: int):
         self._tables = game.tables
@@ -120,7 +139,9 @@ class _Climb:
         return self._best
 
     def run(self, rounds: int, loss_ps: int) -> None:
-        climb(self._tables, self._wanted, self._states, self._trial, self._best, self._changed, self._numbers, rounds, loss_ps)
+        play_changed(
+            self._tables, self._wanted, self._states, self._trial, self._best, self._changed, self._numbers, rounds, loss_ps
+        )
 
 
 @njit_outer
@@ -142,7 +163,7 @@ def begin(tables: Tables, wanted: Ints, states: Ints, trial: Ints, best: Ints, n
 
 
 @njit_outer
-def climb(
+def play_changed(
     tables: Tables,
     wanted: Ints,
     states: Ints,
@@ -269,8 +290,8 @@ def _want(wanted: Ints, changed: Ints, numbers: Ints, position: int, action: int
 
 @njit_inner
 def _change_some(tables: Tables, wanted: Ints, changed: Ints, numbers: Ints) -> None:
-    """One of four: another action for a move; for some moves near each other; a tensor's stretch fast or slow; a fast stretch
-    in place of others.
+    """One of four: another action for a move; for some moves near each other; a run of a tensor's moves fast or slow; a fast
+    run in place of others.
     """
     moves = len(wanted)
     way = _draw(numbers, 4)
@@ -283,7 +304,7 @@ def _change_some(tables: Tables, wanted: Ints, changed: Ints, numbers: Ints) -> 
             near = _near(numbers, position, reach, moves)
             _want(wanted, changed, numbers, near, (wanted[near] + 1 + _draw(numbers, 2)) % 3)
     elif way == 2:
-        _change_stretch(tables, wanted, changed, numbers, position, wanted[position] == DROP)
+        _change_run(tables, wanted, changed, numbers, position, wanted[position] == DROP)
     else:
         for _ in range(8):
             if wanted[position] == DROP:
@@ -292,16 +313,16 @@ def _change_some(tables: Tables, wanted: Ints, changed: Ints, numbers: Ints) -> 
         for _ in range(1 + _draw(numbers, 3)):
             near = _near(numbers, position, reach, moves)
             if wanted[near] != DROP and tables.moves[near].tensor != tables.moves[position].tensor:
-                _change_stretch(tables, wanted, changed, numbers, near, False)
-        _change_stretch(tables, wanted, changed, numbers, position, True)
+                _change_run(tables, wanted, changed, numbers, near, False)
+        _change_run(tables, wanted, changed, numbers, position, True)
         for _ in range(_draw(numbers, 3)):
             near = _near(numbers, position, reach, moves)
             if wanted[near] == DROP:
-                _change_stretch(tables, wanted, changed, numbers, near, True)
+                _change_run(tables, wanted, changed, numbers, near, True)
 
 
 @njit_inner
-def _change_stretch(tables: Tables, wanted: Ints, changed: Ints, numbers: Ints, position: int, is_fast: bool) -> None:
+def _change_run(tables: Tables, wanted: Ints, changed: Ints, numbers: Ints, position: int, is_fast: bool) -> None:
     """Let a tensor's moves be fast or slow from one on: some of those that are the other, or all."""
     left = 1 + _draw(numbers, 4)
     if _draw(numbers, 3) == 0:

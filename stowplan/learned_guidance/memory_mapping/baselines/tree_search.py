@@ -23,7 +23,8 @@ from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import LEGAL, RETURN_PS
 from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy, play_random
-from stowplan.learned_guidance.memory_mapping.game.kernel.rules import action_of, is_over, step, used
+from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of, is_over, used
+from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 
 Floats = NDArray[np.float64]
@@ -101,10 +102,10 @@ def search_games(
         played = _search(game.tables, root, leaf, tree, simulations, config.exploration, config.best_share, drawn)
         # What a game leaves over is for the next, so that results do not depend on how often the clock is read.
         drawn = drawn[played:]
-        best.offer(tree.standing[0].best_ps, tree.actions, games=max(played, 0 if best.games else 1))
-        if tree.standing[0].is_solved:
+        best.offer(tree.state[0].best_ps, tree.actions, games=max(played, 0 if best.games else 1))
+        if tree.state[0].is_solved:
             break
-        if tree.standing[0].is_finished:
+        if tree.state[0].is_finished:
             if config.playout == "greedy":
                 simulations *= 2
                 tree = _empty_tree(simulations, len(game.moves))
@@ -112,8 +113,8 @@ def search_games(
     return best
 
 
-class Standing:
-    """How a search stands."""
+class SearchState:
+    """Where a search is."""
 
     root: int
     """Node of the move that is searched."""
@@ -131,7 +132,7 @@ class Standing:
 class Tree(NamedTuple):
     """Nodes are states in which there is a choice, and ends of games; a child has a larger number than its parent."""
 
-    standing: Sequence[Standing]
+    state: Sequence[SearchState]
     """[1]"""
     bounds: Floats
     """[2]: least and greatest value of an action in the tree."""
@@ -159,7 +160,7 @@ def _empty_tree(simulations: int, moves: int) -> Tree:
     # As many nodes as playouts, and the root.
     nodes = simulations + 1
     return Tree(
-        standing=records(Standing, 1),
+        state=records(SearchState, 1),
         bounds=np.zeros(2),
         legal=np.zeros(nodes, np.int64),
         is_done=np.zeros(nodes, np.int64),
@@ -179,12 +180,12 @@ def _begin(tables: Tables, root: Ints, tree: Tree) -> None:
     for cell in range(len(root)):
         root[cell] = tables.initial[cell]
     _make_forced_moves(tables, root)
-    standing = tree.standing[0]
-    standing.root = 0
-    standing.nodes = 0
-    standing.is_first = 1
-    standing.is_finished = 0
-    standing.best_ps = NONE_PS
+    state = tree.state[0]
+    state.root = 0
+    state.nodes = 0
+    state.is_first = 1
+    state.is_finished = 0
+    state.best_ps = NONE_PS
     tree.bounds[0], tree.bounds[1] = np.inf, -np.inf
     _add_node(tables, root, tree)
 
@@ -201,10 +202,10 @@ def _search(
     seeds: Ints,
 ) -> int:
     """Go on with a game for as many playouts as there are seeds, or to its end; how many there were. -1 is for a greedy one."""
-    standing = tree.standing[0]
+    state = tree.state[0]
     played = 0
     while not is_over(tables, root):
-        now = standing.root
+        now = state.root
         visits = tree.visits[now, 0] + tree.visits[now, 1] + tree.visits[now, 2]
         if visits < simulations and not tree.is_done[now]:
             if played == len(seeds):
@@ -212,18 +213,18 @@ def _search(
             _simulate(tables, root, leaf, tree, exploration, best_share, seeds[played])
             played += 1
             continue
-        if standing.is_first and tree.is_done[now]:
-            standing.is_solved = 1
+        if state.is_first and tree.is_done[now]:
+            state.is_solved = 1
             return played
-        standing.is_first = 0
+        state.is_first = 0
         action = _choose(tree, now)
         step(tables, root, action)
         _make_forced_moves(tables, root)
         _move_root(tree, tree.child[now, action], best_share)
-    standing.is_finished = 1
-    if standing.is_first:
+    state.is_finished = 1
+    if state.is_first:
         # There was nothing to choose.
-        standing.is_solved = 1
+        state.is_solved = 1
         _offer(tables, root, tree)
     return played
 
@@ -233,7 +234,7 @@ def _simulate(tables: Tables, root: Ints, leaf: Ints, tree: Tree, exploration: f
     """Down the tree to an untried action, a playout from there, and back up."""
     for cell in range(used(tables, root)):
         leaf[cell] = root[cell]
-    node, depth = tree.standing[0].root, 0
+    node, depth = tree.state[0].root, 0
     while True:
         action = _select(tree, node, exploration, best_share)
         tree.path[depth, 0], tree.path[depth, 1] = node, action
@@ -316,8 +317,8 @@ def _is_done(tree: Tree, node: int) -> bool:
 @njit_inner
 def _add_node(tables: Tables, data: Ints, tree: Tree) -> int:
     """A node for a state."""
-    node = tree.standing[0].nodes
-    tree.standing[0].nodes = node + 1
+    node = tree.state[0].nodes
+    tree.state[0].nodes = node + 1
     tree.legal[node] = data[LEGAL]
     tree.is_done[node] = is_over(tables, data)
     for action in range(3):
@@ -331,11 +332,11 @@ def _add_node(tables: Tables, data: Ints, tree: Tree) -> int:
 @njit_inner
 def _move_root(tree: Tree, root: int, best_share: float) -> None:
     """Keep what is below a node, as the first nodes, in their order."""
-    for node in range(root, tree.standing[0].nodes):
+    for node in range(root, tree.state[0].nodes):
         tree.number[node] = -1
     tree.number[root] = 0
     kept = 0
-    for node in range(root, tree.standing[0].nodes):
+    for node in range(root, tree.state[0].nodes):
         if tree.number[node] < 0:
             continue
         tree.number[node] = kept
@@ -344,7 +345,7 @@ def _move_root(tree: Tree, root: int, best_share: float) -> None:
             if tree.child[node, action] >= 0:
                 tree.number[tree.child[node, action]] = 0
     tree.bounds[0], tree.bounds[1] = np.inf, -np.inf
-    for node in range(root, tree.standing[0].nodes):
+    for node in range(root, tree.state[0].nodes):
         number = tree.number[node]
         if number < 0:
             continue
@@ -358,8 +359,8 @@ def _move_root(tree: Tree, root: int, best_share: float) -> None:
             tree.child[number, action] = tree.number[child] if child >= 0 else -1
             if child >= 0:
                 _widen(tree, number, action, best_share)
-    tree.standing[0].root = 0
-    tree.standing[0].nodes = kept
+    tree.state[0].root = 0
+    tree.state[0].nodes = kept
 
 
 @njit_inner
@@ -375,7 +376,7 @@ def _make_forced_moves(tables: Tables, data: Ints) -> None:
 @njit_inner
 def _offer(tables: Tables, data: Ints, tree: Tree) -> None:
     """Keep a finished game, if it is the best so far."""
-    if data[RETURN_PS] > tree.standing[0].best_ps:
-        tree.standing[0].best_ps = data[RETURN_PS]
+    if data[RETURN_PS] > tree.state[0].best_ps:
+        tree.state[0].best_ps = data[RETURN_PS]
         for position in range(len(tree.actions)):
             tree.actions[position] = action_of(tables, data, position)

@@ -1,4 +1,4 @@
-"""Other problems made of one: a stretch of the program, less fast memory, faster or slower copies.
+"""Other problems made of one: a segment of the program, less fast memory, faster or slower copies.
 
 A policy learns on programs of a few hundred moves. Windows of large programs are such programs, and they are real ones.
 """

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stowplan.learned_guidance.mcts.search import Model, search
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledState
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Sample
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import Arena, first_rows
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, first_rows
 from stowplan.learned_guidance.memory_mapping.muzero.targets import F32
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
@@ -44,7 +44,7 @@ class Batch(NamedTuple):
 
 
 def make_batch(
-    sample: Sample, arenas: Sequence[Arena], config: TrainingConfig, model: Model, rng: np.random.Generator
+    sample: Sample, programs: Sequence[ProgramGame], config: TrainingConfig, model: Model, rng: np.random.Generator
 ) -> Batch:
     """Observations and targets of a sample; ``model`` searches anew where positions are reanalysed."""
     size, unroll = len(sample.positions), config.unroll_steps
@@ -65,15 +65,15 @@ def make_batch(
     fresh = _Fresh(config, (unroll + 1) * int(is_reanalysed.sum()))
     for row, (game, position) in enumerate(zip(sample.trajectories, sample.positions.tolist(), strict=True)):
         _fill(batch, row, sample, config, bool(full[row]))
-        arena = arenas[game.program]
-        state = arena.game.reset()
+        program_game = programs[game.program]
+        state = program_game.game.reset()
         state.play(game.actions[:position])
-        arena.observer.observe(state, batch.observations, row)
+        program_game.observer.observe(state, batch.observations, row)
         if is_reanalysed[row]:
             for step in range(min(unroll + 1, len(game) - position)):
                 if step:
                     state.step(int(game.actions[position + step - 1]))
-                fresh.add(arena, state, row, step)
+                fresh.add(program_game, state, row, step)
     fresh.search(batch, model, rng)
     _imitate(batch, sample, config)
     return batch
@@ -115,9 +115,9 @@ class _Fresh:
         self._legal: list[NDArray[np.bool_]] = []
         self._places: list[tuple[int, int]] = []
 
-    def add(self, arena: Arena, state: CompiledState, row: int, step: int) -> None:
+    def add(self, program_game: ProgramGame, state: CompiledState, row: int, step: int) -> None:
         """Search this state for row ``row``, unrolled ``step`` steps."""
-        arena.observer.observe(state, self._observations, len(self._places))
+        program_game.observer.observe(state, self._observations, len(self._places))
         self._legal.append(state.legal.copy())
         self._places.append((row, step))
 

@@ -14,20 +14,28 @@ from stowplan.errors import InputError
 from stowplan.learned_guidance.mcts.search import search
 from stowplan.learned_guidance.memory_mapping.game.best import Point
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.muzero import checkpoint
-from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import PolicyFile
+from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY
 from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
+from stowplan.learned_guidance.memory_mapping.muzero.progress import Progress
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import as_f32, first_rows, masked_softmax
-from stowplan.learned_guidance.memory_mapping.muzero.trainer import Progress, Trainer
+from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
+from stowplan.learned_guidance.training import checkpoint
+from stowplan.learned_guidance.training.run import run
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
 Stop = Callable[[], bool]
 #: What is played at B positions: observations and legal actions to actions.
 Chooser = Callable[[Observations, NDArray[np.bool_]], NDArray[np.int64]]
+
+
+#: How a policy is trained on for one program, where that is not as from scratch: few games side by side, which end soon, no
+#: more noise than it takes to differ from what the policy knows, and a warm start of a second or two.
+TUNING = {"games": 16, "initial_temperature": 0.5, "warm_start_moves": 500_000}
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +46,13 @@ class Played:
     return_ps: int
     plan: Plan
 
+    @classmethod
+    def of(cls, game: CompiledGame, actions: NDArray[np.int8]) -> Played:
+        """The whole game of these actions."""
+        state = game.reset()
+        state.play(actions)
+        return cls(actions, state.return_ps, state.plan())
+
 
 class Policy:
     """A trained network, ready to play any program.
@@ -45,7 +60,7 @@ class Policy:
     Parameters
     ----------
     file
-        As :func:`~stowplan.learned_guidance.memory_mapping.muzero.checkpoint.load_policy` reads it.
+        Configuration, weights and provenance; :meth:`load` reads them.
     device
         ``"cpu"`` or ``"cuda"``.
 
@@ -55,13 +70,13 @@ class Policy:
         If the weights do not fit the network of the configuration.
     """
 
-    def __init__(self, file: PolicyFile, device: str = "cpu"):
+    def __init__(self, file: checkpoint.Content[TrainingConfig], device: str = "cpu"):
         self.file = file
         self.config = file.config
         self._network = MMapNetwork(file.config.network)
         try:
-            self._network.load_state_dict(file.weights)
-        except (RuntimeError, TypeError, AttributeError) as error:
+            self._network.load_state_dict(file.values["weights"])
+        except (KeyError, RuntimeError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"the weights do not fit the network: {reason}") from error
         self._network.to(device).eval()
@@ -70,7 +85,7 @@ class Policy:
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> Policy:
         """Read a policy file; InputError where it is none, damaged, or of another version."""
-        file = checkpoint.load_policy(path)
+        file = checkpoint.load(path, POLICY)
         try:
             return cls(file, device)
         except InputError as error:
@@ -157,6 +172,32 @@ class Policy:
             for state, actions in zip(states, played, strict=True)
         ]
 
+    def trainer(
+        self,
+        problems: Sequence[Problem],
+        config: TrainingConfig | None = None,
+        *,
+        seed: int = 0,
+        device: str = "cpu",
+        changes: dict[str, Any] | None = None,
+    ) -> Trainer:
+        """A trainer that begins with this policy's weights.
+
+        Parameters
+        ----------
+        config
+            How to train; None as the policy was trained. The network's sizes are always the policy's.
+        changes
+            Fields of the training configuration to change.
+
+        Raises
+        ------
+        InputError
+            If a program has no moves.
+        """
+        config = (config or self.config).changed(**{**(changes or {}), "network": self.config.network})
+        return Trainer(problems, config, seed=seed, device=device, weights=self.file.values["weights"])
+
     def fine_tune(
         self,
         problem: Problem,
@@ -168,16 +209,28 @@ class Policy:
         changes: dict[str, Any] | None = None,
         should_stop: Stop | None = None,
         on_progress: Callable[[Progress], None] | None = None,
+        on_better: Callable[[Played], None] | None = None,
         device: str = "cpu",
     ) -> FineTuned:
         """Train on from this policy's weights on one program, and keep the best game that is played on the way.
 
         Parameters
         ----------
+        time_limit, training_steps, should_stop
+            What ends it: seconds, training steps, a callback.
         demonstrations
             Actions of whole games of the program, to learn from.
         changes
             Fields of the training configuration to change.
+        on_progress
+            Called after each iteration.
+        on_better
+            Called after each iteration, and at the end, with a game that is better than all before and the demonstrations.
+
+        Returns
+        -------
+        FineTuned
+            The best game, its curve, and the trainer.
 
         Raises
         ------
@@ -186,19 +239,27 @@ class Policy:
         ValueError
             If a demonstration is not a whole game of legal actions.
         """
-        config = self.config.changed(**(changes or {}))
+        changes = changes or {}
         if training_steps is not None:
-            config = config.changed(training_steps=training_steps)
-        trainer = Trainer([problem], config, seed=seed, device=device, weights=self.file.weights)
+            changes = {**changes, "training_steps": training_steps}
+        trainer = self.trainer([problem], changes=changes, seed=seed, device=device)
         for actions in demonstrations:
             trainer.demonstrate(0, actions)
-        trainer.run(time_limit=time_limit, should_stop=should_stop, on_progress=on_progress)
-        best = trainer.best[0]
-        if best.actions is None or best.return_ps is None:
-            return FineTuned(None, (), trainer)
-        state = trainer.arenas[0].game.reset()
-        state.play(best.actions)
-        return FineTuned(Played(best.actions, best.return_ps, state.plan()), tuple(best.points), trainer)
+        game, best = trainer.programs[0].game, trainer.best[0]
+        reported = best.return_ps
+
+        def report(progress: Progress | None = None) -> None:
+            nonlocal reported
+            if progress is not None and on_progress is not None:
+                on_progress(progress)
+            if on_better is not None and best.actions is not None and best.return_ps != reported:
+                reported = best.return_ps
+                on_better(Played.of(game, best.actions))
+
+        run(trainer, time_limit=time_limit, should_stop=should_stop, on_progress=report)
+        report()
+        found = None if best.actions is None else Played.of(game, best.actions)
+        return FineTuned(found, tuple(best.points), trainer)
 
 
 @dataclass(frozen=True, eq=False)

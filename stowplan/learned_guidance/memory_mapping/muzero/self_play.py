@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stowplan.errors import InputError
 from stowplan.learned_guidance.mcts.search import Model, search
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.muzero.exploration_bias import NONE, Leaning, play_leaning, preferences
+from stowplan.learned_guidance.memory_mapping.muzero.exploration_bias import NONE, Bias, play_biased, preferences
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Trajectory
 from stowplan.learned_guidance.memory_mapping.muzero.targets import F32
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
@@ -21,8 +21,8 @@ from stowplan.learned_guidance.memory_mapping.observation.observer import Observ
 from stowplan.models.memory_mapping.problem import Problem
 
 
-class Arena:
-    """A problem with what is needed to play and observe it."""
+class ProgramGame:
+    """The game of one program, with what is needed to play and observe it."""
 
     def __init__(self, problem: Problem, config: TrainingConfig):
         self.problem = problem
@@ -80,19 +80,19 @@ def as_f32(array: NDArray[Any]) -> F32:
     return np.asarray(array, np.float32)
 
 
-def lean(
+def with_bias(
     decision: Decision,
-    leanings: F32,
+    biases: F32,
     observations: Observations,
     legal: NDArray[np.bool_],
     rng: np.random.Generator,
 ) -> Decision:
-    """The same, but where a row (B, 4) of leanings is not 0: there, the action is drawn anew, with that preference."""
+    """The same, but where a row of the biases (B, 4) is not 0: there, the action is drawn anew, with that preference."""
     noise = rng.gumbel(size=legal.shape)
-    rows = np.flatnonzero(leanings.any(axis=1))
+    rows = np.flatnonzero(biases.any(axis=1))
     if len(rows) == 0:
         return decision
-    wanted = np.log(np.maximum(decision.policy[rows], 1e-6)) + preferences(leanings[rows], observations.actions[rows])
+    wanted = np.log(np.maximum(decision.policy[rows], 1e-6)) + preferences(biases[rows], observations.actions[rows])
     actions = decision.actions.copy()
     actions[rows] = np.where(legal[rows], wanted + noise[rows], -np.inf).argmax(axis=1)
     return decision._replace(actions=actions)
@@ -111,24 +111,24 @@ def _last_legal(legal: NDArray[np.bool_], actions: NDArray[np.int64]) -> NDArray
     return np.asarray(np.minimum(actions, last), np.int64)
 
 
-class Opening(NamedTuple):
-    """How a new game begins."""
+class EpisodeStart(NamedTuple):
+    """How a new episode begins."""
 
     program: int
     prefix: NDArray[np.int8]
     """Actions that are played at once; another game's."""
-    leaning: Leaning = NONE
+    bias: Bias = NONE
 
 
 @dataclass
-class Seat:
+class Episode:
     """A game under way, with what is to be remembered of each move."""
 
     program: int
     state: CompiledState
     first: int = 0
     """Moves before it were not searched."""
-    leaning: Leaning = field(default_factory=NONE.copy)
+    bias: Bias = field(default_factory=NONE.copy)
     actions: list[int] = field(default_factory=list)
     policy: list[F32] = field(default_factory=list)
     value: list[float] = field(default_factory=list)
@@ -150,15 +150,15 @@ class Seat:
         )
 
 
-def seat_of(arena: Arena, game: Trajectory, leaning: Leaning = NONE) -> Seat:
+def episode_of(program_game: ProgramGame, game: Trajectory, bias: Bias = NONE) -> Episode:
     """A game under way again, from what has been played of it."""
-    state = arena.game.reset()
+    state = program_game.game.reset()
     state.play(game.actions)
-    return Seat(
+    return Episode(
         game.program,
         state,
         game.first,
-        leaning,
+        bias,
         game.actions.tolist(),
         list(game.policy),
         game.value.tolist(),
@@ -168,7 +168,7 @@ def seat_of(arena: Arena, game: Trajectory, leaning: Leaning = NONE) -> Seat:
 
 
 def replayed(
-    arena: Arena, program: int, actions: NDArray[np.int8], discount: float, *, is_demonstration: bool = True
+    program_game: ProgramGame, program: int, actions: NDArray[np.int8], discount: float, *, is_demonstration: bool = True
 ) -> Trajectory:
     """A game that was played without search: the policy is what was played, the values the returns.
 
@@ -177,11 +177,11 @@ def replayed(
     ValueError
         Where an action is not legal, or the game does not end with the last action.
     """
-    seat = Seat(program, arena.game.reset())
-    _play_prefix(arena, seat, actions)
-    if not seat.state.is_over:
+    episode = Episode(program, program_game.game.reset())
+    _play_prefix(program_game, episode, actions)
+    if not episode.state.is_over:
         raise ValueError(f"{len(actions)} actions do not end the game")
-    game = seat.trajectory(discount)
+    game = episode.trajectory(discount)
     return Trajectory(
         program=program,
         actions=game.actions,
@@ -195,22 +195,22 @@ def replayed(
     )
 
 
-def opened(arena: Arena, opening: Opening, rng: np.random.Generator) -> CompiledState:
-    """A game played to its end by a leaning alone, without the network."""
-    state = arena.game.reset()
-    state.play(opening.prefix)
-    noise = rng.gumbel(size=(len(arena.game.moves), 3)).astype(np.float32)
-    play_leaning(arena.game.tables, state.data, opening.leaning, noise, *arena.observer.scales)
+def play_warm_start(program_game: ProgramGame, start: EpisodeStart, rng: np.random.Generator) -> CompiledState:
+    """A warm-start episode: played to its end by an exploration bias alone, without the network."""
+    state = program_game.game.reset()
+    state.play(start.prefix)
+    noise = rng.gumbel(size=(len(program_game.game.moves), 3)).astype(np.float32)
+    play_biased(program_game.game.tables, state.data, start.bias, noise, *program_game.observer.scales)
     return state
 
 
-def _play_prefix(arena: Arena, seat: Seat, actions: NDArray[np.int8]) -> None:
+def _play_prefix(program_game: ProgramGame, episode: Episode, actions: NDArray[np.int8]) -> None:
     for action in actions.tolist():
-        seat.legal.append(seat.state.legal.copy())
-        seat.rewards.append(seat.state.step(action) / arena.game.unit_ps)
-        seat.actions.append(action)
-        seat.policy.append(np.zeros(3, np.float32))
-        seat.value.append(0.0)
+        episode.legal.append(episode.state.legal.copy())
+        episode.rewards.append(episode.state.step(action) / program_game.game.unit_ps)
+        episode.actions.append(action)
+        episode.policy.append(np.zeros(3, np.float32))
+        episode.value.append(0.0)
 
 
 class SelfPlay:
@@ -218,49 +218,49 @@ class SelfPlay:
 
     Parameters
     ----------
-    arenas
-        The programs.
+    programs
+        What is played.
     begin
         Says how each new game begins.
     """
 
-    def __init__(self, arenas: Sequence[Arena], config: TrainingConfig, begin: Callable[[], Opening]):
-        self._arenas = arenas
+    def __init__(self, programs: Sequence[ProgramGame], config: TrainingConfig, begin: Callable[[], EpisodeStart]):
+        self._programs = programs
         self._config = config
         self._begin = begin
         self._observations = empty_observations(config.network.observation, config.games)
-        self.seats: list[Seat] = []
+        self.episodes: list[Episode] = []
 
     def start(self) -> None:
         """Begin all games."""
-        self.seats = [self._new_seat() for _ in range(self._config.games)]
+        self.episodes = [self._new_episode() for _ in range(self._config.games)]
 
-    def _new_seat(self) -> Seat:
-        opening = self._begin()
-        arena = self._arenas[opening.program]
-        seat = Seat(opening.program, arena.game.reset(), leaning=opening.leaning)
-        _play_prefix(arena, seat, opening.prefix)
-        seat.first = len(seat.actions)
-        return seat
+    def _new_episode(self) -> Episode:
+        start = self._begin()
+        program_game = self._programs[start.program]
+        episode = Episode(start.program, program_game.game.reset(), bias=start.bias)
+        _play_prefix(program_game, episode, start.prefix)
+        episode.first = len(episode.actions)
+        return episode
 
     def advance(self, model: Model, step: int, rng: np.random.Generator) -> list[Trajectory]:
         """One move of each game, after so many training steps; the games that it ends."""
-        for row, seat in enumerate(self.seats):
-            self._arenas[seat.program].observer.observe(seat.state, self._observations, row)
-        legal = np.array([seat.state.legal for seat in self.seats], np.bool_)
+        for row, episode in enumerate(self.episodes):
+            self._programs[episode.program].observer.observe(episode.state, self._observations, row)
+        legal = np.array([episode.state.legal for episode in self.episodes], np.bool_)
         decision = decide(model, self._observations, legal, self._config, step, rng)
-        if self._config.leaning_fraction > 0:
-            leanings = np.array([seat.leaning for seat in self.seats], np.float32)
-            decision = lean(decision, leanings, self._observations, legal, rng)
+        if self._config.exploration_bias_fraction > 0:
+            biases = np.array([episode.bias for episode in self.episodes], np.float32)
+            decision = with_bias(decision, biases, self._observations, legal, rng)
         finished = []
-        for row, seat in enumerate(self.seats):
-            seat.legal.append(legal[row])
-            seat.policy.append(decision.policy[row].copy())
-            seat.value.append(float(decision.value[row]))
+        for row, episode in enumerate(self.episodes):
+            episode.legal.append(legal[row])
+            episode.policy.append(decision.policy[row].copy())
+            episode.value.append(float(decision.value[row]))
             action = int(decision.actions[row])
-            seat.actions.append(action)
-            seat.rewards.append(seat.state.step(action) / self._arenas[seat.program].game.unit_ps)
-            if seat.state.is_over:
-                finished.append(seat.trajectory(self._config.discount))
-                self.seats[row] = self._new_seat()
+            episode.actions.append(action)
+            episode.rewards.append(episode.state.step(action) / self._programs[episode.program].game.unit_ps)
+            if episode.state.is_over:
+                finished.append(episode.trajectory(self._config.discount))
+                self.episodes[row] = self._new_episode()
         return finished

@@ -1,4 +1,4 @@
-"""Value targets of a played game: full returns, and n-step values that lean on a stored value.
+"""Value targets of a played game: full returns, and n-step values that end in a stored value.
 
 Arrays are over the moves of one game; rewards and values are in the game's learning unit.
 """

@@ -1,67 +1,56 @@
 """Training of MMap-MuZero on one or more programs: self-play and training steps in turn, in one process.
 
-Time goes in *ticks*: one move of all games, or one training step. A training run is a sequence of ticks that depends on
-programs, configuration and seed alone; limits only say after which tick to stop, and a checkpoint holds all that the next tick
-needs. On a CPU, stopping and resuming therefore changes no bit.
+A tick is one move of all games, or one training step; before them, one warm-start episode. The trainer is an agent of
+:mod:`stowplan.learned_guidance.training.run`.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.errors import InputError
 from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
-from stowplan.learned_guidance.memory_mapping.game.best import Best, Point
-from stowplan.learned_guidance.memory_mapping.muzero import checkpoint
-from stowplan.learned_guidance.memory_mapping.muzero import exploration_bias as leaning
+from stowplan.learned_guidance.memory_mapping.game.best import Best
+from stowplan.learned_guidance.memory_mapping.muzero import exploration_bias
 from stowplan.learned_guidance.memory_mapping.muzero.batches import make_batch
-from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner, Losses
+from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import (
+    CHECKPOINT,
+    POLICY,
+    pack_best,
+    pack_games,
+    unpack_best,
+    unpack_games,
+)
+from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner
 from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
+from stowplan.learned_guidance.memory_mapping.muzero.progress import Progress, Tally, mean
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay, Trajectory
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import Arena, Opening, SelfPlay, opened, replayed, seat_of
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
+    EpisodeStart,
+    ProgramGame,
+    SelfPlay,
+    episode_of,
+    play_warm_start,
+    replayed,
+)
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+from stowplan.learned_guidance.training import checkpoint
+from stowplan.learned_guidance.training.run import Allowance
 from stowplan.models.memory_mapping.problem import Problem
 
-#: Opening games between two looks at the clock, and every how many of them is remembered in any case.
-OPENINGS_AT_ONCE, OPENINGS_KEPT = 16, 32
+#: Warm-start episodes come in groups of so many, and every how many of them is remembered in any case.
+EPISODES_AT_ONCE, EPISODES_KEPT = 16, 32
 
-#: What an opening game costs besides its moves, in moves.
-OPENING_COST = 300
+#: What a warm-start episode costs besides its moves, in moves.
+EPISODE_COST = 300
 
-Outcome = Literal["steps_done", "time_limit", "stopped"]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What an iteration came to."""
-
-    iteration: int
-    seconds: float
-    """Of training, earlier runs included."""
-    games: int
-    """Finished since the beginning; so are the two below."""
-    moves: int
-    training_steps: int
-    best: float
-    """Normalised return of the best game, in the mean over programs that have one; NaN before."""
-    mean: float
-    """Normalised return of the games that this iteration finished, in the mean; NaN without any."""
-    losses: Losses | None
-    """Means of this iteration; None without training steps."""
-    temperature: float
-    moves_per_second: float
-    """Of self-play alone."""
-    updates_per_second: float
-    """Of training steps alone."""
+#: Part of a time limit that the warm start may take: the rest is for learning.
+WARM_START_SHARE = 0.5
 
 
 class Trainer:
@@ -96,22 +85,24 @@ class Trainer:
     ):
         self.config = config
         self.seed = seed
-        self.arenas = [Arena(problem, config) for problem in problems]
+        self.programs = [ProgramGame(problem, config) for problem in problems]
         self.learner = Learner(config, seed, device)
         if weights is not None:
             self.learner.load(weights)
-        self.replay = Replay(config, len(self.arenas))
+        self.replay = Replay(config, len(self.programs))
         self._model = TorchModel(self.learner.network)
         self._target_model = TorchModel(self.learner.target)
         self._clock = clock
-        self.best = [Best(clock=clock) for _ in self.arenas]
+        self.best = [Best(clock=clock) for _ in self.programs]
         """Best game of each program."""
-        self.games = self.moves = self.openings = 0
-        self.ticks = 0
+        self.games = self.moves = self.ticks = 0
+        self._warm_start_moves = 0
+        self._is_warm = config.warm_start_moves == 0
+        self._is_search_due = False
         self._began = clock()
-        self._play_rng, self._opening_rng, self._learning_rng = (np.random.default_rng([seed, number]) for number in range(3))
-        self._self_play = SelfPlay(self.arenas, config, self._opening)
-        self._iteration = _Tally()
+        self._play_rng, self._start_rng, self._learning_rng = (np.random.default_rng([seed, number]) for number in range(3))
+        self._self_play = SelfPlay(self.programs, config, self._draw_start)
+        self._iteration, self._report = Tally(), False
 
     @property
     def seconds(self) -> float:
@@ -120,134 +111,107 @@ class Trainer:
 
     @property
     def iteration(self) -> int:
-        """Whole iterations done."""
+        """Whole iterations done; the warm start belongs to none."""
         return self.ticks // self.ticks_per_iteration
-
-    @property
-    def is_opening(self) -> bool:
-        """Whether the opening games are still being played; they belong to no iteration."""
-        return self.openings < self.config.opening_moves
 
     @property
     def ticks_per_iteration(self) -> int:
         """Moves and training steps of an iteration."""
         return self.config.moves_per_iteration + self.config.updates_per_iteration
 
+    @property
+    def done(self) -> bool:
+        """Whether the configured training steps are done."""
+        return self.learner.steps >= self.config.training_steps
+
     def demonstrate(self, program: int, actions: Sequence[int] | NDArray[np.integer[Any]]) -> None:
         """Learn from a game that was played elsewhere; ValueError where it is not a whole game of legal actions."""
         self._remember(program, np.array(actions, np.int8), is_demonstration=True)
 
-    def run(
-        self,
-        *,
-        time_limit: float | None = None,
-        should_stop: Callable[[], bool] | None = None,
-        max_iterations: int | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
-        save_to: str | Path | None = None,
-        save_every: float = 60.0,
-    ) -> Outcome:
-        """Train until the configured steps are done, or a limit stops it.
+    def tick(self, allowance: Allowance | None = None) -> None:
+        """One move of all games, or one training step; at the very beginning, one warm-start episode.
 
-        Parameters
-        ----------
-        time_limit
-            Seconds from now.
-        should_stop
-            Asked before each tick.
-        max_iterations
-            Of this run.
-        on_progress
-            Called after each iteration.
-        save_to
-            Where to write a checkpoint: every ``save_every`` seconds, after whole iterations, and at the end.
+        The last tick of an iteration, and of the warm start, also does the local search. Where that is interrupted it is the
+        next tick, from its beginning.
         """
-        began = saved = self._clock()
-        outcome: Outcome = "steps_done"
-        iterations = 0
-        while self.learner.steps < self.config.training_steps:
-            if time_limit is not None and self._clock() - began >= time_limit:
-                outcome = "time_limit"
-                break
-            if (should_stop is not None and should_stop()) or iterations == max_iterations:
-                outcome = "stopped"
-                break
-            was_opening = self.is_opening
-            self.tick()
-            if not was_opening and self.ticks % self.ticks_per_iteration == 0:
-                iterations += 1
-                if on_progress is not None:
-                    on_progress(self._progress())
-                self._iteration = _Tally()
-                if save_to is not None and self._clock() - saved >= save_every:
-                    self.save(save_to)
-                    saved = self._clock()
-        if save_to is not None:
-            self.save(save_to)
-        return outcome
+        allowance = allowance or Allowance()
+        if not self._is_search_due:
+            if self._is_warm:
+                self._play_or_learn()
+            else:
+                self._warm_up(allowance)
+        if self._is_search_due and self._search_locally(allowance):
+            self._is_search_due = False
 
-    def tick(self) -> None:
-        """One move of all games, or one training step; at the very beginning, one of the opening games."""
-        began = self._clock()
-        if self.is_opening:
-            self._open()
-            if self.config.mend_moves and not self.is_opening:
-                self._mend()
-            return
+    def _play_or_learn(self) -> None:
+        began, tally = self._clock(), self._iteration
         if self.ticks % self.ticks_per_iteration < self.config.moves_per_iteration:
             self._play()
-            self._iteration.play_seconds += self._clock() - began
+            tally.play_seconds += self._clock() - began
         elif self._may_learn():
             self._learn()
-            self._iteration.learn_seconds += self._clock() - began
+            tally.learn_seconds += self._clock() - began
         self.ticks += 1
-        if self.config.mend_moves and self.ticks % self.ticks_per_iteration == 0:
-            self._mend()
+        self._report = self._is_search_due = self.ticks % self.ticks_per_iteration == 0
 
     def _may_learn(self) -> bool:
         return self.games + len(self.replay.demonstrations) >= self.config.warm_up_games and len(self.replay) > 0
 
     def _play(self) -> None:
-        if not self._self_play.seats:
+        if not self._self_play.episodes:
             self._self_play.start()
         for game in self._self_play.advance(self._model, self.learner.steps, self._play_rng):
             self._keep(game)
         self.moves += self.config.games
         self._iteration.moves += self.config.games
 
-    def _open(self) -> None:
-        """A few of the opening games; of those that are none of the best, some are remembered."""
-        for _ in range(OPENINGS_AT_ONCE):
-            opening = self._opening(is_leaning=True)
-            arena = self.arenas[opening.program]
-            state = opened(arena, opening, self._opening_rng)
-            self.games += 1
-            self.openings += len(arena.game.moves) + OPENING_COST
-            self.best[opening.program].games += 1
-            if self.games % OPENINGS_KEPT == 0 or self.replay.is_elite(opening.program, state.return_ps):
-                self._remember(opening.program, np.array(state.actions, np.int8))
+    def _warm_up(self, allowance: Allowance) -> None:
+        """One warm-start episode; of those that are none of the best, some are remembered."""
+        # That the network learns anything counts for more than that a run with a time limit begins like one without.
+        if allowance.used >= WARM_START_SHARE:
+            self._is_warm = True
+            return
+        start = self._draw_start(is_biased=True)
+        program_game = self.programs[start.program]
+        state = play_warm_start(program_game, start, self._start_rng)
+        self.games += 1
+        self._warm_start_moves += len(program_game.game.moves) + EPISODE_COST
+        self.best[start.program].games += 1
+        if self.games % EPISODES_KEPT == 0 or self.replay.is_elite(start.program, state.return_ps):
+            self._remember(start.program, np.array(state.actions, np.int8))
+        is_enough = self._warm_start_moves >= self.config.warm_start_moves
+        self._is_warm = self._is_search_due = is_enough and self.games % EPISODES_AT_ONCE == 0
 
-    def _mend(self) -> None:
-        """Local search from one of the best games of a program, drawn evenly; what it finds is one of them, if it is better."""
-        rng = self._opening_rng
-        program = int(rng.integers(len(self.arenas)))
+    def _search_locally(self, allowance: Allowance) -> bool:
+        """From one of the best games of a program, drawn evenly; what is found is one of them, if better.
+
+        False where it was interrupted.
+        """
+        rng = self._start_rng
+        if not self.config.local_search_moves:
+            return True
+        before = rng.bit_generator.state
+        program = int(rng.integers(len(self.programs)))
         games = self.replay.elite[program]
         if not games:
-            return
+            return True
         game = games[int(rng.integers(len(games)))]
-        arena = self.arenas[program]
-        state = arena.game.reset()
+        program_game = self.programs[program]
+        state = program_game.game.reset()
         state.play(game.actions)
         seed = int(rng.integers(2**31))
-        rounds = max(1, self.config.mend_moves // len(arena.game.moves))
-        found = improve(arena.game, state.actions, rounds=rounds, seed=seed)
+        rounds = max(1, self.config.local_search_moves // len(program_game.game.moves))
+        found = improve(program_game.game, state.actions, rounds=rounds, seed=seed, should_stop=allowance.is_over)
+        if found.games <= rounds:
+            rng.bit_generator.state = before
+            return False
         if found.actions is not None and found.return_ps is not None and self.replay.is_elite(program, found.return_ps):
             self._remember(program, np.array(found.actions, np.int8))
+        return True
 
     def _remember(self, program: int, actions: NDArray[np.int8], *, is_demonstration: bool = False) -> None:
         """Learn from a game that was played without search; it has been counted, or is not the agent's own."""
-        arena = self.arenas[program]
-        game = replayed(arena, program, actions, self.config.discount, is_demonstration=is_demonstration)
+        game = replayed(self.programs[program], program, actions, self.config.discount, is_demonstration=is_demonstration)
         self.replay.add(game)
         self.best[program].offer(game.return_ps, game.actions, games=0)
 
@@ -256,35 +220,38 @@ class Trainer:
         self.replay.add(game)
         self.games += 1
         self.best[game.program].offer(game.return_ps, game.actions)
-        self._iteration.returns.append(self.arenas[game.program].normalised(game.return_ps))
+        self._iteration.returns.append(self.programs[game.program].normalised(game.return_ps))
 
     def _learn(self) -> None:
         rng = self._learning_rng
         sample = self.replay.sample(self.config.batch_size, rng)
-        batch = make_batch(sample, self.arenas, self.config, self._target_model, rng)
+        batch = make_batch(sample, self.programs, self.config, self._target_model, rng)
         losses, errors = self.learner.update(batch)
         self.replay.update(sample, errors)
         self._iteration.losses.append(losses)
 
-    def _opening(self, is_leaning: bool = False) -> Opening:
-        """A program, drawn evenly; now and then with the beginning of a good game of it, or with a leaning."""
-        rng, config = self._opening_rng, self.config
-        program = int(rng.integers(len(self.arenas)))
-        taste = leaning.NONE
-        if is_leaning or (config.leaning_fraction > 0 and rng.random() < config.leaning_fraction):
-            taste = leaning.draw(rng)
+    def _draw_start(self, is_biased: bool = False) -> EpisodeStart:
+        """A program, drawn evenly; now and then with the beginning of a good game of it, or with an exploration bias."""
+        rng, config = self._start_rng, self.config
+        program = int(rng.integers(len(self.programs)))
+        bias = exploration_bias.NONE
+        if is_biased or (config.exploration_bias_fraction > 0 and rng.random() < config.exploration_bias_fraction):
+            bias = exploration_bias.draw(rng)
         if config.restart_fraction > 0 and rng.random() < config.restart_fraction:
             games = [*self.replay.elite[program], *(game for game in self.replay.demonstrations if game.program == program)]
             if games:
                 game = games[int(rng.integers(len(games)))]
-                return Opening(program, game.actions[: int(rng.integers(len(game)))], taste)
-        return Opening(program, np.empty(0, np.int8), taste)
+                return EpisodeStart(program, game.actions[: int(rng.integers(len(game)))], bias)
+        return EpisodeStart(program, np.empty(0, np.int8), bias)
 
-    def _progress(self) -> Progress:
-        tally = self._iteration
+    def progress(self) -> Progress | None:
+        """After each iteration, what it came to."""
+        if not self._report or self._is_search_due:
+            return None
+        tally, self._iteration, self._report = self._iteration, Tally(), False
         best = [
-            arena.normalised(best.return_ps)
-            for arena, best in zip(self.arenas, self.best, strict=True)
+            program_game.normalised(best.return_ps)
+            for program_game, best in zip(self.programs, self.best, strict=True)
             if best.return_ps is not None
         ]
         return Progress(
@@ -293,9 +260,9 @@ class Trainer:
             games=self.games,
             moves=self.moves,
             training_steps=self.learner.steps,
-            best=_mean(best),
-            mean=_mean(tally.returns),
-            losses=Losses(*(_mean(list(each)) for each in zip(*tally.losses, strict=True))) if tally.losses else None,
+            best=mean(best),
+            mean=mean(tally.returns),
+            losses=tally.mean_losses,
             temperature=self.config.temperature(self.learner.steps),
             moves_per_second=tally.moves / max(tally.play_seconds, 1e-9),
             updates_per_second=len(tally.losses) / max(tally.learn_seconds, 1e-9),
@@ -306,44 +273,23 @@ class Trainer:
     def provenance(self) -> checkpoint.Provenance:
         """Where the network comes from."""
         return checkpoint.Provenance(
-            programs=tuple(arena.problem.name for arena in self.arenas),
-            digests=tuple(arena.problem.digest for arena in self.arenas),
+            programs=tuple(program_game.problem.name for program_game in self.programs),
+            digests=tuple(program_game.problem.digest for program_game in self.programs),
             seed=self.seed,
             training_steps=self.learner.steps,
             games=self.games,
             moves=self.moves,
             seconds=round(self.seconds, 3),
-            versions={name: metadata.version(name) for name in ("stowplan", "torch", "numpy", "numba")},
         )
 
     def save_policy(self, path: str | Path) -> str:
         """Write the network by itself, to play with; the file's sha256."""
-        return checkpoint.save_policy(path, self.config, self.learner.network.state_dict(), self.provenance())
+        weights = checkpoint.plain_weights(self.learner.network.state_dict())
+        return checkpoint.save(path, POLICY, self.config, self.provenance(), {"weights": weights})
 
-    def save(self, path: str | Path) -> None:
-        """Write a checkpoint."""
-        learner, replay = self.learner, self.replay
-        values = {
-            "config": self.config.to_json(),
-            "programs": [arena.problem.name for arena in self.arenas],
-            "digests": [arena.problem.digest for arena in self.arenas],
-            "seed": self.seed,
-            "counters": [self.ticks, self.games, self.moves, self.openings, learner.steps],
-            "seconds": self.seconds,
-            "network": learner.network.state_dict(),
-            "target": learner.target.state_dict(),
-            "optimizer": learner.optimizer.state_dict(),
-            "generators": [checkpoint.pack_generator(each) for each in (self._play_rng, self._opening_rng, self._learning_rng)],
-            "recent": checkpoint.pack_games(replay.recent),
-            "priorities": checkpoint.pack_arrays(replay.priorities),
-            "next_slot": replay.next_slot,
-            "elite": [checkpoint.pack_games(games) for games in replay.elite],
-            "demonstrations": checkpoint.pack_games(replay.demonstrations),
-            "seats": checkpoint.pack_games([seat.trajectory(self.config.discount) for seat in self._self_play.seats]),
-            "leanings": checkpoint.pack_arrays([seat.leaning for seat in self._self_play.seats]),
-            "best": [_pack_best(best) for best in self.best],
-        }
-        checkpoint.save(path, checkpoint.CHECKPOINT_FORMAT, values)
+    def save(self, path: str | Path) -> str:
+        """Write a checkpoint; the file's sha256."""
+        return checkpoint.save(path, CHECKPOINT, self.config, self.provenance(), self.state_dict())
 
     @classmethod
     def resume(
@@ -367,65 +313,49 @@ class Trainer:
         InputError
             If the file is no checkpoint, is damaged or of another version, or is of other programs.
         """
-        values, _ = checkpoint.load(path, checkpoint.CHECKPOINT_FORMAT)
-        config = checkpoint.read_config(values.get("config"), path)
-        found = values.get("digests")
-        if found != [problem.digest for problem in problems]:
-            names = ", ".join(map(str, values.get("programs", ())))
-            raise InputError(f"made with other programs ({names}), expected the same, in the same order", source=path)
-        try:
-            trainer = cls(problems, config.changed(**(changes or {})), seed=values["seed"], device=device, clock=clock)
-            trainer._restore(values)
-        except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-            raise InputError(f"damaged checkpoint: {error}", source=path) from error
-        return trainer
 
-    def _restore(self, values: dict[str, Any]) -> None:
+        def make(config: TrainingConfig, seed: int) -> Trainer:
+            return cls(problems, config.changed(**(changes or {})), seed=seed, device=device, clock=clock)
+
+        return checkpoint.resume(checkpoint.load(path, CHECKPOINT), [problem.digest for problem in problems], make)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next tick depends on."""
+        learner, replay, episodes = self.learner, self.replay, self._self_play.episodes
+        return {
+            "counters": [self.ticks, self.games, self.moves, self._warm_start_moves, learner.steps],
+            "flags": [self._is_warm, self._is_search_due, self._report],
+            "seconds": self.seconds,
+            "network": learner.network.state_dict(),
+            "target": learner.target.state_dict(),
+            "optimizer": learner.optimizer.state_dict(),
+            "generators": [checkpoint.pack_generator(each) for each in (self._play_rng, self._start_rng, self._learning_rng)],
+            "recent": pack_games(replay.recent),
+            "priorities": checkpoint.pack_arrays(replay.priorities),
+            "next_slot": replay.next_slot,
+            "elite": [pack_games(games) for games in replay.elite],
+            "demonstrations": pack_games(replay.demonstrations),
+            "episodes": pack_games([episode.trajectory(self.config.discount) for episode in episodes]),
+            "biases": checkpoint.pack_arrays([episode.bias for episode in episodes]),
+            "best": [pack_best(best) for best in self.best],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from such a state; KeyError, TypeError, ValueError and the like where it is none."""
         learner, discount = self.learner, self.config.discount
-        self.ticks, self.games, self.moves, self.openings, learner.steps = values["counters"]
-        self._began = self._clock() - values["seconds"]
-        learner.network.load_state_dict(values["network"])
-        learner.target.load_state_dict(values["target"])
-        learner.optimizer.load_state_dict(values["optimizer"])
-        self._play_rng, self._opening_rng, self._learning_rng = map(checkpoint.unpack_generator, values["generators"])
-        recent = checkpoint.unpack_games(values["recent"], discount)
-        self.replay.restore(recent, checkpoint.unpack_arrays(values["priorities"]), values["next_slot"])
-        self.replay.elite = [checkpoint.unpack_games(games, discount) for games in values["elite"]]
-        self.replay.demonstrations = checkpoint.unpack_games(values["demonstrations"], discount)
-        games = checkpoint.unpack_games(values["seats"], discount)
-        leanings = checkpoint.unpack_arrays(values["leanings"])
-        self._self_play.seats = [
-            seat_of(self.arenas[game.program], game, taste) for game, taste in zip(games, leanings, strict=True)
+        self.ticks, self.games, self.moves, self._warm_start_moves, learner.steps = state["counters"]
+        self._is_warm, self._is_search_due, self._report = state["flags"]
+        self._began = self._clock() - state["seconds"]
+        learner.network.load_state_dict(state["network"])
+        learner.target.load_state_dict(state["target"])
+        learner.optimizer.load_state_dict(state["optimizer"])
+        self._play_rng, self._start_rng, self._learning_rng = map(checkpoint.unpack_generator, state["generators"])
+        recent = unpack_games(state["recent"], discount)
+        self.replay.restore(recent, checkpoint.unpack_arrays(state["priorities"]), state["next_slot"])
+        self.replay.elite = [unpack_games(games, discount) for games in state["elite"]]
+        self.replay.demonstrations = unpack_games(state["demonstrations"], discount)
+        games, biases = unpack_games(state["episodes"], discount), checkpoint.unpack_arrays(state["biases"])
+        self._self_play.episodes = [
+            episode_of(self.programs[game.program], game, bias) for game, bias in zip(games, biases, strict=True)
         ]
-        self.best = [_unpack_best(packed, values["seconds"], self._clock) for packed in values["best"]]
-
-
-class _Tally:
-    """What is counted of one iteration."""
-
-    def __init__(self) -> None:
-        self.returns: list[float] = []
-        self.losses: list[Losses] = []
-        self.moves = 0
-        self.play_seconds = self.learn_seconds = 0.0
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan
-
-
-def _pack_best(best: Best) -> dict[str, Any]:
-    return {
-        "games": best.games,
-        "return_ps": best.return_ps,
-        "actions": None if best.actions is None else best.actions.tolist(),
-        "points": [[point.seconds, point.games, point.return_ps] for point in best.points],
-    }
-
-
-def _unpack_best(packed: dict[str, Any], seconds: float, clock: Callable[[], float]) -> Best:
-    best = Best(seconds_before=seconds, games_before=packed["games"], clock=clock)
-    best.return_ps = packed["return_ps"]
-    best.actions = None if packed["actions"] is None else np.array(packed["actions"], np.int8)
-    best.points = [Point(*point) for point in packed["points"]]
-    return best
+        self.best = [unpack_best(packed, state["seconds"], self._clock) for packed in state["best"]]

@@ -50,14 +50,14 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Training steps over which the temperature falls, in a straight line."""
     restart_fraction: float = 0.0
     """Part of the games that begin with a random prefix of one of the program's best games."""
-    leaning_fraction: float = 0.0
-    """Part of the games that are played throughout with a leaning of their own (``leaning.py``)."""
-    opening_moves: int = 0
-    """Moves, of all programs together, of games that are played before all others by random leanings alone: quick, and of all
-    kinds. Some microseconds each."""
-    mend_moves: int = 0
-    """Local search (``climbing.py``) that one of the best games gets in each iteration, and after the openings: as many rounds
-    as the program's length goes into this number."""
+    exploration_bias_fraction: float = 0.0
+    """Part of the games that are played throughout with an exploration bias of their own (``exploration_bias.py``)."""
+    warm_start_moves: int = 0
+    """Moves, of all programs together, of the warm-start episodes: played before all others by random biases alone, quick, and
+    of all kinds. Some microseconds each. With a time limit, they end after half of it."""
+    local_search_moves: int = 0
+    """Local search (``baselines/local_search.py``) that one of the best games gets in each iteration, and after the warm start:
+    as many rounds as the program's length goes into this number."""
     greedy_games: int = 0
     """Of the games played side by side, so many always play the move that their search likes best."""
 
@@ -78,7 +78,7 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     # Targets
     unroll_steps: int = 5
     td_steps: int | None = 10
-    """Rewards before a value target leans on the value stored then; None for all rewards up to the end of the game."""
+    """Rewards before a value target ends in the value stored then; None for all rewards up to the end of the game."""
     full_return_fraction: float = 0.0
     """Part of the positions whose value target is the full return all the same."""
     reanalyse_fraction: float = 0.5
@@ -139,9 +139,9 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "elite_games": 8,
             "kept_fraction": 0.5,
             "restart_fraction": 0.5,
-            "leaning_fraction": 0.1,
-            "opening_moves": 3_000_000,
-            "mend_moves": 300_000,
+            "exploration_bias_fraction": 0.1,
+            "warm_start_moves": 3_000_000,
+            "local_search_moves": 300_000,
             "imitation": 1.0,
             "td_steps": None,
             "reanalyse_fraction": 0.1,
@@ -151,11 +151,11 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return cls(**{**preset, **changes})
 
     def by_self_play_alone(self) -> TrainingConfig:
-        """The same without what the paper does not have: leanings, mending, restarts, and imitation of the best games."""
+        """The same without what the paper does not have: biases, local search, restarts, and imitation of the best games."""
         return self.changed(
-            opening_moves=0,
-            leaning_fraction=0.0,
-            mend_moves=0,
+            warm_start_moves=0,
+            exploration_bias_fraction=0.0,
+            local_search_moves=0,
             restart_fraction=0.0,
             elite_games=0,
             kept_fraction=0.0,
@@ -197,24 +197,15 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             priority_exponent=0.0,
             kept_fraction=0.0,
             restart_fraction=0.0,
-            leaning_fraction=0.0,
-            opening_moves=0,
-            mend_moves=0,
+            exploration_bias_fraction=0.0,
+            warm_start_moves=0,
+            local_search_moves=0,
             entropy_bonus=self.entropy_bonus or 0.01,
         )
-
-    def to_json(self) -> str:
-        """All values; :func:`from_json` reads them back."""
-        return msgspec.json.encode(self).decode()
 
     def changed(self, **changes: Any) -> TrainingConfig:
         """The same with other values for some fields."""
         return msgspec.structs.replace(self, **changes)
-
-
-def from_json(text: str) -> TrainingConfig:
-    """Values as :meth:`TrainingConfig.to_json` writes them; msgspec.ValidationError or UsageError where they are not."""
-    return msgspec.json.decode(text, type=TrainingConfig)
 
 
 def with_settings(config: TrainingConfig, settings: Iterable[str]) -> TrainingConfig:
@@ -250,8 +241,8 @@ def with_settings(config: TrainingConfig, settings: Iterable[str]) -> TrainingCo
 _AT_LEAST: dict[str, float] = {
     "games": 1,
     "greedy_games": 0,
-    "opening_moves": 0,
-    "mend_moves": 0,
+    "warm_start_moves": 0,
+    "local_search_moves": 0,
     "moves_per_iteration": 1,
     "updates_per_iteration": 0,
     "training_steps": 0,
@@ -281,7 +272,7 @@ _AT_LEAST: dict[str, float] = {
 }
 _FRACTIONS = (
     "restart_fraction",
-    "leaning_fraction",
+    "exploration_bias_fraction",
     "kept_fraction",
     "full_return_fraction",
     "reanalyse_fraction",

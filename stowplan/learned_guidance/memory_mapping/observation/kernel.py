@@ -28,7 +28,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
     RETURN_PS,
     ROW,
 )
-from stowplan.learned_guidance.memory_mapping.game.kernel.rules import (
+from stowplan.learned_guidance.memory_mapping.game.kernel.readers import (
     benefit,
     is_dropped,
     latest_residency,

@@ -19,7 +19,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel import (
     play_greedy,
     play_preferences,
     play_random,
-    rules,
+    readers,
     windows,
 )
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
@@ -196,29 +196,29 @@ def test_windows_are_those_of_the_reference(direction: str) -> None:
 def read_all(tables: Tables, data: Ints, tensors: Ints, slots: Ints, uses: Ints, residencies: Ints, groups: Ints) -> int:
     """Fill arrays with everything that compiled code may read."""
     for number in range(len(tensors)):
-        tensors[number, 0] = rules.latest_residency(tables, data, number)
-        tensors[number, 1] = rules.slow_from(tables, data, number)
-        tensors[number, 2] = rules.tensor_flags(tables, data, number)
+        tensors[number, 0] = readers.latest_residency(tables, data, number)
+        tensors[number, 1] = readers.slow_from(tables, data, number)
+        tensors[number, 2] = readers.tensor_flags(tables, data, number)
     for number in range(len(slots)):
-        slots[number, 0] = rules.supply_ps(tables, data, number)
-        slots[number, 1] = rules.windows_over(tables, data, number)
+        slots[number, 0] = readers.supply_ps(tables, data, number)
+        slots[number, 1] = readers.windows_over(tables, data, number)
     for number in range(len(uses)):
-        uses[number] = rules.is_fast(tables, data, number)
+        uses[number] = readers.is_fast(tables, data, number)
     for number in range(data[layout.RESIDENCIES]):
-        residencies[number] = rules.residency(tables, data, number)[:4]
+        residencies[number] = readers.residency(tables, data, number)[:4]
     for number in range(len(groups)):
-        groups[number] = rules.is_dropped(tables, data, number)
-    return rules.used(tables, data)  # type: ignore[no-any-return]
+        groups[number] = readers.is_dropped(tables, data, number)
+    return readers.used(tables, data)  # type: ignore[no-any-return]
 
 
 @numba.njit(_nrt=False)  # type: ignore[untyped-decorator]
 def read_move(tables: Tables, data: Ints) -> tuple[int, int, int, tuple[int, int, int], tuple[int, int, int]]:
     legal = 0
     for action in range(3):
-        legal += rules.legal(tables, data, action) << action
-    last = rules.action_of(tables, data, data[layout.POSITION] - 1)
-    next_one = rules.action_of(tables, data, data[layout.POSITION])
-    return legal, last, next_one, rules.placement(data, 0), rules.placement(data, 1)
+        legal += readers.legal(tables, data, action) << action
+    last = readers.action_of(tables, data, data[layout.POSITION] - 1)
+    next_one = readers.action_of(tables, data, data[layout.POSITION])
+    return legal, last, next_one, readers.placement(data, 0), readers.placement(data, 1)
 
 
 def test_readers_say_what_the_reference_says() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 from collections.abc import Callable
@@ -17,9 +18,11 @@ import torch
 
 from stowplan.errors import InputError
 from stowplan.learned_guidance.memory_mapping.muzero import checkpoint
-from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import CHECKPOINT_FORMAT, POLICY_FORMAT, load, load_policy
+from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import CHECKPOINT, POLICY
 from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+from stowplan.learned_guidance.training.checkpoint import load, save
+from stowplan.learned_guidance.training.run import run
 from tests.learned_guidance.memory_mapping.muzero.programs import SMALL_NETWORK, other_program, small_config, small_program
 
 PROGRAMS = [small_program()]
@@ -30,7 +33,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint and a policy of two training steps."""
     folder = tmp_path_factory.mktemp("trained")
     trainer = Trainer(PROGRAMS, small_config(training_steps=2), seed=0)
-    trainer.run(save_to=folder / "checkpoint.pt")
+    run(trainer, save=lambda: trainer.save(folder / "checkpoint.pt"))
     trainer.save_policy(folder / "policy.pt")
     return folder
 
@@ -48,7 +51,7 @@ def truncated(data: bytes) -> bytes:
 
 def trap(_: bytes) -> bytes:
     stream = io.BytesIO()
-    torch.save({"format": POLICY_FORMAT, "version": 1, "config": Trap()}, stream)
+    torch.save({"format": POLICY.name, "version": 2, "config": Trap()}, stream)
     return stream.getvalue()
 
 
@@ -66,7 +69,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
     "truncated": truncated,
     "text": lambda _: b"{}",
-    "pickle": lambda _: pickle.dumps({"format": CHECKPOINT_FORMAT}),
+    "pickle": lambda _: pickle.dumps({"format": CHECKPOINT.name}),
     "code": trap,
     "list": repacked(lambda values: list(values)),
     "format": repacked(lambda values: values | {"format": "another"}),
@@ -94,24 +97,24 @@ def test_bad_files_are_refused_in_one_line(
 
 
 def test_one_kind_of_file_is_not_taken_for_the_other(trained: Path) -> None:
-    with pytest.raises(InputError, match=f"expected '{POLICY_FORMAT}'"):
+    with pytest.raises(InputError, match=f"expected '{POLICY.name}'"):
         Policy.load(trained / "checkpoint.pt")
-    with pytest.raises(InputError, match=f"expected '{CHECKPOINT_FORMAT}'"):
+    with pytest.raises(InputError, match=f"expected '{CHECKPOINT.name}'"):
         Trainer.resume(trained / "policy.pt", PROGRAMS)
     with pytest.raises(InputError, match="cannot read"):
         Policy.load(trained / "missing.pt")
 
 
 @pytest.mark.parametrize(
-    "name", ["network", "optimizer", "generators", "recent", "priorities", "elite", "seats", "best", "counters", "seed"]
+    "name", ["network", "optimizer", "generators", "recent", "priorities", "elite", "episodes", "best", "counters", "flags"]
 )
 @pytest.mark.parametrize("how", ["missing", "wrong"])
 def test_a_checkpoint_that_lacks_a_part_is_damaged(trained: Path, tmp_path: Path, name: str, how: str) -> None:
     def change(values: dict[str, Any]) -> dict[str, Any]:
         if how == "missing":
-            del values[name]
+            del values["values"][name]
         else:
-            values[name] = {"a": [1]}
+            values["values"][name] = {"a": [1]}
         return values
 
     path = tmp_path / "bad.pt"
@@ -130,12 +133,12 @@ def test_a_checkpoint_belongs_to_its_programs(trained: Path) -> None:
 def test_a_resumed_run_may_train_longer(trained: Path) -> None:
     trainer = Trainer.resume(trained / "checkpoint.pt", PROGRAMS, changes={"training_steps": 4})
     assert trainer.learner.steps == 2
-    assert trainer.run() == "steps_done"
+    assert run(trainer) == "steps_done"
     assert trainer.learner.steps == 4
 
 
 def test_a_policy_knows_where_it_is_from(trained: Path) -> None:
-    policy = load_policy(trained / "policy.pt")
+    policy = load(trained / "policy.pt", POLICY)
     assert policy.config.network == SMALL_NETWORK
     found = policy.provenance
     assert (found.programs, found.digests) == (("test",), (PROGRAMS[0].digest,))
@@ -146,46 +149,53 @@ def test_a_policy_knows_where_it_is_from(trained: Path) -> None:
 
 
 def test_equal_policies_are_equal_files(trained: Path, tmp_path: Path) -> None:
-    policy = load_policy(trained / "policy.pt")
-    digest = checkpoint.save_policy(tmp_path / "again.pt", policy.config, policy.weights, policy.provenance)
+    policy = load(trained / "policy.pt", POLICY)
+    digest = save(tmp_path / "again.pt", POLICY, policy.config, policy.provenance, policy.values)
     assert (tmp_path / "again.pt").read_bytes() == (trained / "policy.pt").read_bytes()
     assert digest == policy.digest
 
 
 def test_weights_of_another_network_are_refused(trained: Path, tmp_path: Path) -> None:
-    policy = load_policy(trained / "policy.pt")
+    policy = load(trained / "policy.pt", POLICY)
     for name, weights in (
-        ("fewer", dict([*policy.weights.items()][:-1])),
-        ("other shape", policy.weights | {"action.weight": torch.zeros(2, 2)}),
+        ("fewer", dict([*policy.values["weights"].items()][:-1])),
+        ("other shape", policy.values["weights"] | {"action.weight": torch.zeros(2, 2)}),
     ):
-        checkpoint.save_policy(tmp_path / name, policy.config, weights, policy.provenance)
+        save(tmp_path / name, POLICY, policy.config, policy.provenance, {"weights": weights})
         with pytest.raises(InputError, match="do not fit"):
             Policy.load(tmp_path / name)
 
 
-def test_nothing_is_left_of_a_write_that_failed(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot write"):
-        checkpoint.save(tmp_path / "no folder" / "x.pt", CHECKPOINT_FORMAT, {})
-    assert not [*tmp_path.iterdir()]
-
-
-def test_games_and_generators_survive_being_packed() -> None:
-    import numpy as np
-
-    generator = np.random.default_rng(7)
-    generator.random(5)
-    again = checkpoint.unpack_generator(checkpoint.pack_generator(generator))
-    assert again.random(4).tolist() == generator.random(4).tolist()
-    arrays = [np.arange(3, dtype=np.float32), np.empty(0, np.float32), np.ones(2, np.float32)]
-    assert [each.tolist() for each in checkpoint.unpack_arrays(checkpoint.pack_arrays(arrays))] == [[0, 1, 2], [], [1, 1]]
-    assert checkpoint.unpack_arrays(checkpoint.pack_arrays([])) == []
+def test_games_survive_being_packed() -> None:
+    trainer = Trainer(PROGRAMS, small_config(training_steps=4), seed=0)
+    run(trainer)
+    games = trainer.replay.recent
+    again = checkpoint.unpack_games(checkpoint.pack_games(games), small_config().discount)
+    assert [game.actions.tolist() for game in again] == [game.actions.tolist() for game in games]
+    assert [game.return_ps for game in again] == [game.return_ps for game in games]
     assert checkpoint.unpack_games(checkpoint.pack_games([]), 1.0) == []
 
 
-def test_what_is_loaded_is_what_was_saved(tmp_path: Path) -> None:
-    values = {"x": [1, "a", None, 2.5], "y": {"z": torch.arange(3)}}
-    digest = checkpoint.save(tmp_path / "x", CHECKPOINT_FORMAT, values)
-    found, again = load(tmp_path / "x", CHECKPOINT_FORMAT)
-    assert digest == again
-    assert found["x"] == values["x"]
-    assert found["y"]["z"].tolist() == [0, 1, 2]
+def test_a_policy_of_version_1_is_read_by_its_earlier_names(trained: Path, tmp_path: Path) -> None:
+    policy = load(trained / "policy.pt", POLICY)
+
+    def earlier(values: dict[str, Any]) -> dict[str, Any]:
+        fields = json.loads(values["config"])
+        for old, new in checkpoint.RENAMED.items():
+            fields[old] = fields.pop(new)
+        weights = values.pop("values")["weights"]
+        return values | {"version": 1, "config": json.dumps(fields), "weights": weights}
+
+    path = tmp_path / "old.pt"
+    path.write_bytes(repacked(earlier)((trained / "policy.pt").read_bytes()))
+    found = load(path, POLICY)
+    assert (found.config, found.provenance) == (policy.config, policy.provenance)
+    assert found.values["weights"].keys() == policy.values["weights"].keys()
+    Policy.load(path)
+
+
+def test_a_checkpoint_of_version_1_is_refused_with_a_way_out(trained: Path, tmp_path: Path) -> None:
+    path = tmp_path / "old.pt"
+    path.write_bytes(repacked(lambda values: values | {"version": 1})((trained / "checkpoint.pt").read_bytes()))
+    with pytest.raises(InputError, match=r"found version 1, expected 2 \(train anew, or from a policy by --from"):
+        Trainer.resume(path, PROGRAMS)

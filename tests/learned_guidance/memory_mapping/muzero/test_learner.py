@@ -16,19 +16,19 @@ from stowplan.learned_guidance.memory_mapping.muzero.batches import Batch, make_
 from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner
 from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay, Sample, Trajectory
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import Arena, replayed
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, replayed
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.observation.layout import empty_observations
 from tests.learned_guidance.memory_mapping.muzero.programs import small_config, small_program
 
 
-def random_game(arena: Arena, seed: int, *, is_demonstration: bool = False) -> Trajectory:
+def random_game(program_game: ProgramGame, seed: int, *, is_demonstration: bool = False) -> Trajectory:
     rng = np.random.default_rng(seed)
-    state, actions = arena.game.reset(), []
+    state, actions = program_game.game.reset(), []
     while not state.is_over:
         actions.append(int(rng.choice(np.flatnonzero(state.legal))))
         state.step(actions[-1])
-    game = replayed(arena, 0, np.array(actions, np.int8), 0.9)
+    game = replayed(program_game, 0, np.array(actions, np.int8), 0.9)
     if is_demonstration:
         return game
     policy = np.where(game.legal, rng.random(game.legal.shape) + 0.1, 0).astype(np.float32)
@@ -49,20 +49,20 @@ def sample_of(game: Trajectory, positions: list[int], slot: int = 0) -> Sample:
     return Sample([game] * count, np.array(positions), np.full(count, slot), np.ones(count, np.float32))
 
 
-def setting(**changes: Any) -> tuple[TrainingConfig, Arena, Learner, TorchModel]:
+def setting(**changes: Any) -> tuple[TrainingConfig, ProgramGame, Learner, TorchModel]:
     config = small_config(
         **{"reanalyse_fraction": 0.0, "full_return_fraction": 0.0, "td_steps": 2, "imitation": 0.0, "discount": 0.9, **changes}
     )
     learner = Learner(config, seed=0)
-    return config, Arena(small_program(), config), learner, TorchModel(learner.target)
+    return config, ProgramGame(small_program(), config), learner, TorchModel(learner.target)
 
 
 def test_targets_of_a_played_game_are_its_own_and_the_end_absorbs() -> None:
-    config, arena, _, model = setting(unroll_steps=4)
-    game = random_game(arena, 1)
+    config, program_game, _, model = setting(unroll_steps=4)
+    game = random_game(program_game, 1)
     length = len(game)
     positions = [0, length - 2]
-    batch = make_batch(sample_of(game, positions), [arena], config, model, np.random.default_rng(0))
+    batch = make_batch(sample_of(game, positions), [program_game], config, model, np.random.default_rng(0))
     values = game.values(2)
     assert batch.values[0].tolist() == values[:5].tolist()
     assert batch.rewards[0].tolist() == game.rewards[:4].tolist()
@@ -74,23 +74,23 @@ def test_targets_of_a_played_game_are_its_own_and_the_end_absorbs() -> None:
     assert batch.played[1].tolist() == [*game.actions[-2:].tolist(), -1, -1, -1]
     assert not batch.policy[1, 2:].any()
     observed = empty_observations(config.network.observation, 1)
-    state = arena.game.reset()
+    state = program_game.game.reset()
     state.play(game.actions[: length - 2])
-    arena.observer.observe(state, observed, 0)
+    program_game.observer.observe(state, observed, 0)
     for found, expected in zip(batch.observations, observed, strict=True):
         assert np.array_equal(found[1], expected[0])
 
 
 def test_reanalysed_positions_get_the_targets_of_fresh_searches() -> None:
-    config, arena, _, model = setting(reanalyse_fraction=1.0, unroll_steps=3, reanalyse_return_weight=0.25)
-    game = random_game(arena, 2, is_demonstration=True)
+    config, program_game, _, model = setting(reanalyse_fraction=1.0, unroll_steps=3, reanalyse_return_weight=0.25)
+    game = random_game(program_game, 2, is_demonstration=True)
     length = len(game)
-    batch = make_batch(sample_of(game, [4, length - 1]), [arena], config, model, np.random.default_rng(0))
+    batch = make_batch(sample_of(game, [4, length - 1]), [program_game], config, model, np.random.default_rng(0))
     for row, position, step in ((0, 4, 0), (0, 4, 2), (1, length - 1, 0)):
-        state = arena.game.reset()
+        state = program_game.game.reset()
         state.play(game.actions[: position + step])
         observed = empty_observations(config.network.observation, 1)
-        arena.observer.observe(state, observed, 0)
+        program_game.observer.observe(state, observed, 0)
         legal = np.array([state.legal])
         found = search(model, observed, legal, config.reanalyse_search(), np.random.default_rng(0), explore=False)
         assert batch.policy[row, step] == pytest.approx(found.policy[0], abs=1e-3)
@@ -100,28 +100,28 @@ def test_reanalysed_positions_get_the_targets_of_fresh_searches() -> None:
 
 
 def test_a_demonstration_teaches_its_policy_only_by_imitation() -> None:
-    config, arena, _, model = setting()
-    game = random_game(arena, 3, is_demonstration=True)
+    config, program_game, _, model = setting()
+    game = random_game(program_game, 3, is_demonstration=True)
     sample = sample_of(game, [2], slot=-1)
-    assert not make_batch(sample, [arena], config, model, np.random.default_rng(0)).policy.any()
+    assert not make_batch(sample, [program_game], config, model, np.random.default_rng(0)).policy.any()
     config = config.changed(imitation=0.5)
-    batch = make_batch(sample, [arena], config, model, np.random.default_rng(0))
+    batch = make_batch(sample, [program_game], config, model, np.random.default_rng(0))
     assert batch.policy[0, 0].tolist() == (0.5 * np.eye(3)[game.actions[2]]).tolist()
     # What is not a kept game is not imitated.
-    own = make_batch(sample_of(random_game(arena, 4), [2]), [arena], config, model, np.random.default_rng(0))
+    own = make_batch(sample_of(random_game(program_game, 4), [2]), [program_game], config, model, np.random.default_rng(0))
     assert own.policy[0, 0].sum() == pytest.approx(1.0)
 
 
-def batch_of_games(config: TrainingConfig, arena: Arena, model: TorchModel) -> Batch:
+def batch_of_games(config: TrainingConfig, program_game: ProgramGame, model: TorchModel) -> Batch:
     replay = Replay(config, 1)
     for seed in range(4):
-        replay.add(random_game(arena, seed))
-    return make_batch(replay.sample(32, np.random.default_rng(0)), [arena], config, model, np.random.default_rng(0))
+        replay.add(random_game(program_game, seed))
+    return make_batch(replay.sample(32, np.random.default_rng(0)), [program_game], config, model, np.random.default_rng(0))
 
 
 def test_training_on_one_batch_learns_it() -> None:
-    config, arena, learner, model = setting(learning_rate=3e-3)
-    batch = batch_of_games(config, arena, model)
+    config, program_game, learner, model = setting(learning_rate=3e-3)
+    batch = batch_of_games(config, program_game, model)
     first, errors = learner.update(batch)
     assert errors.shape == (32,)
     for _ in range(150):
@@ -135,8 +135,8 @@ def test_training_on_one_batch_learns_it() -> None:
 
 def test_gradient_through_the_dynamics_is_halved_at_each_step() -> None:
     """The losses, written a second time without any scaling, have twice the gradient after one step of the dynamics."""
-    config, arena, learner, model = setting(unroll_steps=1, value_weight=0.0, policy_weight=0.0, weight_decay=0.0)
-    batch = batch_of_games(config, arena, model)
+    config, program_game, learner, model = setting(unroll_steps=1, value_weight=0.0, policy_weight=0.0, weight_decay=0.0)
+    batch = batch_of_games(config, program_game, model)
     config_gradient = gradient_of_encoder(learner, batch)
     learner.network.zero_grad()
     from stowplan.learned_guidance.memory_mapping.muzero.model import to_tensors
@@ -161,8 +161,8 @@ def gradient_of_encoder(learner: Learner, batch: Batch) -> Any:
 
 
 def test_the_target_network_follows_at_its_interval() -> None:
-    config, arena, learner, model = setting(target_network_interval=3)
-    batch = batch_of_games(config, arena, model)
+    config, program_game, learner, model = setting(target_network_interval=3)
+    batch = batch_of_games(config, program_game, model)
     same = []
     for _ in range(6):
         learner.update(batch)
@@ -172,18 +172,18 @@ def test_the_target_network_follows_at_its_interval() -> None:
 
 
 def test_without_search_the_policy_moves_to_what_did_better_than_expected() -> None:
-    config, arena, learner, model = setting(use_search=False, unroll_steps=0, learning_rate=3e-3, ratio_clip=0.2)
-    game = random_game(arena, 5)
+    config, program_game, learner, model = setting(use_search=False, unroll_steps=0, learning_rate=3e-3, ratio_clip=0.2)
+    game = random_game(program_game, 5)
     position = int(np.argmax(game.legal.sum(axis=1) > 1))
-    state = arena.game.reset()
+    state = program_game.game.reset()
     state.play(game.actions[:position])
     first, second = np.flatnonzero(state.legal)[:2]
-    batch = make_batch(sample_of(game, [position] * 2), [arena], config, model, np.random.default_rng(0))
+    batch = make_batch(sample_of(game, [position] * 2), [program_game], config, model, np.random.default_rng(0))
     batch.played[:, 0] = [first, second]
     batch.behaviour[:] = 1 / state.legal.sum()
     batch.values[:, 0] = [1.0, -1.0]
     observed = empty_observations(config.network.observation, 1)
-    arena.observer.observe(state, observed, 0)
+    program_game.observer.observe(state, observed, 0)
     network = TorchModel(learner.network)
     before = network.initial(observed)[1][0]
     for _ in range(5):

@@ -13,6 +13,7 @@ from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+from stowplan.learned_guidance.training.run import run
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from tests.learned_guidance.memory_mapping.muzero.programs import other_program, small_config, small_program
@@ -23,7 +24,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
     """Trained for a few steps on a small program."""
     path = tmp_path_factory.mktemp("policy") / "policy.pt"
     trainer = Trainer([small_program()], small_config(training_steps=30, batch_size=16), seed=0)
-    trainer.run()
+    run(trainer)
     trainer.save_policy(path)
     return Policy.load(path)
 
@@ -110,7 +111,7 @@ def test_fine_tuning_begins_with_the_policy_s_weights_and_stops_when_told_to(pol
     tuned = policy.fine_tune(small_program(), should_stop=lambda: True)
     assert tuned.best is None
     weights = tuned.trainer.learner.network.state_dict()
-    assert all((weights[name] == weight).all() for name, weight in policy.file.weights.items())
+    assert all((weights[name] == weight).all() for name, weight in policy.file.values["weights"].items())
 
 
 def test_a_policy_file_says_what_it_is(policy: Policy, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import stowplan
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.memory_mapping.learned import policy_file
+from stowplan.portfolio.memory_mapping.learned import POLICY
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "data"
 
@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parents[4] / "examples" / "data"
 @pytest.fixture(scope="module")
 def policy() -> Policy:
     torch.set_num_threads(1)
-    return Policy.load(policy_file())
+    return Policy.load(POLICY.path)
 
 
 @pytest.mark.parametrize("name", ["alexnet_inf_b1", "lstm_scan_inf_b32", "alexnet_train_b32"])

@@ -12,31 +12,35 @@ pytest.importorskip("torch")
 import torch
 
 from stowplan.errors import UsageError
+from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
 from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
 from stowplan.learned_guidance.memory_mapping.game.optimum import game_optimum
-from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import CHECKPOINT_FORMAT, load
-from stowplan.learned_guidance.memory_mapping.muzero.trainer import Progress, Trainer
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig, from_json, with_settings
-from stowplan.learned_guidance.training.curve import COLUMNS, CurveFile
+from stowplan.learned_guidance.memory_mapping.muzero import trainer as training
+from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import CHECKPOINT, POLICY
+from stowplan.learned_guidance.memory_mapping.muzero.progress import COLUMNS, Progress
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import play_warm_start
+from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig, with_settings
+from stowplan.learned_guidance.training.checkpoint import load, save
+from stowplan.learned_guidance.training.curve import CurveFile
+from stowplan.learned_guidance.training.run import run
 from tests.learned_guidance.memory_mapping.muzero.programs import SMALL_NETWORK, other_program, small_config, small_program
 
 PROGRAMS = [small_program(), other_program()]
 
 
 class Clock:
-    """A second for each look at it."""
+    """Stands still but for what is put on it."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    now = 0.0
 
     def __call__(self) -> float:
-        self.now += 1.0
         return self.now
 
 
 def content(path: Path) -> dict[str, Any]:
     """All of a checkpoint that must not depend on the clock."""
-    values, _ = load(path, CHECKPOINT_FORMAT)
+    values = load(path, CHECKPOINT).values
     del values["seconds"]
     for best in values["best"]:
         best["points"] = [point[1:] for point in best["points"]]
@@ -62,7 +66,7 @@ def assert_equal(one: Any, other: Any, place: str = "") -> None:
 
 def trainer_of(**changes: Any) -> Trainer:
     trainer = Trainer(PROGRAMS, small_config(**changes), seed=3)
-    trainer.demonstrate(0, [int(Action.DROP)] * len(trainer.arenas[0].game.moves))
+    trainer.demonstrate(0, [int(Action.DROP)] * len(trainer.programs[0].game.moves))
     return trainer
 
 
@@ -71,25 +75,34 @@ def trainer_of(**changes: Any) -> Trainer:
     [
         {},
         {"use_search": False},
-        {"opening_moves": 500, "leaning_fraction": 0.5, "mend_moves": 200, "elite_games": 4, "imitation": 1.0},
+        {
+            "warm_start_moves": 500,
+            "exploration_bias_fraction": 0.5,
+            "local_search_moves": 200,
+            "elite_games": 4,
+            "imitation": 1.0,
+        },
         {"search": TrainingConfig.paper(network=SMALL_NETWORK).search, "games": 2},
     ],
 )
 def test_a_resumed_run_is_the_same_run_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
     if "search" in changes:
         changes["search"] = type(changes["search"])(method="puct", simulations=5)
-    trainer_of(**changes).run(max_iterations=6, save_to=tmp_path / "straight")
+    straight = trainer_of(**changes)
+    run(straight, max_reports=6, save=lambda: straight.save(tmp_path / "straight"))
 
     first = trainer_of(**changes)
-    first.run(max_iterations=3, save_to=tmp_path / "resumed")
+    run(first, max_reports=3, save=lambda: first.save(tmp_path / "resumed"))
     # Killed: what was done after the checkpoint is lost.
-    first.run(max_iterations=1)
-    Trainer.resume(tmp_path / "resumed", PROGRAMS).run(max_iterations=3, save_to=tmp_path / "resumed")
+    run(first, max_reports=1)
+    second = Trainer.resume(tmp_path / "resumed", PROGRAMS)
+    run(second, max_reports=3)
+    second.save(tmp_path / "resumed")
 
-    straight = content(tmp_path / "straight")
-    assert straight["counters"][4] > 0
-    assert len(straight["recent"]["actions"]) > 0
-    assert_equal(straight, content(tmp_path / "resumed"))
+    expected = content(tmp_path / "straight")
+    assert expected["counters"][4] > 0
+    assert len(expected["recent"]["actions"]) > 0
+    assert_equal(expected, content(tmp_path / "resumed"))
 
 
 def test_a_run_may_stop_at_any_tick(tmp_path: Path) -> None:
@@ -112,29 +125,80 @@ def test_a_run_may_stop_at_any_tick(tmp_path: Path) -> None:
 
 def test_limits_stop_a_run_and_say_so() -> None:
     trainer = Trainer(PROGRAMS[:1], small_config(training_steps=3), seed=0)
-    assert trainer.run(max_iterations=1) == "stopped"
-    assert trainer.run(should_stop=lambda: True) == "stopped"
+    assert run(trainer, max_reports=1) == "stopped"
+    assert run(trainer, should_stop=lambda: True) == "stopped"
     assert trainer.ticks == 8
-    assert trainer.run(time_limit=0.0) == "time_limit"
+    assert run(trainer, time_limit=0.0) == "time_limit"
     assert trainer.ticks == 8
-    assert trainer.run() == "steps_done"
+    assert run(trainer) == "steps_done"
     assert trainer.learner.steps == 3
+
+
+def test_a_time_limit_holds_in_the_warm_start_and_leaves_time_to_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warm-start episode takes a second on this clock, a tick of self-play or training half of one."""
+    clock, played = Clock(), []
+
+    def slow_episode(*arguments: Any) -> Any:
+        clock.now += 1.0
+        played.append(clock.now)
+        return play_warm_start(*arguments)
+
+    def slow_tick(self: Trainer) -> None:
+        clock.now += 0.5
+        play_or_learn(self)
+
+    monkeypatch.setattr(training, "play_warm_start", slow_episode)
+    play_or_learn = Trainer._play_or_learn
+    monkeypatch.setattr(Trainer, "_play_or_learn", slow_tick)
+    trainer = Trainer(PROGRAMS, small_config(warm_start_moves=10**9, local_search_moves=10**6), clock=clock)
+    assert run(trainer, time_limit=20.0, clock=clock) == "time_limit"
+    assert len(played) == 10
+    assert clock.now == 20.0
+    assert trainer.learner.steps > 0
+    # Too short for anything: over after the first episode.
+    clock.now, trainer = 0.0, Trainer(PROGRAMS, small_config(warm_start_moves=10**9), clock=clock)
+    assert run(trainer, time_limit=0.5, clock=clock) == "time_limit"
+    assert clock.now == 1.0
+
+
+def test_local_search_that_is_interrupted_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {"warm_start_moves": 500, "local_search_moves": 500, "elite_games": 4}
+    straight = trainer_of(**changes)
+    run(straight, max_reports=2)
+    straight.save(tmp_path / "straight")
+
+    looks = [0]
+
+    def stopping(game: Any, actions: Any, **options: Any) -> Any:
+        """Local search that is stopped at its third look, the first time."""
+        looks[0] += 1
+        if looks[0] == 1:
+            options["should_stop"] = iter([False, False, True]).__next__
+        return improve(game, actions, **options)
+
+    monkeypatch.setattr(training, "improve", stopping)
+    trainer = trainer_of(**changes)
+    while not looks[0]:
+        trainer.tick()
+    trainer.save(tmp_path / "interrupted")
+    trainer = Trainer.resume(tmp_path / "interrupted", PROGRAMS)
+    run(trainer, max_reports=2)
+    trainer.save(tmp_path / "interrupted")
+    assert looks[0] > 2
+    assert_equal(content(tmp_path / "straight"), content(tmp_path / "interrupted"))
 
 
 def test_checkpoints_are_written_as_often_as_asked(tmp_path: Path) -> None:
     written: list[int] = []
 
-    class Watched(Trainer):
-        def save(self, path: str | Path) -> None:
-            written.append(self.iteration)
-
-    Watched(PROGRAMS, small_config(), clock=Clock()).run(max_iterations=5, save_to=tmp_path / "x", save_every=0.0)
+    trainer = Trainer(PROGRAMS, small_config())
+    run(trainer, max_reports=5, save=lambda: written.append(trainer.iteration), save_every=0.0)
     assert written == [1, 2, 3, 4, 5, 5]
 
 
 def test_the_best_game_is_kept_with_its_actions() -> None:
     trainer = trainer_of(greedy_games=1)
-    trainer.run(max_iterations=12)
+    run(trainer, max_reports=12)
     for problem, best in zip(PROGRAMS, trainer.best, strict=True):
         assert best.actions is not None
         state = reset(problem)
@@ -153,7 +217,7 @@ def test_training_finds_the_best_game_of_a_small_program() -> None:
     assert optimum.is_proven
     trainer = Trainer([problem], small_config(temperature_decay_steps=20, batch_size=32, learning_rate=3e-3), seed=1)
     found: list[Progress] = []
-    trainer.run(max_iterations=60, on_progress=found.append)
+    run(trainer, max_reports=60, on_progress=found.append)
     assert trainer.best[0].return_ps == optimum.return_ps
     # Not by chance alone: late games are better than early ones.
     returns = [progress.mean for progress in found if progress.mean == progress.mean]
@@ -164,7 +228,7 @@ def test_training_finds_the_best_game_of_a_small_program() -> None:
 def test_without_search_the_policy_gradient_learns_a_small_program() -> None:
     config = small_config(batch_size=32, learning_rate=3e-3, games=8).learning_only()
     found: list[Progress] = []
-    Trainer([small_program()], config, seed=1).run(max_iterations=60, on_progress=found.append)
+    run(Trainer([small_program()], config, seed=1), max_reports=60, on_progress=found.append)
     returns = [progress.mean for progress in found if progress.mean == progress.mean]
     third = len(returns) // 3
     assert sum(returns[-third:]) > 1.1 * sum(returns[:third])
@@ -173,13 +237,15 @@ def test_without_search_the_policy_gradient_learns_a_small_program() -> None:
 def test_the_curve_has_a_row_for_each_iteration_and_resumes(tmp_path: Path) -> None:
     path = tmp_path / "curve.csv"
     trainer = trainer_of()
-    trainer.run(max_iterations=4, on_progress=CurveFile(path))
+    curve = CurveFile(path, COLUMNS)
+    run(trainer, max_reports=4, on_progress=lambda progress: curve.append(progress.row))
     # Resumed from the checkpoint of iteration 2: the rows after it are played again.
     rows = path.read_text().splitlines()
     assert rows[0].split(",") == list(COLUMNS)
     assert [row.split(",")[0] for row in rows[1:]] == ["1", "2", "3", "4"]
     assert all(len(row.split(",")) == len(COLUMNS) for row in rows)
-    trainer.run(max_iterations=1, on_progress=CurveFile(path, after_iteration=2))
+    again = CurveFile(path, COLUMNS, after=2)
+    run(trainer, max_reports=1, on_progress=lambda progress: again.append(progress.row))
     assert [row.split(",")[0] for row in path.read_text().splitlines()[1:]] == ["1", "2", "5"]
 
 
@@ -199,9 +265,11 @@ def test_the_temperature_falls_in_a_straight_line() -> None:
     assert config.search_at(200_000).temperature == pytest.approx(0.6)
 
 
-def test_configurations_survive_being_written_down() -> None:
+def test_configurations_survive_being_written_down(tmp_path: Path) -> None:
+    provenance = Trainer(PROGRAMS, small_config()).provenance()
     for config in (small_config(), TrainingConfig.paper(), TrainingConfig.cpu()):
-        assert from_json(config.to_json()) == config
+        save(tmp_path / "x", POLICY, config, provenance, {})
+        assert load(tmp_path / "x", POLICY).config == config
 
 
 @pytest.mark.parametrize("changes", [{"batch_size": 0}, {"kept_fraction": 1.5}, {"discount": 0.0}, {"learning_rate": -1.0}])

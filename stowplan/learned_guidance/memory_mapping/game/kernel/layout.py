@@ -15,7 +15,7 @@ picoseconds, offsets bytes, ranges half-open, flags 0 or 1.
 
 Row ``n`` holds residency ``n`` and, by itself, what the move at position ``n`` did and what stood there before, so that it can
 be taken back. There are no more residencies than moves made: all rows from ``position`` on are unused, and what a state says is
-a prefix of its vector (``rules.used``). A copy of the whole vector is a copy of the state as well.
+a prefix of its vector (``readers.used``). A copy of the whole vector is a copy of the state as well.
 """
 
 from __future__ import annotations

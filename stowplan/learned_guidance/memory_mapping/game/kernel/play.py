@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from stowplan.compiled import njit_inner, njit_outer
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import COPY, DROP, LEGAL, NOCOPY, POSITION, RETURN_PS
-from stowplan.learned_guidance.memory_mapping.game.kernel.rules import action_of, benefit, is_over, legal, step
+from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of, benefit, is_over, legal
+from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 
 Preferences = NDArray[np.float32]

@@ -1,7 +1,6 @@
 """The rules of MMapGame, compiled: ``game.py`` on tables and a flat state.
 
-Nothing is checked here: :func:`step` takes a legal action. The readers at the end are for other compiled code; from Python,
-``state.py`` reads a state.
+Nothing is checked here: :func:`step` takes a legal action. ``readers.py`` says what compiled code wants to know of a state.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
     IS_LOST,
     LATEST,
     LEGAL,
-    MARKS,
     NEVER,
     NOCOPY,
     OFFSET,
@@ -328,7 +326,7 @@ def _serve(tables: Tables, data: Ints, position: int, sign: int) -> None:
     program = tables.program[0]
     for index in range(tables.moves[position].first_part, tables.moves[position + 1].first_part):
         part = tables.parts[index]
-        after = _latency(tables, data, part, sign)
+        after = latency(tables, data, part, sign)
         data[RETURN_PS] += data[program.at_latencies + part.step] - after
         data[program.at_latencies + part.step] = after
         cell = program.at_pieces + part.first_piece
@@ -339,7 +337,7 @@ def _serve(tables: Tables, data: Ints, position: int, sign: int) -> None:
 
 
 @njit_inner
-def _latency(tables: Tables, data: Ints, part: PartRow, sign: int) -> int:
+def latency(tables: Tables, data: Ints, part: PartRow, sign: int) -> int:
     """Weighted latency of a part's step with the part served from fast memory (sign 1), or slow (-1)."""
     cell = tables.program[0].at_pieces + part.first_piece
     if part.table >= 0:
@@ -348,104 +346,3 @@ def _latency(tables: Tables, data: Ints, part: PartRow, sign: int) -> int:
     for piece in range(part.pieces):
         worst = max(worst, data[cell + piece] + sign * tables.changes[part.first_change + piece])
     return worst
-
-
-# -------------------------------------------------------------------------------------------------------------- readers
-
-
-@njit_inner
-def legal(tables: Tables, data: Ints, action: int) -> bool:
-    """Whether an action is legal in the present move."""
-    return (data[LEGAL] >> action) & 1 == 1  # type: ignore[no-any-return]
-
-
-@njit_inner
-def is_over(tables: Tables, data: Ints) -> bool:
-    """Whether all moves are made, or the game is lost."""
-    return data[IS_LOST] != 0 or data[POSITION] == tables.program[0].moves  # type: ignore[no-any-return]
-
-
-@njit_inner
-def benefit(tables: Tables, data: Ints, position: int) -> int:
-    """What the uses of a move, slow so far, would save now if they were fast (ps): the reward of Copy or NoCopy."""
-    saved = 0
-    for index in range(tables.moves[position].first_part, tables.moves[position + 1].first_part):
-        part = tables.parts[index]
-        saved += data[tables.program[0].at_latencies + part.step] - _latency(tables, data, part, 1)
-    return saved
-
-
-@njit_outer
-def present_benefit(tables: Tables, data: Ints) -> int:
-    """Benefit of the present move; 0 once the game is over."""
-    return 0 if is_over(tables, data) else benefit(tables, data, data[POSITION])
-
-
-@njit_inner
-def action_of(tables: Tables, data: Ints, position: int) -> int:
-    """How a move was made; -1 where it is not made."""
-    if position >= data[POSITION]:
-        return -1
-    return data[tables.program[0].at_rows + ROW * position + ACTION]  # type: ignore[no-any-return]
-
-
-@njit_inner
-def is_fast(tables: Tables, data: Ints, use: int) -> bool:
-    """Whether a use is served from fast memory; False while it is undecided."""
-    return action_of(tables, data, tables.uses[use].move) in (COPY, NOCOPY)
-
-
-@njit_inner
-def placement(data: Ints, action: int) -> tuple[int, int, int]:
-    """Start, end and offset of what Copy or NoCopy would newly occupy in the present move; -1 where it is not legal."""
-    cell = PLACEMENTS + PLACEMENT * action
-    return data[cell + PLACE_START], data[cell + PLACE_END], data[cell + PLACE_OFFSET]
-
-
-@njit_inner
-def residency(tables: Tables, data: Ints, number: int) -> tuple[int, int, int, int, int]:
-    """Tensor, start, end, offset and top of a residency; there are ``data[layout.RESIDENCIES]``."""
-    row = tables.program[0].at_rows + ROW * number
-    return data[row + RESIDENT], data[row + START], data[row + END], data[row + OFFSET], data[row + TOP]
-
-
-@njit_inner
-def supply_ps(tables: Tables, data: Ints, slot: int) -> int:
-    """What copies have left of a slot's supply (ps)."""
-    return data[tables.program[0].at_slots + SLOT * slot + SUPPLY_PS]  # type: ignore[no-any-return]
-
-
-@njit_inner
-def windows_over(tables: Tables, data: Ints, slot: int) -> int:
-    """Number of copies whose window has a slot."""
-    return data[tables.program[0].at_slots + SLOT * slot + MARKS] >> 2  # type: ignore[no-any-return]
-
-
-@njit_inner
-def latest_residency(tables: Tables, data: Ints, tensor: int) -> int:
-    """Number of a tensor's latest residency; -1 where it had none."""
-    return data[tables.program[0].at_tensors + TENSOR * tensor + LATEST]  # type: ignore[no-any-return]
-
-
-@njit_inner
-def slow_from(tables: Tables, data: Ints, tensor: int) -> int:
-    """Boundary from which a tensor's slow copy is valid; ``layout.NEVER`` where it is not."""
-    return data[tables.program[0].at_tensors + TENSOR * tensor + SLOW_FROM]  # type: ignore[no-any-return]
-
-
-@njit_inner
-def tensor_flags(tables: Tables, data: Ints, tensor: int) -> int:
-    """Flags of a tensor, as ``layout.py`` names them."""
-    return data[tables.program[0].at_tensors + TENSOR * tensor + FLAGS]  # type: ignore[no-any-return]
-
-
-@njit_inner
-def is_dropped(tables: Tables, data: Ints, group: int) -> bool:
-    """Whether Drop-backup forbids to place an alias group."""
-    return data[tables.program[0].at_dropped + group] != 0  # type: ignore[no-any-return]
-
-
-@njit_inner
-def used(tables: Tables, data: Ints) -> int:
-    """How many cells of a state say something: those after them may be anything, and need not be copied."""
-    return tables.program[0].at_rows + ROW * data[POSITION]  # type: ignore[no-any-return]

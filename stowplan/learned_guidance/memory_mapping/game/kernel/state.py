@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, plan_of
 from stowplan.learned_guidance.memory_mapping.game.kernel import layout
 from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_actions, play_greedy, play_one
-from stowplan.learned_guidance.memory_mapping.game.kernel.rules import look, present_benefit
+from stowplan.learned_guidance.memory_mapping.game.kernel.readers import present_benefit
+from stowplan.learned_guidance.memory_mapping.game.kernel.rules import look
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, build_tables
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem

@@ -1,0 +1,8 @@
+"""``stowplan train``: learned policies, one module for each agent."""
+
+from __future__ import annotations
+
+from stowplan.cli.train.muzero import muzero_command
+
+#: The agents, by the name of their command. To add one, add its module here.
+COMMANDS = {"muzero": muzero_command}

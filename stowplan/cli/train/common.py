@@ -1,0 +1,179 @@
+"""What all agents are trained with: options, checks before anything is read, and the run with its printer and files."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import typer
+
+from stowplan.cli.common import check_outputs
+from stowplan.cli.output import note
+from stowplan.deadline import Deadline, limit_after
+from stowplan.errors import MissingDependencyError, UsageError
+from stowplan.learned_guidance.training.curve import CurveFile
+from stowplan.learned_guidance.training.run import Agent, run
+
+INTERRUPTED = 130
+
+Output = Annotated[
+    Path, typer.Option("-o", "--output", metavar="FILE", help="Checkpoint: written now and then, and at the end.")
+]
+TimeLimit = Annotated[
+    float | None, typer.Option("--time-limit", metavar="SECONDS", help="Stop after this time, reading included.")
+]
+Steps = Annotated[int | None, typer.Option("--steps", metavar="N", help="Stop after this many training steps.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint, with the same programs.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin anew though there is a checkpoint.")]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Seed of everything random (default 0).")]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", help="Where the network is: cpu or cuda.")]
+StartFrom = Annotated[Path | None, typer.Option("--from", metavar="POLICY", help="Begin with the weights of this policy.")]
+Curve = Annotated[
+    Path | None, typer.Option("--curve", metavar="FILE", help="Write the training curve here, as CSV, while it grows.")
+]
+PolicyOutput = Annotated[
+    Path | None, typer.Option("--policy", metavar="FILE", help="Write the trained network here, small enough to ship.")
+]
+SaveEvery = Annotated[float, typer.Option("--save-every", metavar="SECONDS", help="Between two checkpoints.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+class Progress(Protocol):
+    """A report of an agent."""
+
+    @property
+    def row(self) -> list[str]:
+        """Of the training curve."""
+
+    @property
+    def line(self) -> str:
+        """For people."""
+
+
+class Trainer(Agent[Progress], Protocol):
+    """An agent that is trained from the command line."""
+
+    @property
+    def iteration(self) -> int:
+        """Reports so far, those of earlier runs included."""
+
+    def save(self, path: str | Path) -> str:
+        """Write a checkpoint."""
+
+    def save_policy(self, path: str | Path) -> str:
+        """Write the network by itself; the file's sha256."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """The options of a training run that every agent has."""
+
+    output: Path
+    time_limit: float | None
+    steps: int | None
+    resume: bool
+    overwrite: bool
+    seed: int | None
+    device: str
+    start_from: Path | None
+    curve: Path | None
+    policy: Path | None
+    save_every: float
+    quiet: bool
+
+    def check(self, inputs: Iterable[Path], fixed: Mapping[str, Any]) -> None:
+        """Refuse what cannot work before anything is read; ``fixed``: options that a resumed run cannot change, by name.
+
+        Raises
+        ------
+        UsageError
+            Naming the option or file, and what was expected.
+        MissingDependencyError
+            If there is no torch.
+        """
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise UsageError(f"--time-limit: found {self.time_limit:g}, expected more than 0")
+        check_outputs((self.output, self.curve, self.policy), inputs=(*inputs, self.start_from))
+        if self.resume and self.overwrite:
+            raise UsageError("--resume and --overwrite contradict each other")
+        if self.resume and not self.output.exists():
+            raise UsageError(f"{self.output}: there is no checkpoint to resume")
+        if not self.resume and not self.overwrite and self.output.exists():
+            raise UsageError(f"{self.output}: exists; --resume goes on from it, --overwrite begins anew")
+        given = {**fixed, "--seed": self.seed, "--from": self.start_from}
+        for name, value in given.items():
+            if self.resume and value is not None:
+                raise UsageError(f"{name} cannot be changed in a run that is resumed")
+        _prepare_torch(self.device)
+
+    def within(self, deadline: Deadline, began: float) -> Deadline:
+        """A deadline that holds the time limit of a command that ``began`` then, too."""
+        return deadline if self.time_limit is None else deadline.within(limit_after(began, self.time_limit))
+
+    def train(self, trainer: Trainer, columns: Sequence[str], deadline: Deadline, began: float) -> tuple[str, str | None]:
+        """Train within the limits, and write checkpoint, policy and curve; the outcome, and the policy's sha256."""
+        curve = None if self.curve is None else CurveFile(self.curve, columns, trainer.iteration)
+        with _Printer(self.quiet) as printer:
+
+            def report(progress: Progress) -> None:
+                printer.show(progress.line)
+                if curve is not None:
+                    curve.append(progress.row)
+
+            outcome = run(
+                trainer,
+                time_limit=None if self.time_limit is None else limit_after(began, self.time_limit),
+                should_stop=deadline.stopper(),
+                on_progress=report,
+                save=lambda: trainer.save(self.output),
+                save_every=self.save_every,
+            )
+        return outcome, None if self.policy is None else trainer.save_policy(self.policy)
+
+
+def _prepare_torch(device: str) -> None:
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependencyError("training needs torch: pip install 'stowplan[learned]'") from error
+    # Games are many and small: with more threads they wait for each other.
+    torch.set_num_threads(1)
+    if device not in ("cpu", "cuda"):
+        raise UsageError(f"--device: found {device!r}, expected cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device: cuda was asked for, but torch finds no such device")
+
+
+class _Printer:
+    """Progress of training on standard error: one live line on a terminal, plain lines elsewhere."""
+
+    def __init__(self, quiet: bool, every: float = 5.0):
+        self._quiet = quiet
+        self._every = every
+        self._last = -math.inf
+        self._status: Any = None
+
+    def __enter__(self) -> _Printer:
+        if not self._quiet and sys.stderr.isatty():
+            from rich.console import Console
+
+            self._status = Console(stderr=True).status("playing the first games")
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def show(self, line: str) -> None:
+        """Show a report."""
+        if self._status is not None:
+            self._status.update(line)
+        elif not self._quiet and time.monotonic() - self._last >= self._every:
+            note(line)
+            self._last = time.monotonic()

@@ -1,0 +1,271 @@
+"""``stowplan train muzero``: MMap-MuZero."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stowplan import files
+from stowplan.cli.common import Capacity, CostModel, Quiet, TargetOption
+from stowplan.cli.output import say, say_json
+from stowplan.cli.train import common
+from stowplan.deadline import Deadline
+from stowplan.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+    from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+
+#: What local search from a demonstration takes, of the time of solving.
+LOCAL_SEARCH_SHARE = 0.5
+
+
+def muzero_command(
+    programs: Annotated[
+        list[Path],
+        typer.Argument(metavar="PROGRAM", help="Compiled programs or problem files of memory mapping, as 'solve' takes."),
+    ],
+    output: common.Output,
+    target: TargetOption = None,
+    capacity: Capacity = None,
+    cost_model: CostModel = None,
+    time_limit: common.TimeLimit = None,
+    steps: common.Steps = None,
+    resume: common.Resume = False,
+    overwrite: common.Overwrite = False,
+    preset: Annotated[
+        str | None, typer.Option("--preset", metavar="NAME", help="Hyperparameters: cpu (the default) or paper.")
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--search", metavar="NAME", help="How moves are searched: gumbel, puct, or none (learning only)."),
+    ] = None,
+    simulations: Annotated[
+        int | None, typer.Option("--simulations", metavar="N", help="Simulations of the search for each move.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Any other hyperparameter, again and again (docs/mmap-muzero.md lists them)."
+        ),
+    ] = None,
+    seed: common.Seed = None,
+    device: common.Device = "cpu",
+    demonstrations: Annotated[
+        list[Path] | None,
+        typer.Option("--demonstrations", metavar="PLAN", help="Plan of one of the programs to learn from, again and again."),
+    ] = None,
+    demonstrate: Annotated[
+        float | None,
+        typer.Option(
+            "--demonstrate",
+            metavar="SECONDS",
+            help="Solve each program for so long, and learn from the plan after local search.",
+        ),
+    ] = None,
+    start_from: common.StartFrom = None,
+    windows: Annotated[
+        int | None,
+        typer.Option("--windows", metavar="N", help="Learn on N random windows of each program, not the whole of it."),
+    ] = None,
+    window_moves: Annotated[
+        int, typer.Option("--window-moves", metavar="N", help="Moves of a window, at most, or nearly so.")
+    ] = 400,
+    curve: common.Curve = None,
+    policy: common.PolicyOutput = None,
+    plans: Annotated[
+        Path | None, typer.Option("--plans", metavar="FOLDER", help="Write the best plan of each program here.")
+    ] = None,
+    save_every: common.SaveEvery = 60.0,
+    as_json: common.AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train MMap-MuZero to map the memory of one or more programs.
+
+    Ctrl-C writes the checkpoint and ends with exit code 130; a second one ends at once.
+    """
+    began = time.monotonic()
+    options = common.Common(
+        output=output,
+        time_limit=time_limit,
+        steps=steps,
+        resume=resume,
+        overwrite=overwrite,
+        seed=seed,
+        device=device,
+        start_from=start_from,
+        curve=curve,
+        policy=policy,
+        save_every=save_every,
+        quiet=quiet,
+    )
+    if plans is not None and not plans.is_dir():
+        raise UsageError(f"{plans}: there is no such folder, expected one to write plans to")
+    options.check(
+        inputs=(*programs, *(demonstrations or ())),
+        fixed={
+            "--preset": preset,
+            "--search": method,
+            "--simulations": simulations,
+            "--set": settings,
+            "--demonstrations": demonstrations,
+            "--demonstrate": demonstrate,
+        },
+    )
+    from stowplan.learned_guidance.memory_mapping.muzero.progress import COLUMNS
+    from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+    from stowplan.learned_guidance.training.run import stop_on_interrupt
+
+    problems = _windows_of(_read(programs, target, capacity, cost_model), windows, window_moves, seed or 0)
+    with stop_on_interrupt() as deadline:
+        if resume:
+            trainer = Trainer.resume(
+                output, problems, device=device, changes={} if steps is None else {"training_steps": steps}
+            )
+        else:
+            config = _configured(preset, method, simulations, settings or (), steps)
+            trainer = _new_trainer(problems, config, seed or 0, device, start_from)
+            _demonstrate(trainer, demonstrations or (), demonstrate, options.within(deadline, began), seed or 0)
+        outcome, digest = options.train(trainer, COLUMNS, deadline, began)
+    if plans is not None:
+        _write_plans(trainer, plans)
+    _report(trainer, outcome, digest, as_json)
+    raise typer.Exit(common.INTERRUPTED if deadline.was_cancelled else 0)
+
+
+def _read(programs: list[Path], target: str | None, capacity: int | None, cost_model: str | None) -> list[Any]:
+    from stowplan.models.memory_mapping.problem import Problem
+    from stowplan.portfolio.read import open_input
+
+    problems = []
+    for path in programs:
+        problem = open_input(path, target, capacity=capacity, cost_model=cost_model).problem
+        if not isinstance(problem, Problem):
+            raise InputError("found another kind of problem, expected memory mapping (a compiled program)", source=path)
+        problems.append(problem)
+    return problems
+
+
+def _windows_of(problems: list[Any], count: int | None, moves: int, seed: int) -> list[Any]:
+    """Windows in place of the programs, where that is asked for; the seed decides which."""
+    if count is None:
+        return problems
+    if count < 1 or moves < 1:
+        raise UsageError(f"--windows and --window-moves: found {count} and {moves}, expected 1 or more")
+    import numpy as np
+
+    from stowplan.learned_guidance.memory_mapping.game.variants import training_variants
+
+    rng = np.random.default_rng(seed)
+    found = [variant for problem in problems for variant in training_variants(problem, rng, moves=moves, count=count)]
+    if not found:
+        raise UsageError("--windows: hardly any window of these programs has something to gain")
+    return found
+
+
+def _configured(
+    preset: str | None, method: str | None, simulations: int | None, settings: Sequence[str], steps: int | None
+) -> TrainingConfig:
+    from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig, with_settings
+
+    presets = {"cpu": TrainingConfig.cpu, "paper": TrainingConfig.paper}
+    if (preset or "cpu") not in presets:
+        raise UsageError(f"--preset: found {preset!r}, expected cpu or paper")
+    config = presets[preset or "cpu"]()
+    if method == "none":
+        config = config.learning_only()
+    elif method is not None:
+        if method not in ("gumbel", "puct"):
+            raise UsageError(f"--search: found {method!r}, expected gumbel, puct or none")
+        config = config.changed(search=replace(config.search, method=method))  # type: ignore[arg-type]
+    if simulations is not None:
+        config = config.changed(search=replace(config.search, simulations=simulations))
+    config = with_settings(config, settings)
+    return config if steps is None else config.changed(training_steps=steps)
+
+
+def _new_trainer(problems: list[Any], config: TrainingConfig, seed: int, device: str, start_from: Path | None) -> Trainer:
+    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+    from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+
+    if start_from is None:
+        return Trainer(problems, config, seed=seed, device=device)
+    return Policy.load(start_from).trainer(problems, config, seed=seed, device=device)
+
+
+def _demonstrate(trainer: Trainer, plans: Sequence[Path], seconds: float | None, deadline: Deadline, seed: int) -> None:
+    """Teach the trainer plans from files, and plans that are found now."""
+    if not plans and seconds is None:
+        return
+    from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve_plan
+    from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
+    from stowplan.learned_guidance.memory_mapping.game.variants import as_played
+    from stowplan.models.memory_mapping import plan as plan_files
+    from stowplan.models.memory_mapping.verify import verify
+    from stowplan.portfolio.solve import solve
+
+    problems = [program.problem for program in trainer.programs]
+    for path in plans:
+        plan = plan_files.load(path)
+        numbers = [number for number, problem in enumerate(problems) if problem.digest == plan.problem]
+        if not numbers:
+            raise InputError(f"is a plan of another problem ({plan.program}), expected one of those to train on", source=path)
+        found = verify(problems[numbers[0]], plan)
+        if found.violations:
+            raise InputError(f"is no valid plan: {found.violations[0]}", source=path)
+        for number in numbers:
+            trainer.demonstrate(number, actions_of(problems[number], plan).actions)
+    for number, program in enumerate(trainer.programs):
+        if seconds is None or deadline.expired:
+            return
+        plan = solve(as_played(program.problem), time_limit=min(seconds, deadline.remaining), seed=seed).plan
+        if plan is not None:
+            limit = min(LOCAL_SEARCH_SHARE * seconds, deadline.remaining)
+            improved = improve_plan(program.game, plan, seed=seed, time_limit=limit, should_stop=deadline.stopper())
+            if improved.actions is not None:
+                trainer.demonstrate(number, improved.actions)
+
+
+def _write_plans(trainer: Trainer, folder: Path) -> None:
+    from stowplan.learned_guidance.memory_mapping.muzero.play import Played
+
+    for number, (program, best) in enumerate(zip(trainer.programs, trainer.best, strict=True)):
+        if best.actions is not None:
+            Played.of(program.game, best.actions).plan.save(folder / f"{number:03d}.plan.json")
+
+
+def _report(trainer: Trainer, outcome: str, digest: str | None, as_json: bool) -> None:
+    rows = [
+        {
+            "program": program.problem.name,
+            "problem": program.problem.digest,
+            "moves": len(program.game.moves),
+            "games": best.games,
+            "return_ps": best.return_ps,
+            "normalised_return": None if best.return_ps is None else program.normalised(best.return_ps),
+        }
+        for program, best in zip(trainer.programs, trainer.best, strict=True)
+    ]
+    if as_json:
+        say_json(
+            {
+                "outcome": outcome,
+                "training_steps": trainer.learner.steps,
+                "games": trainer.games,
+                "moves": trainer.moves,
+                "seconds": round(trainer.seconds, 3),
+                "policy_sha256": digest,
+                "programs": rows,
+            }
+        )
+        return
+    lines = [f"{trainer.learner.steps} training steps, {trainer.games} games in {trainer.seconds:.1f} s ({outcome})"]
+    for row in rows:
+        best = "no game finished" if row["return_ps"] is None else f"best R {row['normalised_return']:.4f}"
+        lines.append(f"  {files.printable(str(row['program']))}: {best}, {row['games']} games of {row['moves']} moves")
+    say("\n".join(lines))

@@ -1,0 +1,131 @@
+"""What compiled code wants to know of a state; from Python, ``state.py`` reads one."""
+
+from __future__ import annotations
+
+from stowplan.compiled import njit_inner, njit_outer
+from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
+    ACTION,
+    COPY,
+    END,
+    FLAGS,
+    IS_LOST,
+    LATEST,
+    LEGAL,
+    MARKS,
+    NOCOPY,
+    OFFSET,
+    PLACE_END,
+    PLACE_OFFSET,
+    PLACE_START,
+    PLACEMENT,
+    PLACEMENTS,
+    POSITION,
+    RESIDENT,
+    ROW,
+    SLOT,
+    SLOW_FROM,
+    START,
+    SUPPLY_PS,
+    TENSOR,
+    TOP,
+)
+from stowplan.learned_guidance.memory_mapping.game.kernel.rules import latency
+from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
+
+
+@njit_inner
+def legal(tables: Tables, data: Ints, action: int) -> bool:
+    """Whether an action is legal in the present move."""
+    return (data[LEGAL] >> action) & 1 == 1  # type: ignore[no-any-return]
+
+
+@njit_inner
+def is_over(tables: Tables, data: Ints) -> bool:
+    """Whether all moves are made, or the game is lost."""
+    return data[IS_LOST] != 0 or data[POSITION] == tables.program[0].moves  # type: ignore[no-any-return]
+
+
+@njit_inner
+def benefit(tables: Tables, data: Ints, position: int) -> int:
+    """What the uses of a move, slow so far, would save now if they were fast (ps): the reward of Copy or NoCopy."""
+    saved = 0
+    for index in range(tables.moves[position].first_part, tables.moves[position + 1].first_part):
+        part = tables.parts[index]
+        saved += data[tables.program[0].at_latencies + part.step] - latency(tables, data, part, 1)
+    return saved
+
+
+@njit_outer
+def present_benefit(tables: Tables, data: Ints) -> int:
+    """Benefit of the present move; 0 once the game is over."""
+    return 0 if is_over(tables, data) else benefit(tables, data, data[POSITION])
+
+
+@njit_inner
+def action_of(tables: Tables, data: Ints, position: int) -> int:
+    """How a move was made; -1 where it is not made."""
+    if position >= data[POSITION]:
+        return -1
+    return data[tables.program[0].at_rows + ROW * position + ACTION]  # type: ignore[no-any-return]
+
+
+@njit_inner
+def is_fast(tables: Tables, data: Ints, use: int) -> bool:
+    """Whether a use is served from fast memory; False while it is undecided."""
+    return action_of(tables, data, tables.uses[use].move) in (COPY, NOCOPY)
+
+
+@njit_inner
+def placement(data: Ints, action: int) -> tuple[int, int, int]:
+    """Start, end and offset of what Copy or NoCopy would newly occupy in the present move; -1 where it is not legal."""
+    cell = PLACEMENTS + PLACEMENT * action
+    return data[cell + PLACE_START], data[cell + PLACE_END], data[cell + PLACE_OFFSET]
+
+
+@njit_inner
+def residency(tables: Tables, data: Ints, number: int) -> tuple[int, int, int, int, int]:
+    """Tensor, start, end, offset and top of a residency; there are ``data[layout.RESIDENCIES]``."""
+    row = tables.program[0].at_rows + ROW * number
+    return data[row + RESIDENT], data[row + START], data[row + END], data[row + OFFSET], data[row + TOP]
+
+
+@njit_inner
+def supply_ps(tables: Tables, data: Ints, slot: int) -> int:
+    """What copies have left of a slot's supply (ps)."""
+    return data[tables.program[0].at_slots + SLOT * slot + SUPPLY_PS]  # type: ignore[no-any-return]
+
+
+@njit_inner
+def windows_over(tables: Tables, data: Ints, slot: int) -> int:
+    """Number of copies whose window has a slot."""
+    return data[tables.program[0].at_slots + SLOT * slot + MARKS] >> 2  # type: ignore[no-any-return]
+
+
+@njit_inner
+def latest_residency(tables: Tables, data: Ints, tensor: int) -> int:
+    """Number of a tensor's latest residency; -1 where it had none."""
+    return data[tables.program[0].at_tensors + TENSOR * tensor + LATEST]  # type: ignore[no-any-return]
+
+
+@njit_inner
+def slow_from(tables: Tables, data: Ints, tensor: int) -> int:
+    """Boundary from which a tensor's slow copy is valid; ``layout.NEVER`` where it is not."""
+    return data[tables.program[0].at_tensors + TENSOR * tensor + SLOW_FROM]  # type: ignore[no-any-return]
+
+
+@njit_inner
+def tensor_flags(tables: Tables, data: Ints, tensor: int) -> int:
+    """Flags of a tensor, as ``layout.py`` names them."""
+    return data[tables.program[0].at_tensors + TENSOR * tensor + FLAGS]  # type: ignore[no-any-return]
+
+
+@njit_inner
+def is_dropped(tables: Tables, data: Ints, group: int) -> bool:
+    """Whether Drop-backup forbids to place an alias group."""
+    return data[tables.program[0].at_dropped + group] != 0  # type: ignore[no-any-return]
+
+
+@njit_inner
+def used(tables: Tables, data: Ints) -> int:
+    """How many cells of a state say something: those after them may be anything, and need not be copied."""
+    return tables.program[0].at_rows + ROW * data[POSITION]  # type: ignore[no-any-return]

@@ -1,0 +1,95 @@
+"""What training reports of each iteration, and how it stands in the training curve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stowplan.learned_guidance.memory_mapping.muzero.learner import Losses
+
+#: Columns of the training curve.
+COLUMNS = (
+    "iteration",
+    "seconds",
+    "games",
+    "moves",
+    "training_steps",
+    "best_R",
+    "mean_R",
+    "loss",
+    "policy_loss",
+    "value_loss",
+    "reward_loss",
+    "gradient_norm",
+    "entropy",
+    "value_error",
+    "temperature",
+    "moves_per_second",
+    "steps_per_second",
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What an iteration came to."""
+
+    iteration: int
+    seconds: float
+    """Of training, earlier runs included."""
+    games: int
+    """Finished since the beginning; so are the two below."""
+    moves: int
+    training_steps: int
+    best: float
+    """Normalised return of the best game, in the mean over programs that have one; NaN before."""
+    mean: float
+    """Normalised return of the games that this iteration finished, in the mean; NaN without any."""
+    losses: Losses | None
+    """Means of this iteration; None without training steps."""
+    temperature: float
+    moves_per_second: float
+    """Of self-play alone."""
+    updates_per_second: float
+    """Of training steps alone."""
+
+    @property
+    def row(self) -> list[str]:
+        """A text for each of the columns; empty for what is not known."""
+        losses = (math.nan,) * 7 if self.losses is None else tuple(self.losses)
+        whole = (self.iteration, f"{self.seconds:.3f}", self.games, self.moves, self.training_steps)
+        real = (self.best, self.mean, *losses, self.temperature)
+        rates = (f"{self.moves_per_second:.1f}", f"{self.updates_per_second:.2f}")
+        return [*map(str, whole), *("" if math.isnan(value) else f"{value:.6g}" for value in real), *rates]
+
+    @property
+    def line(self) -> str:
+        """The same in short, for people."""
+        best = "no game yet" if math.isnan(self.best) else f"best R {self.best:.4f}"
+        mean = "" if math.isnan(self.mean) else f", mean {self.mean:.4f}"
+        learning = "" if self.losses is None else f", loss {self.losses.total:.3f}, value error {self.losses.value_error:.3f}"
+        return (
+            f"[{self.seconds:6.1f} s] {best}{mean}, {self.games} games, {self.training_steps} steps{learning}, "
+            f"{self.moves_per_second:.0f} moves/s"
+        )
+
+
+@dataclass
+class Tally:
+    """What is counted of one iteration."""
+
+    returns: list[float] = field(default_factory=list)
+    losses: list[Losses] = field(default_factory=list)
+    moves: int = 0
+    play_seconds: float = 0.0
+    learn_seconds: float = 0.0
+
+    @property
+    def mean_losses(self) -> Losses | None:
+        """None without training steps."""
+        return Losses(*(mean(each) for each in zip(*self.losses, strict=True))) if self.losses else None
+
+
+def mean(values: Sequence[float]) -> float:
+    """NaN of nothing."""
+    return math.fsum(values) / len(values) if values else math.nan

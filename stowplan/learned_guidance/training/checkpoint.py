@@ -1,0 +1,220 @@
+"""Files of agents: checkpoints that training goes on from, and policies to play with.
+
+Both are torch archives of plain values and tensors. They are loaded without running any code of theirs, written to a temporary
+name and renamed, and carry a format and a version like all files of the package, the agent's configuration, and where they are
+from. What else is in them is the agent's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stowplan import files
+from stowplan.errors import InputError, StowplanError
+from stowplan.learned_guidance.training.run import Agent
+
+C = TypeVar("C")
+A = TypeVar("A", bound=Agent[Any])
+
+#: What a damaged file makes of an agent that is told to go on from it.
+_DAMAGE = (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError)
+
+
+@dataclass(frozen=True)
+class FileFormat(Generic[C]):
+    """A kind of file of an agent."""
+
+    name: str
+    config: type[C]
+    """What msgspec reads the configuration as."""
+    version: int
+    renamed: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """Earlier versions that can be read: fields of their configurations, and what they are called now."""
+    hint: str = ""
+    """What to do with a file of a version that cannot be read."""
+
+
+class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How an agent's network came to be."""
+
+    programs: tuple[str, ...]
+    """Names of the problems it was trained on."""
+    digests: tuple[str, ...]
+    """Their digests."""
+    seed: int
+    training_steps: int
+    games: int
+    """Finished episodes."""
+    moves: int
+    """Decisions in all of them."""
+    seconds: float
+    versions: dict[str, str] = msgspec.field(
+        default_factory=lambda: {name: metadata.version(name) for name in ("stowplan", "torch", "numpy", "numba")}
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Content(Generic[C]):
+    """What a file holds."""
+
+    config: C
+    provenance: Provenance
+    values: dict[str, Any]
+    """The agent's own: weights, or its state."""
+    digest: str
+    """sha256 of the file."""
+    path: str | Path
+
+
+def save(path: str | Path, file_format: FileFormat[C], config: C, provenance: Provenance, values: dict[str, Any]) -> str:
+    """Write plain values and tensors.
+
+    Returns
+    -------
+    str
+        The file's sha256.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    stream = io.BytesIO()
+    head = {"format": file_format.name, "version": file_format.version}
+    described = {"config": _json(config), "provenance": _json(provenance)}
+    torch.save({**head, **described, "values": values}, stream)
+    files.write_atomic(path, stream.getvalue())
+    return hashlib.sha256(stream.getvalue()).hexdigest()
+
+
+def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
+    """Read a file as :func:`save` writes it.
+
+    Returns
+    -------
+    Content
+        Configuration, provenance, the agent's own values, and the file's sha256.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is damaged or truncated, is not of this format or version, or holds anything but plain
+        values and tensors.
+    """
+    name = file_format.name
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read: {error.strerror or error}", source=path) from error
+    try:
+        found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises whatever it meets in a damaged file
+        reason = str(error).strip().partition("\n")[0][:100] or type(error).__name__
+        raise InputError(f"not a {name} file, or a damaged one: {reason}", source=path) from error
+    if not isinstance(found, dict) or found.get("format") != name:
+        other = found.get("format") if isinstance(found, dict) else type(found).__name__
+        raise InputError(f"found format {other!r}, expected {name!r}", source=path, place="format")
+    version: Any = found.get("version")
+    if version not in (file_format.version, *file_format.renamed):
+        hint = f" ({file_format.hint})" if file_format.hint else ""
+        raise InputError(f"found version {version!r}, expected {file_format.version}{hint}", source=path, place="version")
+    config = _read_config(found.get("config"), file_format.config, file_format.renamed.get(version, {}), path)
+    try:
+        provenance = msgspec.json.decode(found["provenance"], type=Provenance)
+        # Version 1 had the agent's values beside the others.
+        values = dict(found["values"] if "values" in found else {key: found[key] for key in found.keys() - _HEAD})
+    except (*_DAMAGE, msgspec.MsgspecError) as error:
+        raise InputError(f"damaged {name} file: {error}", source=path) from error
+    return Content(config, provenance, values, hashlib.sha256(data).hexdigest(), path)
+
+
+_HEAD = frozenset({"format", "version", "config", "provenance"})
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _read_config(text: Any, kind: type[C], renamed: Mapping[str, str], path: str | Path) -> C:
+    try:
+        fields = msgspec.json.decode(text, type=dict[str, Any])
+        return msgspec.convert({renamed.get(name, name): value for name, value in fields.items()}, kind)
+    except (msgspec.MsgspecError, StowplanError, TypeError) as error:
+        raise InputError(f"{error}", source=path, place="config") from error
+
+
+def resume(content: Content[C], digests: Sequence[str], make: Callable[[C, int], A]) -> A:
+    """Go on from a checkpoint.
+
+    Parameters
+    ----------
+    content
+        Of a file whose values are an agent's ``state_dict``.
+    digests
+        Of the problems to go on with, which must be those it was made with, in their order.
+    make
+        The agent before its first tick, for a configuration and a seed.
+
+    Returns
+    -------
+    Agent
+        As it was when the checkpoint was written.
+
+    Raises
+    ------
+    InputError
+        If the checkpoint is damaged, or of other problems.
+    """
+    if [*content.provenance.digests] != [*digests]:
+        names = ", ".join(content.provenance.programs)
+        raise InputError(f"made with other programs ({names}), expected the same, in the same order", source=content.path)
+    try:
+        agent = make(content.config, content.provenance.seed)
+        agent.load_state_dict(content.values)
+    except _DAMAGE as error:
+        raise InputError(f"damaged checkpoint: {error}", source=content.path) from error
+    return agent
+
+
+def plain_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A network's ``state_dict`` as it is written: on the processor, without what training knows of it."""
+    return {name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
+
+
+def pack_arrays(arrays: Sequence[NDArray[np.float32]]) -> dict[str, Tensor]:
+    """Lists of numbers as two tensors."""
+    return {
+        "lengths": torch.tensor([len(array) for array in arrays], dtype=torch.int64),
+        "values": torch.from_numpy(np.concatenate([np.empty(0, np.float32), *arrays])),
+    }
+
+
+def unpack_arrays(packed: dict[str, Tensor]) -> list[NDArray[np.float32]]:
+    """Arrays as :func:`pack_arrays` packs them."""
+    ends = np.cumsum(packed["lengths"].numpy())
+    return [part.copy() for part in np.split(packed["values"].numpy(), ends)[:-1]]
+
+
+def pack_generator(generator: np.random.Generator) -> str:
+    """State of a generator as JSON; its integers are too large for a tensor."""
+    return json.dumps(generator.bit_generator.state)
+
+
+def unpack_generator(text: str) -> np.random.Generator:
+    """A generator that goes on from a packed state."""
+    generator = np.random.default_rng()
+    generator.bit_generator.state = json.loads(text)
+    return generator

@@ -1,0 +1,73 @@
+"""Trained policies that candidates play with: which file, whether it can be had, and what part of a run it may take.
+
+Starting torch takes some seconds of a place that others could use, so a run has a policy of itself only where that is little of
+its time or where a place is free; by name it can be had always.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from functools import partial
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.registry import Candidate
+
+#: What torch and a policy take to start: seconds, on one core at leisure.
+START_SECONDS = 3.0
+
+#: Part of the time that a policy may take from the others, and what it gets by name at most.
+POLICY_SHARE, MOST_SHARE = 0.05, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySource:
+    """Where an agent's policy comes from."""
+
+    file: str
+    """The package's own, in ``learned_guidance/checkpoints``."""
+    variable: str
+    """Environment variable that names another."""
+    command: str
+    """What trains one."""
+
+    @property
+    def path(self) -> Path:
+        """The policy to play with; there need be no such file."""
+        named = os.environ.get(self.variable)
+        return Path(named) if named else Path(str(resources.files("stowplan.learned_guidance") / "checkpoints" / self.file))
+
+    def candidates(
+        self, options: Options, others: int, *, quick: str, seconds: float, slow: tuple[str, ...] = (), module: str
+    ) -> list[Candidate]:
+        """The learned candidates of a kind; where they cannot run they say why.
+
+        Parameters
+        ----------
+        others
+            How many candidates of other families run.
+        quick, seconds
+            Name of the one that a run may have of itself, and what it takes once torch has started.
+        slow
+            Names of those that are had by name only.
+        module
+            Where there are functions of these names.
+        """
+        unavailable, checkpoint = "", None
+        if find_spec("torch") is None:
+            unavailable = "needs torch: pip install 'stowplan[learned]'"
+        elif not self.path.is_file():
+            unavailable = f"found no policy {self.path}: name one in {self.variable}, or train one ({self.command} --help)"
+        else:
+            checkpoint = hashlib.sha256(self.path.read_bytes()).hexdigest()
+        share = (START_SECONDS + seconds) / options.time_limit
+        by_name_only = others >= options.workers and share > POLICY_SHARE
+        make = partial(Candidate, family="learned", unavailable=unavailable, checkpoint=checkpoint)
+        return [
+            make(name=quick, function=f"{module}:{quick}", share=min(share, MOST_SHARE), by_name_only=by_name_only),
+            *(make(name=name, function=f"{module}:{name}", share=MOST_SHARE, by_name_only=True) for name in slow),
+        ]

@@ -1,0 +1,246 @@
+"""An agent of a few lines gets run loop, limits, curve, checkpoints, resuming and Ctrl-C from the shared core alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from stowplan.errors import InputError
+from stowplan.learned_guidance.training import checkpoint
+from stowplan.learned_guidance.training.checkpoint import Content, FileFormat, Provenance
+from stowplan.learned_guidance.training.curve import CurveFile
+from stowplan.learned_guidance.training.run import Allowance, run, stop_on_interrupt
+
+
+@dataclass(frozen=True)
+class ToyConfig:
+    rate: float = 0.05
+    steps: int = 40
+
+
+FORMAT = FileFormat("stowplan.toy.checkpoint", ToyConfig, version=3, renamed={2: {"speed": "rate"}}, hint="begin anew")
+COLUMNS = ("tick", "loss")
+
+
+class ToyAgent:
+    """Learns by two weights that a coin of 7 is drawn, whatever noise there is on it."""
+
+    def __init__(self, config: ToyConfig, seed: int = 0):
+        self.config, self.seed, self.ticks, self.loss = config, seed, 0, 0.0
+        self.weights = torch.zeros(2, requires_grad=True)
+        self.optimizer = torch.optim.Adam([self.weights], lr=config.rate)
+        self.rng = np.random.default_rng(seed)
+
+    @property
+    def done(self) -> bool:
+        return self.ticks >= self.config.steps
+
+    def tick(self, allowance: Allowance) -> None:
+        loss = (self.weights.sum() - 7.0 - float(self.rng.normal())) ** 2
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.ticks, self.loss = self.ticks + 1, float(loss.detach())
+
+    def progress(self) -> list[str] | None:
+        return None if self.ticks % 4 else [str(self.ticks // 4), f"{self.loss:.6g}"]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "weights": self.weights.detach(),
+            "optimizer": self.optimizer.state_dict(),
+            "rng": checkpoint.pack_generator(self.rng),
+            "ticks": self.ticks,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        with torch.no_grad():
+            self.weights.copy_(state["weights"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.rng, self.ticks = checkpoint.unpack_generator(state["rng"]), state["ticks"]
+
+    def save(self, path: Path) -> str:
+        came_from = Provenance(("toy",), ("digest",), self.seed, self.ticks, 0, 0, 0.0)
+        return checkpoint.save(path, FORMAT, self.config, came_from, self.state_dict())
+
+
+def resumed(path: Path, digests: tuple[str, ...] = ("digest",)) -> ToyAgent:
+    return checkpoint.resume(checkpoint.load(path, FORMAT), digests, ToyAgent)
+
+
+def content(path: Path) -> Content[ToyConfig]:
+    return checkpoint.load(path, FORMAT)
+
+
+def test_it_learns_and_says_that_it_is_done() -> None:
+    agent = ToyAgent(ToyConfig(rate=0.2, steps=200))
+    assert run(agent) == "steps_done"
+    assert float(agent.weights.detach().sum()) == pytest.approx(7.0, abs=1.0)
+
+
+def stopped_at(agent: ToyAgent, ticks: int, path: Path) -> ToyAgent:
+    run(agent, should_stop=lambda: agent.ticks >= ticks, save=lambda: agent.save(path))
+    return resumed(path)
+
+
+@pytest.mark.parametrize("stops", [(3, 9, 17), (1, 2, 39), (40,)])
+def test_a_resumed_run_is_the_same_run_bit_for_bit(tmp_path: Path, stops: tuple[int, ...]) -> None:
+    straight = ToyAgent(ToyConfig(), seed=5)
+    run(straight)
+    straight.save(tmp_path / "straight")
+
+    agent = ToyAgent(ToyConfig(), seed=5)
+    for stop in stops:
+        agent = stopped_at(agent, stop, tmp_path / "part")
+        assert agent.ticks == stop
+    run(agent)
+    agent.save(tmp_path / "resumed")
+    assert (tmp_path / "straight").read_bytes() == (tmp_path / "resumed").read_bytes()
+
+
+class Clock:
+    """So many seconds pass with each look."""
+
+    def __init__(self, step: float = 1.0):
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def test_limits_stop_it_and_say_so() -> None:
+    for options, outcome in (
+        ({"should_stop": lambda: True}, "stopped"),
+        ({"max_reports": 0}, "stopped"),
+        ({"time_limit": 0.0}, "time_limit"),
+    ):
+        agent = ToyAgent(ToyConfig())
+        assert run(agent, **options) == outcome  # type: ignore[arg-type]
+        assert agent.ticks == 0
+    agent = ToyAgent(ToyConfig())
+    assert run(agent, max_reports=2) == "stopped"
+    assert agent.ticks == 8
+    agent = ToyAgent(ToyConfig())
+    # The limit is looked at once before each tick.
+    assert run(agent, time_limit=10.0, clock=Clock()) == "time_limit"
+    assert agent.ticks == 8
+
+
+def test_long_ticks_can_ask_what_is_left() -> None:
+    allowance = Allowance(10.0, clock=Clock())
+    assert [allowance.used for _ in range(3)] == [0.1, 0.2, 0.3]
+    assert not allowance.is_over()
+    assert Allowance(2.0, clock=Clock(step=2.0)).outcome == "time_limit"
+    assert Allowance(should_stop=lambda: True).outcome == "stopped"
+    assert (Allowance().used, Allowance().outcome) == (0.0, None)
+    assert Allowance(0.0).is_over()
+
+
+def test_checkpoints_are_written_as_often_as_asked() -> None:
+    for every, expected in ((0.0, [4, 8, 12, 16, 20, 20]), (1e9, [20])):
+        agent, written = ToyAgent(ToyConfig(steps=20)), []
+        run(agent, save=lambda: written.append(agent.ticks), save_every=every)  # noqa: B023
+        assert written == expected
+
+
+def test_its_curve_has_its_columns_and_goes_on_where_it_was_resumed(tmp_path: Path) -> None:
+    path, agent = tmp_path / "curve.csv", ToyAgent(ToyConfig())
+    run(agent, max_reports=4, on_progress=CurveFile(path, COLUMNS).append)
+    before = path.read_text().splitlines()
+    assert before[0] == "tick,loss"
+    assert [row.split(",")[0] for row in before[1:]] == ["1", "2", "3", "4"]
+    run(agent, max_reports=1, on_progress=CurveFile(path, COLUMNS, after=2).append)
+    assert [row.split(",")[0] for row in path.read_text().splitlines()[1:]] == ["1", "2", "5"]
+    with pytest.raises(InputError, match="line 1: not a training curve"):
+        CurveFile(path, ("tick", "reward"), after=2)
+    path.write_text("tick,loss\n1,2,3\n")
+    with pytest.raises(InputError, match="line 2: not a row"):
+        CurveFile(path, COLUMNS, after=1)
+
+
+def test_an_interrupt_ends_the_run_after_its_tick_and_keeps_what_was_learned(tmp_path: Path) -> None:
+    class Interrupted(ToyAgent):
+        def tick(self, allowance: Allowance) -> None:
+            super().tick(allowance)
+            if self.ticks == 6:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    agent = Interrupted(ToyConfig())
+    with stop_on_interrupt() as deadline:
+        assert run(agent, should_stop=deadline.stopper(), save=lambda: agent.save(tmp_path / "x")) == "stopped"
+        assert deadline.was_cancelled
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert resumed(tmp_path / "x").ticks == 6
+
+
+def test_its_files_have_its_format_version_configuration_and_origin(tmp_path: Path) -> None:
+    path, agent = tmp_path / "x", ToyAgent(ToyConfig(rate=0.5), seed=9)
+    digest = agent.save(path)
+    found = content(path)
+    assert (found.config, found.digest, found.provenance.seed) == (ToyConfig(rate=0.5), digest, 9)
+    assert {"stowplan", "torch"} <= found.provenance.versions.keys()
+    with pytest.raises(InputError, match=r"found format 'stowplan.toy.checkpoint', expected 'stowplan.other'"):
+        checkpoint.load(path, FileFormat("stowplan.other", ToyConfig, version=3))
+    with pytest.raises(InputError, match=r"version: found version 3, expected 4 \(learn it again\)"):
+        checkpoint.load(path, FileFormat(FORMAT.name, ToyConfig, version=4, hint="learn it again"))
+    with pytest.raises(InputError, match="made with other programs"):
+        resumed(path, ("another",))
+
+
+def changed(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    torch.save(change(torch.load(path, weights_only=True)), path)
+
+
+def test_earlier_names_of_its_configuration_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    ToyAgent(ToyConfig()).save(path)
+    earlier = msgspec.json.encode({"speed": 0.25, "steps": 3}).decode()
+    changed(path, lambda values: values | {"version": 2, "config": earlier})
+    assert content(path).config == ToyConfig(rate=0.25, steps=3)
+    changed(path, lambda values: values | {"version": 1})
+    with pytest.raises(InputError, match=r"found version 1, expected 3 \(begin anew\)"):
+        content(path)
+    changed(path, lambda values: values | {"version": 3, "config": "3"})
+    with pytest.raises(InputError, match="config"):
+        content(path)
+
+
+@pytest.mark.parametrize("name", ["weights", "optimizer", "rng", "ticks"])
+def test_a_state_that_lacks_a_part_is_damaged(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "x"
+    ToyAgent(ToyConfig()).save(path)
+    changed(path, lambda values: values | {"values": {key: each for key, each in values["values"].items() if key != name}})
+    with pytest.raises(InputError, match="damaged checkpoint"):
+        resumed(path)
+
+
+def test_nothing_is_left_of_a_write_that_failed(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot write"):
+        ToyAgent(ToyConfig()).save(tmp_path / "no folder" / "x.pt")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_generators_and_arrays_survive_being_packed() -> None:
+    generator = np.random.default_rng(7)
+    generator.random(5)
+    again = checkpoint.unpack_generator(checkpoint.pack_generator(generator))
+    assert again.random(4).tolist() == generator.random(4).tolist()
+    arrays = [np.arange(3, dtype=np.float32), np.empty(0, np.float32), np.ones(2, np.float32)]
+    assert [each.tolist() for each in checkpoint.unpack_arrays(checkpoint.pack_arrays(arrays))] == [[0, 1, 2], [], [1, 1]]
+    assert checkpoint.unpack_arrays(checkpoint.pack_arrays([])) == []
