@@ -2,7 +2,8 @@
 
 A GRAPH is a JSON or DOT file, or a kernel: distance, vector_add, multiply_add, fft8, ifft16, fft32 ... Without any, the
 kernels. Every plan is verified, and run in the simulator against NumPy. Prints a markdown table: what the naive bound (MII)
-says, the interval reached and proven, when it was proven, makespan and its bound.
+says, the initiation interval (II) reached and proven, when it was proven, makespan and its bound. What is proven holds for the
+delays that the first line names.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def graph(name: str) -> Dfg:
 
 
 class Watch:
-    """When the interval was settled, and the best plan and bound so far."""
+    """When the initiation interval was proven, and the best plan and bound so far."""
 
     def __init__(self, problem: Problem, interval_only: bool):
         self.began = time.monotonic()
@@ -46,7 +47,7 @@ class Watch:
         self.settled: float | None = None
 
     def take(self) -> None:
-        """Note the moment at which plan and bound agree on the interval."""
+        """Note the moment at which plan and bound agree on the initiation interval."""
         if self.settled is None and self.plan is not None and self.plan.ii == decode_objective(self.bound)[0]:
             self.settled = time.monotonic() - self.began
 
@@ -118,7 +119,7 @@ def main() -> None:
     parser.add_argument("--max-delay", type=int, help="clocks that a value may wait; without it, any number")
     parser.add_argument("--pass-through", action="store_true", help="values may go through tiles on their way")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each graph")
-    parser.add_argument("--interval-only", action="store_true", help="stop once the interval is proven")
+    parser.add_argument("--interval-only", action="store_true", help="stop once the initiation interval is proven")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--milp", metavar="SOLVER", help="the mixed-integer program instead, with this solver")
@@ -130,6 +131,8 @@ def main() -> None:
         siblings=arguments.siblings,
     )
     machine = load_machine(arguments.machine)
+    delays = "unlimited delays" if rules.max_delay is None else f"delays of at most {rules.max_delay} clocks"
+    print(f"Initiation intervals are proven for {delays}.\n")
     print("| graph | nodes | edges | MII | II | II proven | after | makespan | proven | status | seconds | check |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|---|--:|---|")
     for name in sorted(arguments.graphs, key=lambda each: Path(each).stat().st_size if Path(each).exists() else 0):
