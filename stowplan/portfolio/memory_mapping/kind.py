@@ -128,4 +128,5 @@ KIND = Kind(
     facts=_facts,
     identity=identify,
     baseline_sources=("greedy",),
+    presenter="stowplan.report.memory_mapping.presenter:MemoryMappingPresenter",
 )

@@ -103,4 +103,5 @@ KIND = Kind(
     unit=SCHEDULE_UNIT,
     baseline_sources=("list",),
     proven=_proven,
+    presenter="stowplan.report.modulo_scheduling.presenter:ModuloSchedulingPresenter",
 )

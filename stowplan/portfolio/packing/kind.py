@@ -116,4 +116,5 @@ KIND = Kind(
     unit="bytes",
     baseline_sources=("greedy",),
     asks_for_any=lambda problem: problem.capacity is not None,
+    presenter="stowplan.report.packing.presenter:PackingPresenter",
 )

@@ -100,4 +100,5 @@ KIND = Kind(
     facts=_facts,
     identity=identify,
     baseline_sources=("compiler", "greedy_dp"),
+    presenter="stowplan.report.tier_placement.presenter:TierPlacementPresenter",
 )
