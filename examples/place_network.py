@@ -8,7 +8,7 @@ from pathlib import Path
 import stowplan
 from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.portfolio.networks import NetworkOptions
-from stowplan.report.tiers import contiguity, transitions
+from stowplan.report.tier_placement.maps import contiguity, transitions
 
 RESNET50 = Path(__file__).parent / "data" / "resnet50.layers.json"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -127,14 +129,16 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def summary(self) -> str:
         """A few lines for people."""
         lines = [f"{self.provenance.program} on {self.provenance.target} ({self.provenance.cost_model})"]
+        values = (self.objective, self.bound, *self.baselines.values())
+        shown = format_apart(values, lambda value, digits: format_quantity(value, self.unit, digits))
         if self.objective is None:
             lines.append(f"  no plan ({self.status}, stopped by {self.stop_reason})")
         else:
             how = "verified" if self.verified else "NOT verified"
-            lines.append(f"  objective  {format_quantity(self.objective, self.unit)}  ({how}, by {self.provenance.candidate})")
+            lines.append(f"  objective  {shown[self.objective]}  ({how}, by {self.provenance.candidate})")
         if self.bound is not None and self.unit != SCHEDULE_UNIT:
-            gap = "" if self.gap is None else f"  gap {self.gap:.2%}"
-            lines.append(f"  bound      {format_quantity(self.bound, self.unit)}{gap}")
+            gap = "" if self.gap is None else f"  gap {format_gap(self.gap)}"
+            lines.append(f"  bound      {shown[self.bound]}{gap}")
         lines.append(f"  status     {self.status}, stopped by {self.stop_reason} after {self.seconds:.1f} s")
         if "interval" in self.details:
             lines.append(f"  interval   {self.details['interval']}")
@@ -144,10 +148,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in self.baselines.items():
             ratio = self.speedup_over(name)
             if self.unit == SCHEDULE_UNIT:
-                lines.append(f"  baseline   {name}: {format_quantity(value, self.unit)}")
+                lines.append(f"  baseline   {name}: {shown[value]}")
                 continue
-            given = format_quantity(value, self.unit)
-            lines.append(f"  {what:<9}  {ratio:.3f} over {name} ({given})" if ratio else f"  baseline   {name}")
+            given = f"{format_ratio(ratio)} over {name} ({shown[value]})" if ratio else ""
+            lines.append(f"  {what:<9}  {given}" if given else f"  baseline   {name}")
         lines.extend(f"  warning    {warning}" for warning in self.warnings)
         return "\n".join(lines)
 
@@ -161,19 +165,44 @@ def _ratio(baseline: int | None, objective: int | None) -> float | None:
     return baseline / objective
 
 
-def format_quantity(value: int, unit: str) -> str:
+def format_gap(gap: float) -> str:
+    """A gap in per cent; only one that is closed is called 0."""
+    return "< 0.01%" if 0 < gap < 0.0001 else f"{gap:.2%}"
+
+
+def format_ratio(ratio: float) -> str:
+    """A ratio with three decimals, or as many more as tell it from 1."""
+    return next(
+        (text for text in (f"{ratio:.{digits}f}" for digits in range(3, 10)) if ratio == 1 or float(text) != 1), "1.000"
+    )
+
+
+def format_apart(values: Iterable[int | None], write: Callable[[int, int], str]) -> dict[int, str]:
+    """Values for people, where unlike values look unlike: those that ``write(value, digits)`` makes alike get more digits."""
+    digits = {value: 4 for value in values if value is not None}
+    while True:
+        texts = {value: write(value, count) for value, count in digits.items()}
+        times = Counter(texts.values())
+        alike = [value for value, count in digits.items() if times[texts[value]] > 1 and count < 17]
+        if not alike:
+            return texts
+        for value in alike:
+            digits[value] += 1
+
+
+def format_quantity(value: int, unit: str, digits: int = 4) -> str:
     """An objective or bound for people: durations in a unit that reads easily, schedules by their two numbers, bytes with
     their thousands apart.
     """
     if unit == SCHEDULE_UNIT:
         ii, makespan = divmod(value, 1_000_000)
         return f"II {ii}, latency {makespan}"
-    return format_ps(value) if unit == "ps" else f"{value:,} {unit}"
+    return format_ps(value, digits) if unit == "ps" else f"{value:,} {unit}"
 
 
-def format_ps(picoseconds: int) -> str:
+def format_ps(picoseconds: int, digits: int = 4) -> str:
     """A duration in a unit a person reads easily."""
     for unit, size in (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3)):
         if abs(picoseconds) >= size:
-            return f"{picoseconds / size:.4g} {unit}"
+            return f"{picoseconds / size:.{digits}g} {unit}"
     return f"{picoseconds} ps"

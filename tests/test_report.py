@@ -22,12 +22,13 @@ from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Table, Tensor, Use
 from stowplan.report import plots
-from stowplan.report.analysis import analyse_steps, analyse_tensors
-from stowplan.report.colours import PALETTE, assign_colours, ink_on
+from stowplan.report.boxes import assign_colours
+from stowplan.report.colours import PALETTE, ink_on
 from stowplan.report.html import render_report, write_report
-from stowplan.report.layout import draw_layout, save_picture
-from stowplan.report.scene import build_scene
-from stowplan.report.text import summarize_plan
+from stowplan.report.memory_mapping.analysis import analyse_steps, analyse_tensors
+from stowplan.report.memory_mapping.picture import draw_layout, save_picture
+from stowplan.report.memory_mapping.scene import build_scene
+from stowplan.report.memory_mapping.text import summarize_plan
 from stowplan.report.units import format_bytes, memory_ticks, nice_ticks, shorten
 from stowplan.result import CandidateReport, HistoryEntry, Provenance, Result
 from tests.report_cases import packed_plan, training_step
@@ -168,7 +169,7 @@ def test_another_problems_plan_is_refused() -> None:
 
 def test_few_tensors_get_colours_of_their_own() -> None:
     problem = training_step(3)
-    colours = assign_colours(problem, [packed_plan(problem)])
+    colours = assign_colours([build_scene(problem, packed_plan(problem)).boxes])
     assert 6 < len(colours) <= len(PALETTE)
     assert len(set(colours.values())) == len(colours)
 
@@ -176,7 +177,7 @@ def test_few_tensors_get_colours_of_their_own() -> None:
 def test_neighbours_differ_where_colours_repeat() -> None:
     problem = training_step(60, capacity_mib=60)
     plans = [packed_plan(problem, longest=4), packed_plan(problem, longest=20)]
-    colours = assign_colours(problem, plans)
+    colours = assign_colours([build_scene(problem, plan).boxes for plan in plans])
     assert len(colours) > 3 * len(PALETTE)
     assert set(colours) == {residency.tensor for plan in plans for residency in plan.residencies}
     for plan in plans:
@@ -310,7 +311,7 @@ def test_pictures_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_reports_load_neither_matplotlib_nor_solvers() -> None:
     code = (
-        "import sys, stowplan.report.html, stowplan.report.layout, stowplan.report.text;"
+        "import sys, stowplan.report.html, stowplan.report.memory_mapping.picture, stowplan.report.memory_mapping.text;"
         "print([name for name in ('matplotlib', 'torch', 'ortools', 'highspy') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -14,8 +14,9 @@ from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from stowplan.models.tier_placement.verify import verify
 from stowplan.report.html import render_report
-from stowplan.report.tier_chart import save_map_picture
-from stowplan.report.tiers import check_fits, contiguity, layer_times, summarize_map, transitions, use_of_tiers
+from stowplan.report.tier_placement.maps import check_fits, contiguity, layer_times, transitions, use_of_tiers
+from stowplan.report.tier_placement.picture import save_map_picture
+from stowplan.report.tier_placement.text import summarize_map
 from tests.tier_placement.cases import random_problem
 
 TIERS = (Tier(name="slow", capacity=1000, bandwidth=10**11), Tier(name="fast", capacity=30, bandwidth=10**12))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,13 +26,15 @@ from stowplan.cli.common import (
     network_options,
 )
 from stowplan.cli.output import note, say, say_json
-from stowplan.cli.schedules import check_config, is_schedule_problem, show_schedule
-from stowplan.errors import InputError, UsageError, VerificationError
+from stowplan.cli.pictures import check_picture
+from stowplan.cli.schedules import check_tables, show_tables
+from stowplan.errors import InputError, VerificationError
 from stowplan.result import format_quantity
 
 if TYPE_CHECKING:
     from stowplan.portfolio.loop_bodies import LoopOptions
     from stowplan.portfolio.networks import NetworkOptions
+    from stowplan.report.presenter import Presenter
 
 
 def verify_command(
@@ -127,13 +128,15 @@ def show_command(
     address_spaces: AddressSpaces = False,
     rules: LoopRules = None,
     fixed: Fixed = None,
-    compare: Annotated[Path | None, typer.Option("--compare", metavar="PLAN", help="A second plan to draw beside it.")] = None,
+    compare: Annotated[Path | None, typer.Option("--compare", metavar="PLAN", help="A second plan to show beside it.")] = None,
     png: Annotated[
         Path | None,
-        typer.Option("--png", metavar="FILE", help="Draw the memory layout here: .png, .svg or .pdf (needs the viz extra)."),
+        typer.Option("--png", metavar="FILE", help="Draw the plan here: .png, .svg or .pdf (needs the viz extra)."),
     ] = None,
-    seconds: Annotated[bool, typer.Option("--seconds", help="Draw time in seconds, not in steps.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="List all residencies and copies, not the first 40.")] = False,
+    seconds: Annotated[
+        bool, typer.Option("--seconds", help="For compiled programs: draw time in seconds, not in steps.")
+    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="List everything, not the first 40 rows.")] = False,
     config: Annotated[
         Path | None,
         typer.Option("--config", metavar="FILE", help="For data-flow graphs: write the tables of all tiles here, as JSON."),
@@ -148,102 +151,37 @@ def show_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For data-flow graphs: print the tables as JSON.")] = False,
 ) -> None:
-    """Print a plan for people to read, or draw its memory layout."""
-    if compare is not None and png is None:
-        raise UsageError("--compare draws a second plan: name a picture with --png")
+    """Print a plan for people to read, or draw it."""
     check_outputs((png, config), inputs=(plan, problem, compare, fixed, *(cycles or ())))
     network = network_options(precision, granularity, address_spaces)
     found, given = _open_both(problem, plan, target, capacity, cost_model, stalls, cycles, network, loop_options(rules, fixed))
-    from stowplan.models.bank_mapping.problem import Problem as BankProblem
-    from stowplan.models.tier_placement.problem import Problem as TierProblem
-
-    if is_schedule_problem(found):
-        if compare is not None:
-            raise UsageError("--compare: a schedule is drawn alone")
-        show_schedule(found, given, plan, png=png, config=config, simulate=iterations, as_json=as_json)
-        return
-    check_config(found, config)
-    if iterations is not None or as_json:
-        raise UsageError(f"--{'json' if as_json else 'simulate'}: is for data-flow graphs on a machine with tiles")
-    if isinstance(found, TierProblem):
-        _show_map(found, given, plan, compare, png, everything)
-        return
-    if isinstance(found, BankProblem):
-        _show_banks(found, given, plan, compare, png, everything)
-        return
-    from stowplan.hardware.simulator import simulate
-    from stowplan.models.memory_mapping.problem import Problem
     from stowplan.portfolio.read import read_plan
-    from stowplan.report.scene import check_fits
+    from stowplan.report.presenter import presenter_for
 
-    if not isinstance(found, Problem):
-        raise UsageError(f"{problem}: show knows plans of compiled programs; save a packing as .csv to read it")
-    try:
-        check_fits(found, given)
-    except InputError as error:
-        raise error.within(plan) from None
+    presenter = presenter_for(found)
+    check_tables(found, config, iterations, as_json)
+    check_picture(found, png)
+    presenter.check_options(plans=1 if compare is None else 2, seconds=seconds)
+    others = presenter.references(found) if compare is None else [(compare.stem, read_plan(compare, found))]
+    for path, each in ((plan, given), *([(compare, others[0][1])] if compare is not None else [])):
+        _check_fits(presenter, found, path, each)
     if png is not None:
-        from stowplan.report.layout import save_picture
-
-        drawn = [(plan.stem, given)]
-        if compare is not None:
-            drawn.append((compare.stem, read_plan(compare)))
-        save_picture(found, drawn, png, time="seconds" if seconds else "steps")
+        presenter.draw(found, [("this plan" if compare is None else plan.stem, given), *others], png, seconds=seconds)
         note(str(png))
-        return
-    from stowplan.report.text import summarize_plan
+    if config is not None or iterations is not None or as_json:
+        show_tables(found, given, config=config, simulate=iterations, as_json=as_json)
+    elif png is None:
+        say(presenter.summarize(found, given, others=others, everything=everything))
 
-    say(summarize_plan(found, given, simulate(found, given), top=None if everything else 40))
 
-
-def _fitting(check_fits: Callable[[Any, Any], Any], problem: Any, path: Path, value: Any) -> Any:
-    """A plan read from a path, which errors then name, if it fits the problem."""
+def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any) -> None:
+    """Raise, naming the file, where a plan cannot be shown for a problem."""
     try:
-        return check_fits(problem, value)
+        presenter.check_fits(problem, plan)
     except InputError as error:
         raise error.within(path) from None
-
-
-def _show_map(problem: Any, given: Any, plan: Path, compare: Path | None, png: Path | None, everything: bool) -> None:
-    """A tier placement beside another, or beside the compiler's own."""
-    from stowplan.hardware.nnp_i.compiler import compiler_plan
-    from stowplan.portfolio.read import read_plan
-    from stowplan.report.tiers import check_fits, summarize_map
-
-    _fitting(check_fits, problem, plan, given)
-    before: tuple[str, Any] | None
-    if compare is not None:
-        before = (compare.stem, _fitting(check_fits, problem, compare, read_plan(compare)))
-    else:
-        compiled = compiler_plan(problem)
-        before = None if compiled is None else ("compiler", compiled)
-    if png is None:
-        say(summarize_map(problem, given, before, top=None if everything else 40))
-        return
-    from stowplan.report.tier_chart import save_map_picture
-
-    save_map_picture(problem, [(plan.stem, given), *([before] if before else [])], png)
-    note(str(png))
-
-
-def _show_banks(problem: Any, given: Any, plan: Path, compare: Path | None, png: Path | None, everything: bool) -> None:
-    """A bank mapping beside another, or beside both baselines."""
-    from stowplan.portfolio.read import read_plan
-    from stowplan.portfolio.registry import kind_of
-    from stowplan.report.banks import check_fits, summarize_mapping
-
-    _fitting(check_fits, problem, plan, given)
-    if compare is not None:
-        others = [(compare.stem, _fitting(check_fits, problem, compare, read_plan(compare)))]
-    else:
-        others = list(kind_of(problem).initial(problem).items())
-    if png is None:
-        say(summarize_mapping(problem, given, others, top=None if everything else 40))
-        return
-    from stowplan.report.bank_chart import save_mapping_picture
-
-    save_mapping_picture(problem, [(plan.stem, given), *others], png)
-    note(str(png))
+    except VerificationError as error:
+        raise VerificationError(f"{path}: {error}") from None
 
 
 def targets_command(

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from stowplan.cli.output import note
 from stowplan.portfolio.standing import Progress
-from stowplan.result import SCHEDULE_UNIT, format_quantity
+from stowplan.result import SCHEDULE_UNIT, format_gap, format_quantity
 
 
 class ProgressPrinter:
@@ -68,5 +68,5 @@ class ProgressPrinter:
         bound = "no bound" if progress.bound is None else f"bound {format_quantity(progress.bound, self._unit)}"
         gap = ""
         if progress.objective and progress.bound is not None and self._unit != SCHEDULE_UNIT:
-            gap = f", gap {max(0.0, 1 - progress.bound / progress.objective):.2%}"
+            gap = f", gap {format_gap(max(0.0, 1 - progress.bound / progress.objective))}"
         return f"[{progress.seconds:6.1f} s] {objective}, {bound}{gap} ({progress.source})"

@@ -37,11 +37,11 @@ from stowplan.cli.common import (
     network_options,
 )
 from stowplan.cli.output import say, say_json
+from stowplan.cli.pictures import check_picture, write_pictures
 from stowplan.cli.progress import ProgressPrinter
 from stowplan.cli.schedules import check_config, save_config
 from stowplan.deadline import limit_after, reading_within
 from stowplan.errors import UsageError
-from stowplan.result import Result
 
 
 def solve_command(
@@ -105,6 +105,7 @@ def solve_command(
             loop=loop_options(rules, fixed),
         )
     check_config(opened.problem, config)
+    check_picture(opened.problem, png)
     plans: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
     if xla_plan is not None:
@@ -124,7 +125,7 @@ def solve_command(
         )
     if result.plan is not None and output is not None:
         result.plan.save(output)
-    _write_pictures(opened.problem, result, plans, report, png)
+    write_pictures(opened.problem, result, plans, report, png)
     if config is not None and result.plan is not None:
         save_config(opened.problem, result.plan, config)
     if as_json:
@@ -141,29 +142,3 @@ def _import_xla(problem: Any, program: Any, path: Path) -> tuple[Any, tuple[str,
         raise UsageError("--xla-plan needs the compiled program itself: a problem file does not name its instructions")
     imported = import_xla_plan(problem, program, path)
     return imported.plan, tuple(imported.notes)
-
-
-def _write_pictures(problem: Any, result: Result, plans: dict[str, Any], report: Path | None, png: Path | None) -> None:
-    other = next(iter(plans.items()), None)
-    if report is not None:
-        from stowplan.report.html import write_report
-
-        write_report(problem, result, report, compare=other)
-    if png is not None and result.kind == "tier_placement" and result.plan is not None:
-        from stowplan.hardware.nnp_i.compiler import compiler_plan
-        from stowplan.report.tier_chart import save_map_picture
-
-        compiled = compiler_plan(problem)
-        maps = [(result.provenance.candidate, result.plan), *([("compiler", compiled)] if compiled is not None else [])]
-        save_map_picture(problem, maps, png)
-    elif png is not None and result.kind == "modulo_scheduling" and result.plan is not None:
-        from stowplan.report.schedule_chart import save_schedule_picture
-
-        save_schedule_picture(problem, result.plan, png)
-    elif png is not None and result.plan is not None:
-        from stowplan.report.layout import save_picture
-
-        drawn = [(result.provenance.candidate, result.plan)]
-        if other is not None and result.plan != other[1]:
-            drawn.append(other)
-        save_picture(problem, drawn, png)

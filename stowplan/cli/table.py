@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowplan.result import format_quantity
+from stowplan.result import format_gap, format_quantity
 
 #: What stands for a value there is none of.
 NONE = "-"
@@ -29,7 +29,7 @@ def as_quantity(value: int | None, unit: str) -> str:
 
 def as_gap(value: float | None) -> str:
     """A gap in per cent."""
-    return NONE if value is None else f"{value:.2%}"
+    return NONE if value is None else format_gap(value)
 
 
 def as_ratio(value: float | None) -> str:

@@ -93,6 +93,8 @@ class Kind:
     """Sources whose objectives the result lists as baselines."""
     asks_for_any: Callable[[Any], bool] = lambda problem: False
     """Whether any valid plan will do, however good others may be."""
+    presenter: str = ""
+    """``module:object`` of ``(kind) -> presenter`` (:mod:`stowplan.report.presenter`); empty for the generic one."""
     proven: Callable[[Any, int | None, int | None], dict[str, Any]] = lambda problem, objective, bound: {}
     """``(problem, objective, bound)`` to details that say in the kind's own terms what is proven."""
     notes: Callable[[Any], tuple[str, ...]] = lambda problem: ()

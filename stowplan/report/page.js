@@ -10,7 +10,8 @@
     const plan = data.plans[path.closest(".boxes").dataset.plan];
     const [start, end, offset, source] = plan[path.dataset.i];
     const [name, size] = data.tensors[group.dataset.t];
-    return `${name}\n${size} at ${offset}\nsteps [${start}, ${end}), ${sources[source]}`;
+    const more = sources[source] ?? source;
+    return `${name}\n${size} at ${offset}\n${data.time} [${start}, ${end})${more ? `, ${more}` : ""}`;
   };
 
   const focus = (tensor) => {

@@ -12,11 +12,11 @@ TIME_UNITS = (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3), ("ps",
 MIB = 1 << 20
 
 
-def format_bytes(count: int) -> str:
+def format_bytes(count: int, digits: int = 4) -> str:
     """``1536`` as ``1.5 KiB``."""
     for unit, size in (("GiB", 1 << 30), ("MiB", MIB), ("KiB", 1 << 10)):
         if abs(count) >= size:
-            return f"{count / size:.4g} {unit}"
+            return f"{count / size:.{digits}g} {unit}"
     return f"{count} B"
 
 
@@ -33,15 +33,15 @@ def time_unit(top_ps: int) -> tuple[str, int]:
     return next(((unit, size) for unit, size in TIME_UNITS if top_ps >= size), TIME_UNITS[-1])
 
 
-def format_value(value: int | None, unit: str) -> str:
+def format_value(value: int | None, unit: str, digits: int = 4) -> str:
     """An objective or bound of a result: a duration, a size, or a plain number with its unit."""
     if value is None:
         return "–"
     if unit == "ps":
-        return format_ps(value)
+        return format_ps(value, digits)
     if unit in ("bytes", "B"):
-        return format_bytes(value)
-    return format_quantity(value, unit).rstrip()
+        return format_bytes(value, digits)
+    return format_quantity(value, unit, digits).rstrip()
 
 
 def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -78,3 +78,8 @@ def shorten(text: str, most: int) -> str:
         return "…"
     tail = min(4, (most - 1) // 2)
     return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def printable(name: str) -> str:
+    """A name from a file, which must not steer the terminal."""
+    return name if name.isprintable() else ascii(name)

@@ -28,7 +28,8 @@ from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.candidates import agrees, local_plan, propagated_plan
-from stowplan.report.banks import bytes_on_chip, moved, summarize_mapping
+from stowplan.report.bank_mapping.mapping import bytes_on_chip, moved
+from stowplan.report.bank_mapping.text import summarize_mapping
 from tests.affine_cases import random_program
 from tests.bank_mapping.cases import random_problem
 

@@ -81,4 +81,5 @@ KIND = Kind(
     identity=_identity,
     unit="bytes",
     baseline_sources=("local", "propagation"),
+    presenter="stowplan.report.bank_mapping.presenter:BankMappingPresenter",
 )

@@ -131,4 +131,5 @@ KIND = Kind(
     baseline_sources=("greedy",),
     notes=lambda problem: problem.notes,
     quick_plan=quick_plan,
+    presenter="stowplan.report.memory_mapping.presenter:MemoryMappingPresenter",
 )

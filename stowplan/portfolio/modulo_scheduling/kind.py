@@ -113,4 +113,5 @@ KIND = Kind(
     baseline_sources=("list",),
     proven=_proven,
     quick_plan=_quick_plan,
+    presenter="stowplan.report.modulo_scheduling.presenter:ModuloSchedulingPresenter",
 )

@@ -118,4 +118,5 @@ KIND = Kind(
     baseline_sources=("greedy",),
     asks_for_any=lambda problem: problem.capacity is not None,
     quick_plan=quick_plan,
+    presenter="stowplan.report.packing.presenter:PackingPresenter",
 )

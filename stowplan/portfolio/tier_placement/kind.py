@@ -101,4 +101,5 @@ KIND = Kind(
     identity=identify,
     baseline_sources=("compiler", "greedy_dp"),
     notes=lambda problem: problem.notes,
+    presenter="stowplan.report.tier_placement.presenter:TierPlacementPresenter",
 )

@@ -1,60 +1,13 @@
-"""What a bank mapping looks like in numbers: bytes moved beside other plans, and every tensor's layout, place and copies."""
+"""A bank mapping for people to read: bytes moved beside other plans, and every tensor's layout, place and copies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from stowplan.errors import InputError
 from stowplan.models.bank_mapping.plan import BankCopy, Plan
 from stowplan.models.bank_mapping.problem import Problem
-from stowplan.models.bank_mapping.verify import verify
+from stowplan.report.bank_mapping.mapping import bytes_on_chip, copied_bytes, totals
 from stowplan.report.units import format_bytes, shorten
-
-#: Rules without which a plan cannot be read; one that breaks others is worth looking at.
-_UNREADABLE = ("wrong_problem", "wrong_count", "unknown_option", "unknown_layout")
-
-
-def check_fits(problem: Problem, plan: object) -> Plan:
-    """The plan, where it is one for this problem; raises :class:`~stowplan.errors.InputError` where it is not."""
-    if not isinstance(plan, Plan):
-        raise InputError(f"found a {type(plan).__name__} of another kind, expected a bank mapping")
-    if plan.problem != problem.digest:
-        raise InputError("the plan is for another problem: expected the same graph and target")
-    for violation in verify(problem, plan).violations:
-        if violation.code in _UNREADABLE:
-            raise InputError(violation.message)
-    return plan
-
-
-def moved(problem: Problem, plan: Plan) -> tuple[int, int]:
-    """(bytes copied between banks, bytes moved to and from main memory)."""
-    found = verify(problem, plan)
-    return found.copied_bytes or 0, found.off_chip_bytes or 0
-
-
-def bytes_on_chip(problem: Problem, plan: Plan) -> NDArray[np.int64]:
-    """Bytes of tensors and of copies on chip at each operator, ``[2, operators]``."""
-    change = np.zeros((2, len(problem.operators) + 1), np.int64)
-    copied = _copied(problem, plan)
-    for tensor, stays in enumerate(plan.on_chip):
-        life = problem.life(tensor)
-        if not stays or life is None:
-            continue
-        for row, size in enumerate((problem.tensors[tensor].bytes, copied[tensor])):
-            change[row, life[0]] += size
-            change[row, life[1]] -= size
-    return np.cumsum(change, axis=1)[:, :-1]
-
-
-def _copied(problem: Problem, plan: Plan) -> list[int]:
-    """Bytes of each tensor's copies."""
-    copied = [0] * len(problem.tensors)
-    for copy in plan.copies:
-        copied[copy.tensor] += problem.tensors[copy.tensor].layout_bytes(copy.layout)
-    return copied
 
 
 def summarize_mapping(problem: Problem, plan: Plan, others: Sequence[tuple[str, Plan]] = (), top: int | None = 40) -> str:
@@ -73,9 +26,8 @@ def summarize_mapping(problem: Problem, plan: Plan, others: Sequence[tuple[str, 
         f"  scratchpad {format_bytes(int(space))} of {format_bytes(problem.capacity)} at the peak",
         f"  {'':<14}{'copied between banks':>22}{'moved off chip':>18}{'together':>14}",
     ]
-    for name, each in (("this plan", plan), *others):
-        copied, outside = moved(problem, each)
-        between, together = format_bytes(copied), format_bytes(copied + outside)
+    for name, copied, outside, together in totals(problem, [("this plan", plan), *others]):
+        between = format_bytes(copied)
         lines.append(f"  {shorten(name, 13):<14}{between:>22}{format_bytes(outside):>18}{together:>14}")
     lines += _copy_lines(problem, plan, top)
     return "\n".join(lines + _tensor_lines(problem, plan, top))
@@ -101,7 +53,7 @@ def _copy_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
 
 
 def _tensor_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
-    copied = _copied(problem, plan)
+    copied = copied_bytes(problem, plan)
     order = sorted(range(len(problem.tensors)), key=lambda tensor: (-problem.tensors[tensor].bytes, tensor))[:top]
     lines = [f"  {'tensor':<28} {'size':>10}  {'spread along':<13} {'place':<9} {'copies':>10}"]
     for number in order:

@@ -7,15 +7,23 @@ from collections.abc import Sequence
 from stowplan.hardware.simulator import Timeline, simulate
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.report.scene import check_fits
-from stowplan.report.units import format_bytes
+from stowplan.report.memory_mapping.scene import check_fits
+from stowplan.report.units import format_bytes, printable, shorten
 from stowplan.result import format_ps
 
 
-def summarize_plan(problem: Problem, plan: Plan, timeline: Timeline | None = None, *, top: int | None = 40) -> str:
+def summarize_plan(
+    problem: Problem,
+    plan: Plan,
+    timeline: Timeline | None = None,
+    *,
+    others: Sequence[tuple[str, Plan]] = (),
+    top: int | None = 40,
+) -> str:
     """Readable dump of ``plan``: its figures, then the first ``top`` residencies and copies, the rest counted.
 
-    Residencies are sorted by start, copies stand in the order in which they are queued. ``top=None`` shows all.
+    Residencies are sorted by start, copies stand in the order in which they are queued. ``top=None`` shows all. Of ``others``,
+    which have names, there is a line each.
 
     Raises
     ------
@@ -24,9 +32,7 @@ def summarize_plan(problem: Problem, plan: Plan, timeline: Timeline | None = Non
     """
     check_fits(problem, plan)
     timeline = simulate(problem, plan) if timeline is None else timeline
-    lines = [
-        f"{_printable(problem.name or 'program')} on {_printable(problem.target)}: {format_ps(timeline.total_ps)} simulated"
-    ]
+    lines = [f"{printable(problem.name or 'program')} on {printable(problem.target)}: {format_ps(timeline.total_ps)} simulated"]
     if plan.objective_ps != timeline.total_ps:
         lines.append(f"  claimed       {format_ps(plan.objective_ps)}")
     lines += [
@@ -35,12 +41,23 @@ def summarize_plan(problem: Problem, plan: Plan, timeline: Timeline | None = Non
         f"  stalls        {_stalls(timeline)}",
         f"  fast memory   {_peak(problem, plan)} of {format_bytes(problem.capacity)} at the peak",
         f"  fast uses     {len(plan.fast_uses):,} of {problem.use_count:,}",
+        *(_beside(problem, name, other) for name, other in others),
         "",
     ]
     lines += _residencies(problem, plan, top)
     lines.append("")
     lines += _copies(problem, plan, timeline, top)
     return "\n".join(lines)
+
+
+def _beside(problem: Problem, name: str, plan: Plan) -> str:
+    """Another plan in a line."""
+    check_fits(problem, plan)
+    timeline = simulate(problem, plan)
+    return (
+        f"  {shorten(printable(name), 12):<12}  {format_ps(timeline.total_ps)}, stalls {_stalls(timeline)}, peak "
+        f"{_peak(problem, plan)}, {len(plan.fast_uses):,} fast uses"
+    )
 
 
 def _stalls(timeline: Timeline) -> str:
@@ -80,7 +97,7 @@ def _residencies(problem: Problem, plan: Plan, top: int | None) -> list[str]:
                 f"[{residency.start}, {residency.end})",
                 f"{residency.offset:#x}",
                 format_bytes(tensor.size),
-                _printable(tensor.name),
+                printable(tensor.name),
                 source,
             )
         )
@@ -102,7 +119,7 @@ def _copies(problem: Problem, plan: Plan, timeline: Timeline, top: int | None) -
                 format_ps(transfer.begin_ps),
                 format_ps(transfer.end_ps - transfer.begin_ps),
                 format_ps(queued) if queued else "-",
-                _printable(tensor.name),
+                printable(tensor.name),
             )
         )
     moved = sum(problem.tensors[copy.tensor].size for copy in plan.copies)
@@ -129,8 +146,3 @@ def _table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]], t
 
 def _count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def _printable(name: str) -> str:
-    """A name from a file must not steer the terminal."""
-    return name if name.isprintable() else ascii(name)

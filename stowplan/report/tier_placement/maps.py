@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from stowplan.errors import InputError
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.report.units import format_bytes, shorten
-from stowplan.result import format_ps
+from stowplan.report.boxes import Box
 
 What = Literal["weights", "outputs", "all"]
 
@@ -122,52 +121,33 @@ def layer_times(problem: Problem, plan: Plan) -> NDArray[np.int64]:
     return np.array(times, np.int64)
 
 
-def summarize_map(problem: Problem, plan: Plan, before: tuple[str, Plan] | None = None, top: int | None = 40) -> str:
-    """A map for people to read: where bytes stand, contiguity, transitions, and the layers, the slowest first.
+def decisions(problem: Problem, plan: Plan) -> tuple[object, ...]:
+    """What a plan decides: equal for plans that differ in nothing but names, or where nothing stands."""
+    weights = tuple(at for at, layer in zip(plan.weight_tiers, problem.layers, strict=True) if layer.weight_bytes)
+    if not problem.address_spaces:
+        return weights, plan.output_tiers
+    offsets = tuple(at for at, layer in zip(plan.weight_offsets, problem.layers, strict=False) if layer.weight_bytes)
+    return weights, plan.output_tiers, offsets, plan.output_offsets
 
-    Parameters
-    ----------
-    before
-        Name and plan that the transitions are from.
-    top
-        Layers listed at most; None for all.
-    """
-    names = [tier.name for tier in problem.tiers]
-    times = layer_times(problem, plan)
-    lines = [f"{problem.name} on {problem.target} ({problem.cost_model}): {format_ps(int(times.sum()))}"]
-    peaks = use_of_tiers(problem, plan).max(axis=1)
-    for number, tier in enumerate(problem.tiers):
-        weights = sum(layer.weight_bytes for layer, at in zip(problem.layers, plan.weight_tiers, strict=True) if at == number)
-        count = sum(at == number for at in plan.output_tiers)
-        lines.append(
-            f"  {tier.name:<6} {format_bytes(int(peaks[number]))} of {format_bytes(tier.capacity)} at the peak: "
-            f"{format_bytes(weights)} of weights, outputs of {count} layers"
-        )
-    for what in ("weights", "outputs"):
-        found = contiguity(problem, plan, what)
-        lines.append(
-            f"  {what} of neighbouring layers in one tier: {found.part:.0%} (by chance {found.by_chance:.0%}), "
-            f"{found.runs} runs, the longest of {found.longest}"
-        )
-    if before is not None:
-        lines.append(f"  from {before[0]} (rows) to this map (columns), tensors:")
-        table = transitions(problem, before[1], plan)
-        lines.append("         " + "".join(f"{name:>8}" for name in names))
-        lines += [f"  {name:<7}" + "".join(f"{count:>8}" for count in row) for name, row in zip(names, table, strict=True)]
-    order = np.argsort(-times, kind="stable")
-    shown = order if top is None else order[:top]
-    wide = max(len(shorten(problem.layers[number].name, 28)) for number in shown)
-    lines.append(f"  {'layer':<{wide}}  weights  output       latency")
-    for number in shown:
-        layer = problem.layers[number]
-        weights_in = names[plan.weight_tiers[number]] if layer.weight_bytes else "-"
-        lines.append(
-            f"  {shorten(layer.name, 28):<{wide}}  {weights_in:<7}  {names[plan.output_tiers[number]]:<7}"
-            f"  {format_ps(int(times[number])):>10}"
-        )
-    if len(shown) < len(times):
-        lines.append(f"  ... and {len(times) - len(shown)} more")
-    return "\n".join(lines)
+
+def tier_boxes(problem: Problem, plan: Plan, tier: int) -> list[Box]:
+    """What stands in a tier that is an address space, over layers: weights (owner ``2 n``) and outputs (``2 n + 1``)."""
+    last = len(problem.layers)
+    found = []
+    for number, layer in enumerate(problem.layers):
+        if layer.weight_bytes and plan.weight_tiers[number] == tier and plan.weight_offsets:
+            found.append(Box(2 * number, 0, last, plan.weight_offsets[number], layer.weight_bytes))
+        if layer.output_bytes and plan.output_tiers[number] == tier and plan.output_offsets:
+            found.append(
+                Box(2 * number + 1, number, problem.last_use[number] + 1, plan.output_offsets[number], layer.output_bytes)
+            )
+    return found
+
+
+def tensor_name(problem: Problem, owner: int) -> str:
+    """Name of the owner of a box of :func:`tier_boxes`."""
+    name = problem.layers[owner // 2].name
+    return name if owner % 2 else f"{name} (weights)"
 
 
 def rows_of(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> list[tuple[str, What, list[int | None]]]:

@@ -5,23 +5,34 @@ Matplotlib is an optional package (extra ``viz``) and is imported when the first
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stowplan import files
-from stowplan.errors import MissingDependencyError, UsageError
+from stowplan.errors import UsageError
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.report.tiers import What, check_fits, rows_of, tier_colour, transitions, use_of_tiers
-from stowplan.report.units import format_bytes, shorten
+from stowplan.report.boxes import assign_colours, draw_boxes, name_boxes, settle
+from stowplan.report.figures import check_format, plain, save_figure
+from stowplan.report.tier_placement.maps import (
+    What,
+    check_fits,
+    rows_of,
+    tensor_name,
+    tier_boxes,
+    tier_colour,
+    transitions,
+    use_of_tiers,
+)
+from stowplan.report.units import byte_unit, format_bytes, shorten
 from stowplan.result import format_ps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: Where a layer has no weights.
 EMPTY = "#f2f2f2"
@@ -30,8 +41,9 @@ EMPTY = "#f2f2f2"
 def save_map_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Path, *, dpi: int = 130) -> None:
     """Write a picture of one labelled map, or of two and the transitions from the second to the first.
 
-    Above (for two): for each tier of the second plan, where the first has what stood in it. Below: a band for each tensor of
-    each plan, layers from left to right; then the bytes in the limited tiers over time.
+    Above (for two that differ): for each tier of the second plan, where the first has what stood in it. Below: a band for each
+    tensor of each plan, layers from left to right; then the bytes in the limited tiers over time. Where tiers are address
+    spaces, these are drawn box by box for the first plan.
 
     Raises
     ------
@@ -42,34 +54,36 @@ def save_map_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: 
     InputError
         If a plan is for another problem, or the file cannot be written.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix not in (".png", ".svg", ".pdf"):
-        raise UsageError(f"found picture format {suffix or 'none'!r}, expected .png, .svg or .pdf")
+    check_format(path)
     if not 1 <= len(plans) <= 2:
         raise UsageError(f"found {len(plans)} plans, expected one or two")
     for _, plan in plans:
         check_fits(problem, plan)
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError("pictures need matplotlib: pip install 'stowplan[viz]'") from error
     limited = _limited(problem)
-    with matplotlib.rc_context({"svg.hashsalt": "stowplan", "pdf.fonttype": 42, "font.size": 9}):
-        matrices = 3 if len(plans) == 2 else 0
-        heights = [*([2.3] if matrices else []), 0.55 * 2 * len(plans) + 0.5, *([1.5] * bool(limited))]
-        figure = Figure(figsize=(11, sum(heights) + 1.3), layout="constrained")
-        parts: list[Any] = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0].tolist()
-        if matrices:
-            _draw_transitions(problem, plans, parts.pop(0).subplots(1, 3))
-        _draw_bands(problem, plans, parts.pop(0).subplots())
-        if limited:
-            _draw_use(problem, plans, limited, parts.pop(0).subplots(1, len(limited), squeeze=False)[0])
-        figure.suptitle(shorten(f"{problem.name} on {problem.target}, {problem.cost_model}", 110), fontsize=11)
-        stream = io.BytesIO()
-        undated: dict[str, Any] = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]
-        figure.savefig(stream, format=suffix[1:], dpi=dpi, metadata=undated)
-    files.write_atomic(path, stream.getvalue())
+    has_offsets = bool(plans[0][1].output_offsets)
+    heights = [
+        *([2.3] if len(plans) == 2 else []),
+        0.55 * 2 * len(plans) + 0.5,
+        *([2.8 if has_offsets else 1.5] * bool(limited)),
+    ]
+    save_figure(path, (11, sum(heights) + 1.3), partial(_fill, problem, plans, limited, heights), dpi=dpi, layout="constrained")
+
+
+def _fill(
+    problem: Problem, plans: Sequence[tuple[str, Plan]], limited: list[int], heights: list[float], figure: Figure
+) -> None:
+    parts: list[Any] = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0].tolist()
+    figure.suptitle(plain(shorten(f"{problem.name} on {problem.target}, {problem.cost_model}", 110)), fontsize=11)
+    if len(plans) == 2:
+        _draw_transitions(problem, plans, parts.pop(0).subplots(1, 3))
+    _draw_bands(problem, plans, parts.pop(0).subplots())
+    if not limited:
+        return
+    axes = parts.pop(0).subplots(1, len(limited), squeeze=False)[0]
+    if plans[0][1].output_offsets:
+        _draw_addresses(problem, plans[0], limited, axes, figure)
+    else:
+        _draw_use(problem, plans, limited, axes)
 
 
 def _limited(problem: Problem) -> list[int]:
@@ -110,17 +124,40 @@ def _draw_bands(problem: Problem, plans: Sequence[tuple[str, Plan]], ax: Axes) -
     table = np.array([[0 if tier is None else tier + 1 for tier in places] for _, _, places in rows])
     chart = ListedColormap(colours)
     ax.imshow(table, cmap=chart, vmin=0, vmax=len(colours) - 1, aspect="auto", interpolation="nearest")
-    ax.set_yticks(range(len(rows)), [f"{label}: {what}" for label, what, _ in rows])
+    ax.set_yticks(range(len(rows)), [plain(f"{shorten(label, 24)}: {what}") for label, what, _ in rows])
     ax.set_xlabel("layer")
     for row in range(1, len(rows)):
         ax.axhline(row - 0.5, color="white", linewidth=6 if row % 2 == 0 else 2)
     ax.tick_params(axis="y", length=0)
     for spine in ax.spines.values():
         spine.set_visible(False)
-    handles = [Patch(facecolor=tier_colour(number), label=tier.name) for number, tier in enumerate(problem.tiers)]
+    handles = [
+        Patch(facecolor=tier_colour(number), label=f"{tier.name}, {format_bytes(tier.capacity)}")
+        for number, tier in enumerate(problem.tiers)
+    ]
+    handles += [Patch(facecolor=EMPTY, edgecolor="#bbbbbb", label="no weights")] if (table == 0).any() else []
     latencies = ", ".join(f"{label} {format_ps(plan.objective_ps)}" for label, plan in plans)
-    ax.set_title(latencies, fontsize=9, loc="left")
+    ax.set_title(plain(latencies), fontsize=9, loc="left")
     ax.legend(handles=handles, ncols=len(handles), loc="lower right", bbox_to_anchor=(1, 1), frameon=False, borderaxespad=0.2)
+
+
+def _draw_addresses(
+    problem: Problem, labelled: tuple[str, Plan], limited: list[int], axes: Sequence[Axes], figure: Figure
+) -> None:
+    """Offsets over layers in the limited tiers of one plan."""
+    label, plan = labelled
+    layouts = [tier_boxes(problem, plan, tier) for tier in limited]
+    colours = assign_colours(layouts)
+    units = [byte_unit(problem.tiers[tier].capacity) for tier in limited]
+    for ax, tier, boxes, (unit, size) in zip(axes, limited, layouts, units, strict=True):
+        ax.set_xlim(0, len(problem.layers))
+        ax.set_ylim(0, problem.tiers[tier].capacity / size)
+        ax.set_title(plain(f"{problem.tiers[tier].name}, {label}: offsets ({unit}), up to the capacity"), fontsize=9)
+        ax.set_xlabel("layer")
+        draw_boxes(ax, boxes, colours, up=size)
+    settle(figure)
+    for ax, boxes, (_, size) in zip(axes, layouts, units, strict=True):
+        name_boxes(ax, boxes, colours, lambda owner: tensor_name(problem, owner), up=size)
 
 
 def _draw_use(problem: Problem, plans: Sequence[tuple[str, Plan]], limited: list[int], axes: Sequence[Axes]) -> None:

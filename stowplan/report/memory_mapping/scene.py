@@ -15,6 +15,7 @@ from stowplan.errors import InputError, UsageError
 from stowplan.hardware.simulator import Timeline, Transfer, simulate
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
+from stowplan.report.boxes import Box
 
 TimeAxis = Literal["steps", "seconds"]
 
@@ -27,6 +28,8 @@ class Bar:
     left: float
     right: float
     lane: int
+    in_stall: bool
+    """Whether its window is empty: it begins and ends at one boundary, while the program waits."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,14 @@ class Scene:
     lanes: int
     """Copies that run at once in one direction, at most."""
     stalls: tuple[Stall, ...]
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        """The residencies as boxes, in the order of the plan."""
+        return tuple(
+            Box(each.tensor, float(left), float(right), each.offset, self.problem.tensors[each.tensor].size)
+            for each, left, right in zip(self.plan.residencies, self.left, self.right, strict=True)
+        )
 
     @property
     def end(self) -> float:
@@ -164,5 +175,6 @@ def _bars(
         lanes[lane] = transfer.end_ps
         copy = plan.copies[transfer.copy]
         left = place(transfer.begin_ps, copy.start, copy.end, "right")
-        bars.append(Bar(transfer, left, max(left, place(transfer.end_ps, copy.start, copy.end, "left")), lane))
+        right = max(left, place(transfer.end_ps, copy.start, copy.end, "left"))
+        bars.append(Bar(transfer, left, right, lane, copy.start == copy.end))
     return tuple(bars)

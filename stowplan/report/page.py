@@ -1,0 +1,105 @@
+"""Parts of the HTML report that every kind uses: sections, tables, lists of facts, and what the page's script is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page under a heading of its own."""
+
+    heading: str
+    body: str
+    """HTML."""
+    follows_search: bool = False
+    """Whether it stands after the sections on the search (convergence, candidates) instead of before them."""
+
+    def html(self) -> str:
+        """The section as HTML."""
+        return f"<section><h2>{escape(self.heading)}</h2>\n{self.body}</section>"
+
+
+@dataclass
+class Details:
+    """What the page's script needs to describe a box: ``tensors[number] = [name, size]`` and rows of boxes for each plan."""
+
+    tensors: dict[int, tuple[str, str]] = field(default_factory=dict)
+    plans: list[list[tuple[float, float, str, str]]] = field(default_factory=list)
+    """For each box: when it begins and ends, its offset, and what else there is to say of it."""
+    time: str = "steps"
+    """What times are counted in."""
+
+    def to_json(self) -> str:
+        """JSON that can stand in a ``<script>`` element."""
+        text = json.dumps({"tensors": self.tensors, "plans": self.plans, "time": self.time}, separators=(",", ":"))
+        return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What a kind adds to the top of the page."""
+
+    cards: Sequence[tuple[str, str, str]] = ()
+    """Name, value and a note (plain text) of the large figures."""
+    facts: Sequence[tuple[str, str]] = ()
+    """Name and value of the small ones."""
+
+
+def facts_list(facts: Iterable[tuple[str, str]]) -> str:
+    """Names with values."""
+    rows = "".join(f'<div><dt>{escape(name)}</dt><dd class="num">{escape(value)}</dd></div>' for name, value in facts)
+    return f'<dl class="facts">{rows}</dl>'
+
+
+def table(
+    caption: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    best: Sequence[int] = (),
+    marks: Sequence[tuple[int, str]] = (),
+) -> str:
+    """A table; a column named ``"X:r"`` is set right, ``"X:n"`` holds names, ``"X:o"`` notes. The first column heads its row.
+
+    ``marks`` gives each row the number of what it is about, as in the layout, and its colour.
+    """
+    columns = [
+        (
+            name.partition(":")[0],
+            {"r": ' class="r"', "n": ' class="name"', "o": ' class="note"'}.get(name.partition(":")[2], ""),
+        )
+        for name in head
+    ]
+    lines = "".join(f'<th scope="col"{kind.replace("name", "")}>{escape(name)}</th>' for name, kind in columns)
+    body = []
+    for index, row in enumerate(rows):
+        attributes = ' class="best"' if index in best else ""
+        swatch = ""
+        if marks:
+            attributes += f' data-t="{marks[index][0]}"'
+            swatch = f'<span class="swatch" style="background:{marks[index][1]}"></span>'
+        cells = [f'<th scope="row"{columns[0][1]}>{swatch}{escape(row[0])}</th>']
+        cells += [f"<td{kind}>{escape(cell)}</td>" for cell, (_, kind) in zip(row[1:], columns[1:], strict=True)]
+        body.append(f"<tr{attributes}>{''.join(cells)}</tr>")
+    return (
+        f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(caption)}"><table>'
+        f"<caption>{escape(caption)}</caption><thead><tr>{lines}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def legend(entries: Iterable[tuple[str, str]]) -> str:
+    """Colours with what they stand for."""
+    items = "".join(f'<li><i class="patch" style="background:{colour}"></i>{escape(text)}</li>' for colour, text in entries)
+    return f'<ul class="legend">{items}</ul>\n'
+
+
+def zoom_buttons() -> str:
+    """Buttons that stretch all plots of a section in ``.plans``."""
+    zooms = "".join(
+        f'<button type="button" data-zoom="{zoom}" aria-pressed="{str(zoom == 1).lower()}">{zoom}×</button>'
+        for zoom in (1, 2, 4, 8)
+    )
+    return f'<div class="tools"><span id="zoom">Zoom</span><span role="group" aria-labelledby="zoom">{zooms}</span></div>\n'

@@ -1,0 +1,209 @@
+"""How plans of a kind are shown: as text, as a picture, and in the report. Found by the kind, and loaded when it is asked for.
+
+A kind names its presenter in its ``presenter``, ``module:object``. One without gets :class:`GenericPresenter`: text and report
+say what is the same for every kind, and nothing is drawn.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from stowplan.errors import InputError, StowplanError, UsageError
+from stowplan.portfolio.registry import Kind, kind_of
+from stowplan.report.figures import check_format, import_matplotlib
+from stowplan.report.page import Details, Overview, Section
+from stowplan.report.units import format_value
+from stowplan.result import Result
+
+#: A name and a plan.
+Labelled = tuple[str, Any]
+
+
+class Presenter(Protocol):
+    """What commands and the report ask of a kind. Problems and plans are of that kind."""
+
+    @property
+    def has_ratios(self) -> bool:
+        """Whether ratios of objectives, gaps among them, say something."""
+
+    def check_drawable(self, problem: Any) -> None:
+        """Raise :class:`~stowplan.errors.UsageError` where no picture of a plan can be drawn; asked before solving."""
+
+    def check_options(self, *, plans: int, seconds: bool) -> None:
+        """Raise UsageError where so many plans are not shown side by side, or not over seconds."""
+
+    def check_fits(self, problem: Any, plan: object) -> None:
+        """Raise where a plan cannot be shown for this problem: InputError, or VerificationError where it must be valid."""
+
+    def references(self, problem: Any) -> list[Labelled]:
+        """Plans that are shown beside any other where none is named."""
+
+    def summarize(self, problem: Any, plan: Any, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
+        """A plan for people to read; ``everything`` lists all where a long list is cut else."""
+
+    def draw(self, problem: Any, plans: Sequence[Labelled], path: str | Path, *, seconds: bool = False) -> None:
+        """Write a picture of labelled plans, the first of them the one it is about."""
+
+    def overview(self, problem: Any, result: Result) -> Overview:
+        """What stands at the top of the report."""
+
+    def report_sections(
+        self, problem: Any, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
+    ) -> list[Section]:
+        """Sections of the report; boxes that can be pointed at are noted in ``details``."""
+
+    def format_objective(self, value: int | None, unit: str, digits: int = 4) -> str:
+        """An objective or bound for people."""
+
+
+class GenericPresenter:
+    """What can be said of a plan of any kind."""
+
+    has_ratios = True
+
+    def __init__(self, kind: Kind | None = None):
+        self._kind = kind
+
+    def check_drawable(self, problem: Any) -> None:
+        """Nothing is drawn."""
+        raise UsageError(f"--png: plans of the kind {self._words()} are not drawn; leave it out")
+
+    def check_options(self, *, plans: int, seconds: bool) -> None:
+        """Any number of plans; no axis of time."""
+        if seconds:
+            raise UsageError(f"--seconds: plans of the kind {self._words()} have no picture over time")
+
+    def check_fits(self, problem: Any, plan: object) -> None:
+        """The plan must say that it is of this kind and for this problem."""
+        expected = None if self._kind is None else self._kind.plan_format
+        found = getattr(plan, "format", None)
+        if expected is not None and found != expected:
+            raise InputError(f"found a plan of another kind ({found or type(plan).__name__}), expected {expected}")
+        if getattr(plan, "problem", problem.digest) != problem.digest:
+            raise InputError("the plan is for another problem")
+
+    def references(self, problem: Any) -> list[Labelled]:
+        """The plans that cost nothing to make."""
+        return [] if self._kind is None else list(self._kind.initial(problem).items())
+
+    def summarize(self, problem: Any, plan: Any, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
+        """Objective (or what is wrong), those of other plans, the kind's facts, and the plan field by field."""
+        if self._kind is None:
+            return str(plan)
+        check = self._kind.verify(problem, plan)
+        who = self._kind.identity(problem)
+        lines = [f"{who['program'] or self._words()} on {who['target']} ({who['cost_model']})"]
+        lines.append(f"  objective  {self.format_objective(check.objective, self._kind.unit)}")
+        lines += [f"  not valid  {violation}" for violation in (check.violations if everything else check.violations[:10])]
+        for name, other in others:
+            value = self._kind.verify(problem, other).objective
+            lines.append(f"  {name:<9}  {self.format_objective(value, self._kind.unit)}")
+        facts = self._kind.facts(problem, plan)
+        width = max(map(len, facts), default=0)
+        lines += [f"  {name:<{width}}  {_brief(value, everything)}" for name, value in facts.items()]
+        for name in getattr(plan, "__struct_fields__", ()):
+            if name not in ("problem", "objective", "name", "target", "format", "version"):
+                lines.append(f"  plan.{name}: {_brief(getattr(plan, name), everything)}")
+        return "\n".join(lines)
+
+    def draw(self, problem: Any, plans: Sequence[Labelled], path: str | Path, *, seconds: bool = False) -> None:
+        """Nothing is drawn."""
+        self.check_drawable(problem)
+
+    def overview(self, problem: Any, result: Result) -> Overview:
+        """Nothing but what every result has."""
+        return Overview()
+
+    def report_sections(
+        self, problem: Any, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
+    ) -> list[Section]:
+        """Nothing but what every result has."""
+        return []
+
+    def format_objective(self, value: int | None, unit: str, digits: int = 4) -> str:
+        """In its unit."""
+        return format_value(value, unit, digits)
+
+    def _words(self) -> str:
+        return "unknown" if self._kind is None else self._kind.name.replace("_", " ")
+
+
+class DrawingPresenter(GenericPresenter):
+    """One that draws; what it needs for that is matplotlib."""
+
+    #: Plans side by side in a picture, at most.
+    most_plans: int | None = None
+    #: Whether it draws over seconds as well as over steps.
+    has_seconds = False
+
+    def check_drawable(self, problem: Any) -> None:
+        """Matplotlib is all that it takes."""
+        import_matplotlib()
+
+    def check_options(self, *, plans: int, seconds: bool) -> None:
+        """As many plans as the picture has room for."""
+        if self.most_plans is not None and plans > self.most_plans:
+            raise UsageError(f"--compare: a plan of the kind {self._words()} is drawn alone")
+        if seconds and not self.has_seconds:
+            super().check_options(plans=plans, seconds=seconds)
+
+
+def presenter_of(kind: Kind) -> Presenter:
+    """Presenter of a kind."""
+    if not kind.presenter:
+        return GenericPresenter(kind)
+    module, _, name = kind.presenter.partition(":")
+    make = getattr(importlib.import_module(module), name)
+    return cast(Callable[[Kind], Presenter], make)(kind)
+
+
+def presenter_for(problem: object) -> Presenter:
+    """Presenter of a problem's kind; the generic one for what is no problem of a known kind."""
+    try:
+        return presenter_of(kind_of(problem))
+    except StowplanError:
+        return GenericPresenter()
+
+
+def check_picture(problem: object, path: str | Path | None) -> None:
+    """Raise where a picture of this problem's plans cannot be written, before time is spent on finding one.
+
+    Raises
+    ------
+    UsageError
+        The suffix is none of .png, .svg and .pdf, or plans of this kind are not drawn.
+    MissingDependencyError
+        Without matplotlib.
+    """
+    if path is not None:
+        presenter_for(problem).check_drawable(problem)
+        check_format(path)
+
+
+def merge_equal(plans: Sequence[Labelled], key: Callable[[Any], object]) -> list[Labelled]:
+    """Plans in order, each once: names of like ones (by ``key``) are joined, as in ``milp = compiler``."""
+    merged: list[tuple[list[str], Any]] = []
+    for label, plan in plans:
+        same = next((names for names, other in merged if key(other) == key(plan)), None)
+        if same is None:
+            merged.append(([label], plan))
+        elif label not in same:
+            same.append(label)
+    return [(" = ".join(names), plan) for names, plan in merged]
+
+
+def _brief(value: object, everything: bool, most: int = 12) -> str:
+    """A value in one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_brief(each, everything)}" for name, each in value.items())
+    if isinstance(value, (list, tuple)):
+        shown = value if everything else value[:most]
+        rest = f", … and {len(value) - len(shown):,} more" if len(shown) < len(value) else ""
+        return f"{len(value):,}: " + ", ".join(_brief(each, everything) for each in shown) + rest if value else "none"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    text = str(value)
+    return text if text.isprintable() else ascii(text)
