@@ -182,7 +182,7 @@ def _as_target(path: Path, kind: str) -> Any:
 
 def readers() -> list[Reader]:
     """Every reader there is here: those of ONNX need onnx, policies need torch."""
-    hlo = [DATA / "hlo" / f"{name}.hlo.txt" for name in ("branches", "cache", "loop", "plain", "transfers")]
+    hlo = [DATA / "hlo" / f"{name}.hlo.txt" for name in ("branches", "cache", "loop", "transfers")]
     found = [
         Reader(
             "scheduled HLO",

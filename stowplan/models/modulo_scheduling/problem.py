@@ -249,12 +249,13 @@ def _cycle_without_distance(problem: Problem) -> list[int]:
     if stuck is None:
         return []
     # Whoever is stuck has a producer that is stuck: walking backwards comes to a cycle.
-    walk = [stuck]
+    walk = {stuck: 0}
+    last = stuck
     while True:
-        last = next(source for source in before[walk[-1]] if waiting[source])
+        last = next(source for source in before[last] if waiting[source])
         if last in walk:
-            return walk[walk.index(last) :][::-1]
-        walk.append(last)
+            return list(walk)[walk[last] :][::-1]
+        walk[last] = len(walk)
 
 
 def load(path: str | Path) -> Problem:
