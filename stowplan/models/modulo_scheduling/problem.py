@@ -173,7 +173,11 @@ def _check(problem: Problem) -> None:
         known.add(instruction.id)
         operations = problem.machine.operations
         if operations and instruction.op not in operations:
-            raise InputError(f"found the unknown op {instruction.op!r}, expected one of {', '.join(operations)}", place=place)
+            message = (
+                f"found the op {instruction.op!r}, which {problem.machine.name or 'the machine'} cannot do, expected one of "
+            )
+            message += f"{', '.join(operations)}: rename it, or add it to the machine's operations"
+            raise InputError(message, place=place)
     for at, instruction in enumerate(problem.instructions):
         place = f"instructions[{at}] ({instruction.id})"
         for number, operand in enumerate(instruction.operands):
