@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import stowplan
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.frontends.dfg import Dfg, carried, kernels, lower, maximum, minimum, read_json, select, trace
 from stowplan.hardware.frontends.dfg.dot import parse_dot
@@ -21,6 +22,7 @@ from stowplan.hardware.frontends.dfg.relay import relay_fan_out
 from stowplan.hardware.se import run_graph
 from stowplan.hardware.se.reference import make_data
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Rules
+from stowplan.portfolio.loop_bodies import LoopOptions
 
 
 def from_json(nodes: list[Any], edges: list[Any]) -> Dfg:
@@ -58,6 +60,78 @@ def test_json() -> None:
 def test_bad_json(nodes: list[Any], edges: list[Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         from_json(nodes, edges)
+
+
+def test_graphs_of_other_tools() -> None:
+    """NetworkX calls edges links; Morpher has opcodes, sources and targets."""
+    ours = from_json(NODES, [{"src": 1, "dst": 2}, {"src": 2, "dst": 3, "distance": 4, "operand": 1}, {"src": 1, "dst": 3}])
+    theirs = {
+        "directed": True,
+        "multigraph": False,
+        "graph": {"name": "g"},
+        "nodes": [
+            {"id": 1, "opcode": "LOAD", "label": "x[i]", "pos": [0, 1]},
+            {"id": 2, "operation": "MUL", "type": "int32"},
+            {"id": 3, "type": "ADD", "ASAP": 2},
+        ],
+        "links": [
+            {"source": 1, "target": 2, "key": 0},
+            {"from": 2, "to": 3, "dist": 4, "operand": 1, "color": "red"},
+            {"src": 1, "target": 3},
+        ],
+    }
+    assert decode_json(json.dumps(theirs).encode()) == ours
+    again = theirs | {"nodes": [{"op": "load", "opcode": "load", "id": 1}, *theirs["nodes"][1:]]}  # type: ignore[index]
+    assert decode_json(json.dumps(again).encode()) == ours
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"edges": [{"src": 1, "dst": 2, "distnace": 4}]},
+            r"g\.json: edges\[0\]: found the key 'distnace', expected src, dst, dist",
+        ),
+        ({"edges": [{"src": 1, "dst": 2, "weight": 4}]}, r"edges\[0\]: found the key 'weight'"),
+        ({"edges": [{"src": 1, "source": 2, "dst": 2}]}, r"edges\[0\]: found src 1 and source 2, expected one of them"),
+        ({"edges": [{"src": 1, "dst": 2, "dist": 1, "distance": 2}]}, "found distance 2 and dist 1"),
+        ({"edges": [{"src": 1, "dst": 2, "operand": -1}]}, "found operand -1, expected 0 or more"),
+        ({"edges": [[1, 2]]}, r"edges\[0\]: found a list, expected an object"),
+        ({"links": [{"source": 1, "target": 9}]}, "found edges .* and links .*, expected one of them"),
+        ({"edges": 3}, "edges: found a number, expected a list"),
+        (
+            {"nodes": [{"id": 1, "op": "add", "constant": 4}]},
+            r"nodes\[0\]: found the key 'constant', expected id, op, variables",
+        ),
+        ({"nodes": [{"id": 1, "op": "add", "opcode": "sub"}]}, r"nodes\[0\]: found op 'add' and opcode 'sub'"),
+        ({"nodes": [{"id": 1}]}, r"nodes\[0\]: .*`op`"),
+        ({"directed": False}, "directed: found False, expected true"),
+        ({"fixd": []}, r"g\.json: found the key 'fixd'"),
+        ({"name": 3}, "name: found a number, expected a string"),
+    ],
+)
+def test_keys_that_nothing_is_known_of(change: dict[str, Any], message: str) -> None:
+    graph = {"nodes": NODES, "edges": [{"src": 1, "dst": 2}]} | change
+    with pytest.raises(InputError, match=message):
+        decode_json(json.dumps(graph).encode(), source="g.json")
+
+
+def test_links_alone_tell_a_graph_from_a_network(tmp_path: Path) -> None:
+    path = tmp_path / "g.json"
+    path.write_text(json.dumps({"nodes": NODES, "links": [{"source": 1, "target": 2, "dist": 4}]}))
+    with pytest.raises(UsageError, match="is a data-flow graph: name a machine"):
+        stowplan.read(path)
+    assert stowplan.read(path, "se", loop=LoopOptions(inputs="instructions")).edges[0].distance == 4
+    path.write_text(json.dumps({"nodes": NODES, "links": [{"source": 1, "target": 9}]}))
+    with pytest.raises(InputError, match=r"links\[0\]: found the node '9'"):
+        stowplan.read(path, "se")
+
+
+def test_a_long_chain_takes_no_time_with_its_square() -> None:
+    """Heights once took a sweep over all instructions for each of them."""
+    nodes = [{"id": at, "op": "add"} for at in range(20_000)]
+    graph = from_json(nodes, [{"src": at, "dst": at + 1} for at in range(len(nodes) - 1)])
+    assert len(lower(graph).instructions) == len(nodes)
 
 
 def test_a_cycle_without_distance_is_refused() -> None:

@@ -38,6 +38,10 @@ def test_streaming_engine() -> None:
 def test_named_machines(tmp_path: Path) -> None:
     for name in machine_names():
         assert load_machine(name).name == name
+    for long, short in (("streaming-engine", "se"), ("streaming-engine-latency-4", "se-latency-4")):
+        assert load_machine(long) == load_machine(short)
+        assert load_machine(long).name == short
+        assert long not in machine_names()
     file = tmp_path / "mine.toml"
     file.write_text('name = "mine"\nrows = 2\ncolumns = 3\nlinks = [{ name = "right", rows = 0, columns = 1 }]\n')
     assert load_machine(file).tiles == 6

@@ -32,7 +32,7 @@ def instruction(*operands: Operand, name: str = "a", op: str = "add") -> Instruc
         ({"instructions": (instruction(Operand(instruction="a", distance=-1)),)}, "distance -1"),
         ({"instructions": (instruction(Operand(constant=1.0, distance=1)),)}, "distance 1"),
         ({"instructions": (instruction(Operand(constant=float("inf"))),)}, "inf"),
-        ({"instructions": (instruction(op="warp"),), "machine": line(operations=("add",))}, "unknown op 'warp'"),
+        ({"instructions": (instruction(op="warp"),), "machine": line(operations=("add",))}, "'warp', which line cannot do"),
         ({"instructions": (), "variables": (Variable(id="v"), Variable(id="v"))}, "'v' twice"),
         ({"instructions": (), "variables": (Variable(id="v", tile=4),)}, "tile 4"),
         ({"instructions": (), "variables": (Variable(id="v", words=0),)}, "words 0"),

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import stowplan
+from stowplan import files
 from stowplan.cli import main
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.se import compare
@@ -249,6 +250,23 @@ def test_batch(run: Run, tmp_path: Path) -> None:
     record = json.loads((tmp_path / "out" / "one.result.json").read_text())
     assert record["result"]["details"]["ii_is_minimal"]
     assert "is finished" not in err
+
+
+def test_plans_made_for_the_long_name_stay_valid(run: Run, tmp_path: Path) -> None:
+    """The digest knows no names; pictures and messages say ``se``."""
+    graph, plan, old = chain(tmp_path / "chain.json"), tmp_path / "plan.json", tmp_path / "old.json"
+    code, out, _ = run("solve", graph, "--target", "streaming-engine", "--time-limit", 20, "--candidates", "cpsat", "-o", plan)
+    assert code == 0
+    assert out.startswith("chain on se (")
+    assert json.loads(plan.read_text())["target"] == "se"
+    problem = stowplan.read(graph, "se")
+    content = files.encode(problem).decode().replace('"name": "se"', '"name": "streaming-engine"')
+    assert "streaming-engine" in content
+    old.write_text(content)
+    assert stowplan.read(old).digest == problem.digest
+    plan.write_text(plan.read_text().replace('"target": "se"', '"target": "streaming-engine"'))
+    for source, target in ((old, ()), (graph, SE), (graph, ("--target", "streaming-engine"))):
+        assert run("verify", source, plan, *target)[0] == 0
 
 
 def test_targets(run: Run) -> None:

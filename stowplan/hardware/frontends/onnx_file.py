@@ -67,9 +67,7 @@ def read_onnx_file(path: str | Path) -> OnnxFile:
         # protobuf and onnx raise errors of many types, over several lines.
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(f"not an ONNX model: {reason[0]}", source=path) from error
-    for node in model.graph.node:
-        if not any(node.output):
-            raise InputError(f"found a {node.op_type} without a result, expected one or more", source=path)
+    _check_names(model.graph, path)
     name = Path(path).name.removesuffix(".gz").removesuffix(".onnx").removesuffix(".stripped")
     return OnnxFile(onnx, model.graph, name, missing)
 
@@ -80,6 +78,18 @@ def attributes(node: Any, onnx: Any) -> dict[str, Any]:
         return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
     except (ValueError, TypeError) as error:
         raise InputError(f"found an attribute without a value: {error}", place=f"operator {node.output[0]}") from error
+
+
+def _check_names(graph: Any, path: str | Path) -> None:
+    """Refuse nodes without results, and names that are not UTF-8, which come as bytes."""
+    for node in graph.node:
+        if not all(isinstance(name, str) for name in (*node.input, *node.output, node.op_type, node.name)):
+            raise InputError("found a name that is not UTF-8 text", source=path, place=f"node {node.output!r}")
+        if not any(node.output):
+            raise InputError(f"found a {node.op_type} without a result, expected one or more", source=path)
+    for each in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        if not isinstance(each.name, str):
+            raise InputError("found a name that is not UTF-8 text", source=path, place=f"value {each.name!r}")
 
 
 def missing_text(missing: dict[str, str]) -> str:

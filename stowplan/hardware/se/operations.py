@@ -59,7 +59,7 @@ _OPAQUE = (*STREAMED, *INVARIANT, "store", "output", "merge", "compare", "extend
 OPERATIONS = (*_EXACT, *_OPAQUE)
 
 #: Names that other tools use, in lower case.
-_ALIASES = {
+OTHER_NAMES = {
     "mult": "mul", "fadd": "add", "fsub": "sub", "fmul": "mul", "fdiv": "div", "fma": "madd", "mac": "madd", "muladd": "madd",
     "ls": "shl", "sl": "shl", "shift_left": "shl", "rs": "shr", "sr": "shr", "ars": "shr", "sra": "shr", "lshr": "shr",
     "ashr": "shr", "lod": "load", "loadb": "load", "loadh": "load", "memr": "load", "imp": "load", "ld": "load",
@@ -76,7 +76,7 @@ _ALIASES = {
 def known_operation(name: str) -> str | None:
     """Our name of an operation, whatever tool it comes from; None for one we do not know."""
     lower = name.lower()
-    return lower if lower in OPERATIONS else _ALIASES.get(lower)
+    return lower if lower in OPERATIONS else OTHER_NAMES.get(lower)
 
 
 def compute(op: str, operands: Sequence[Lanes], lanes: int) -> Lanes:

@@ -17,7 +17,7 @@ from stowplan.hardware.targets.units import decode_hook
 MAX_TARGET_BYTES = 1 << 20
 
 #: Dotted keys with more parts than this are refused: no target has them, and reading them takes time with their square.
-_DEEP_KEY = re.compile(rb"(?:[^\s.=\[\]]{1,99}\s*\.\s*){32}")
+_DEEP_KEY = re.compile(rb"""(?<![\w.\-])(?:(?:[\w\-]{1,99}|"[^"\n]{0,99}"|'[^'\n]{0,99}')\s*\.\s*){32}""")
 
 T = TypeVar("T")
 
@@ -50,7 +50,8 @@ def decode_toml(data: bytes) -> dict[str, Any]:
         raise InputError("found a key of more than 32 parts, expected a few")
     try:
         found: dict[str, Any] = msgspec.toml.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError) as error:
+        # ValueError: bytes that are not UTF-8, and numbers of thousands of digits.
         raise InputError(f"not a TOML file: {error}") from error
     except RecursionError as error:
         raise InputError("not a TOML file: lists or tables are nested too deep") from error

@@ -173,7 +173,11 @@ def _check(problem: Problem) -> None:
         known.add(instruction.id)
         operations = problem.machine.operations
         if operations and instruction.op not in operations:
-            raise InputError(f"found the unknown op {instruction.op!r}, expected one of {', '.join(operations)}", place=place)
+            message = (
+                f"found the op {instruction.op!r}, which {problem.machine.name or 'the machine'} cannot do, expected one of "
+            )
+            message += f"{', '.join(operations)}: rename it, or add it to the machine's operations"
+            raise InputError(message, place=place)
     for at, instruction in enumerate(problem.instructions):
         place = f"instructions[{at}] ({instruction.id})"
         for number, operand in enumerate(instruction.operands):
@@ -249,12 +253,13 @@ def _cycle_without_distance(problem: Problem) -> list[int]:
     if stuck is None:
         return []
     # Whoever is stuck has a producer that is stuck: walking backwards comes to a cycle.
-    walk = [stuck]
+    walk = {stuck: 0}
+    last = stuck
     while True:
-        last = next(source for source in before[walk[-1]] if waiting[source])
+        last = next(source for source in before[last] if waiting[source])
         if last in walk:
-            return walk[walk.index(last) :][::-1]
-        walk.append(last)
+            return list(walk)[walk[last] :][::-1]
+        walk[last] = len(walk)
 
 
 def load(path: str | Path) -> Problem:

@@ -138,7 +138,8 @@ class _Walk:
         if opcode in _ELEMENTWISE and arrays and all(each.shape.dims == array.shape or not array.shape for array in arrays):
             return self._elementwise(each, arrays)
         if opcode in ("while", "fusion", "conditional"):
-            message = f"found a {opcode}, expected a module before optimisation, with calls and plain instructions only"
+            message = f"found a {opcode}, expected a module before optimisation, with calls and plain instructions only: "
+            message += "of XLA's dump, take the file with before_optimizations in its name"
             raise InputError(message, place=f"operator {each.name} (line {each.line})")
         return self._opaque(each, arrays)
 

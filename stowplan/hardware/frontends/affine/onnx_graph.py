@@ -175,7 +175,7 @@ class _Walk:
         return self._whole(node, found.reshape(-1).tolist())
 
     def _whole(self, node: Any, found: Any) -> list[int]:
-        if not isinstance(found, Iterable) or not all(isinstance(each, int) for each in found):
+        if not isinstance(found, Iterable) or isinstance(found, bytes) or not all(isinstance(each, int) for each in found):
             raise InputError(f"found {found!r}, expected whole numbers", place=self._place(node))
         return list(found)
 

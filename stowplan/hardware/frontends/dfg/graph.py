@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stowplan.errors import InputError
-from stowplan.hardware.se.operations import OPERATIONS, known_operation
+from stowplan.hardware.se.operations import OPERATIONS, OTHER_NAMES, known_operation
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Variable
 
 
@@ -44,6 +45,17 @@ class Arrow(NamedTuple):
     place: str
 
 
+def _unknown(op: str) -> str:
+    """What is wrong with an op, and how to go on."""
+    known = {name.lower(): name for name in (*OPERATIONS, *OTHER_NAMES)}
+    close = difflib.get_close_matches(op.lower()[:40], known, n=1)
+    perhaps = f"perhaps {known[close[0]]}; " if close else ""
+    return (
+        f"found the unknown op {op!r}, expected {perhaps}one of {', '.join(OPERATIONS)}: "
+        "rename it to one that takes as many operands, for the schedule depends on no more of it"
+    )
+
+
 def join(name: str, nodes: Iterable[Node], arrows: Iterable[Arrow], source: str | Path | None) -> Dfg:
     """Graph of nodes and edges; raises InputError for unknown ops, ids that are missing or stand twice, and bad operands."""
     known: dict[str, Node] = {}
@@ -51,8 +63,7 @@ def join(name: str, nodes: Iterable[Node], arrows: Iterable[Arrow], source: str 
         if node.id in known:
             raise InputError(f"found the id {node.id!r} twice, expected every id once", source=source, place=node.place)
         if known_operation(node.op) is None:
-            message = f"found the unknown op {node.op!r}, expected one of {', '.join(OPERATIONS)}"
-            raise InputError(message, source=source, place=node.place)
+            raise InputError(_unknown(node.op), source=source, place=node.place)
         known[node.id] = node
     incoming: dict[str, list[Arrow]] = defaultdict(list)
     for arrow in arrows:

@@ -83,6 +83,7 @@ def _inputs_to_variables(graph: Dfg, *, copies: bool) -> Dfg:
     read = {operand.instruction for each in graph.instructions for operand in each.operands}
     # Data that nothing reads is what the loop body is for: it stays.
     outside = {name: each for name, each in outside.items() if name in read}
+    number = {name: at for at, name in enumerate(outside)}
     variables: dict[str, Variable] = {variable.id: variable for variable in graph.variables}
 
     def replaced(reader: Instruction, operand: Operand) -> Operand:
@@ -91,7 +92,7 @@ def _inputs_to_variables(graph: Dfg, *, copies: bool) -> Dfg:
             return operand
         if source.op == "constant":
             # The file says no value: any will do, but not the same for all.
-            return Operand(constant=1.0 + list(outside).index(source.id) / 8)
+            return Operand(constant=1.0 + number[source.id] / 8)
         name = f"{source.id}@{reader.id}" if copies else source.id
         while name in variables and variables[name].streams != (source.op in STREAMED):
             name += "'"

@@ -92,14 +92,18 @@ def _components(count: int, consumers: dict[int, list[int]]) -> list[int]:
 
 
 def _heights(graph: Dfg, number: dict[str, int]) -> list[int]:
-    """Instructions from each to the end of the iteration; cycles without a distance, an error elsewhere, end the walk."""
+    """Instructions from each to the end of the iteration; 0 on and before cycles without a distance, an error elsewhere."""
     needs = [[number[o.instruction] for o in each.operands if o.instruction and not o.distance] for each in graph.instructions]
-    height = [0] * len(needs)
-    for _ in needs:
-        before = list(height)
-        for target, sources in enumerate(needs):
-            for source in sources:
-                height[source] = max(height[source], height[target] + 1)
-        if height == before:
-            break
+    height, waiting = [0] * len(needs), [0] * len(needs)
+    for sources in needs:
+        for source in sources:
+            waiting[source] += 1
+    ready = [at for at, count in enumerate(waiting) if not count]
+    while ready:
+        target = ready.pop()
+        for source in needs[target]:
+            height[source] = max(height[source], height[target] + 1)
+            waiting[source] -= 1
+            if not waiting[source]:
+                ready.append(source)
     return height

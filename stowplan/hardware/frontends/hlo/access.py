@@ -131,8 +131,9 @@ def _computation_access(computation: Computation, known: dict[str, Access]) -> A
     pairs: list[InPlace] = []
     chain: set[str] = set()
     taken: set[int] = set()
+    closed: set[tuple[str, int]] = set()
     for leaf, (source, source_leaf) in enumerate(_root_leaves(computation)):
-        found = _follow_updates(source, source_leaf, computation, known)
+        found = _follow_updates(source, source_leaf, computation, known, closed)
         if found is not None and found[0] not in taken:
             parameter, written, names = found
             taken.add(parameter)
@@ -158,15 +159,26 @@ def _root_leaves(computation: Computation) -> list[tuple[Instruction, int]]:
 
 
 def _follow_updates(
-    instruction: Instruction, leaf: int, computation: Computation, known: dict[str, Access]
+    instruction: Instruction, leaf: int, computation: Computation, known: dict[str, Access], closed: set[tuple[str, int]]
 ) -> tuple[int, int, set[str]] | None:
-    """Parameter that a value is an updated version of, bytes of the updates, and the instructions that update; or None."""
+    """Parameter that a value is an updated version of, bytes of the updates, and the instructions that update; or None.
+
+    ``closed`` are leaves that lead to a parameter that another result is written over, so that many results of one chain
+    take no longer than one.
+    """
     written = 0
     chain: set[str] = set()
+    way: set[tuple[str, int]] = set()
     while True:
         check_reading()
+        if (instruction.name, leaf) in closed:
+            return None
+        way.add((instruction.name, leaf))
         if instruction.opcode == "parameter":
-            return (int(instruction.argument), written, chain) if chain and isinstance(instruction.shape, ArrayShape) else None
+            if not chain or not isinstance(instruction.shape, ArrayShape):
+                return None
+            closed |= way
+            return int(instruction.argument), written, chain
         if not instruction.operands:
             return None
         source = computation.by_name[instruction.operands[0]]
@@ -212,6 +224,7 @@ def _parameter_read(
             # One that a user has as two operands: it would be followed twice, and each of its users four times.
             continue
         seen.add(name)
+        check_reading()
         if name == computation.root.name:
             return None
         for user, position in users.get(name, ()):

@@ -40,12 +40,25 @@ def program_from_module(module: HloModule) -> Program:
     """
     try:
         if not module.is_scheduled:
-            raise InputError("found a module without is_scheduled=true, expected a scheduled one", place="line 1")
+            raise InputError(
+                f"found a module without is_scheduled=true, expected a scheduled one{_hint(module)}", place="line 1"
+            )
         schedule = Schedule(module)
         apart = _share_storage(schedule)
         return _build(schedule, apart, _program_name(module))
     except InputError as error:
         raise (error.within(module.source) if module.source else error) from error
+
+
+def _hint(module: HloModule) -> str:
+    """Which file of XLA's dump to take in place of one that is not scheduled."""
+    given = (Path(module.source or "").name, module.name, module.attributes_text)
+    if any("before_optimizations" in text for text in given):
+        return (
+            ": this is the module before XLA's optimisations, take the file of the same dump with after_optimizations in its "
+            "name (targets with banks, such as inferentia, take this one)"
+        )
+    return ": of XLA's dump, take the file with after_optimizations in its name"
 
 
 def _share_storage(schedule: Schedule) -> set[int]:

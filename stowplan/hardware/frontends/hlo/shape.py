@@ -21,6 +21,8 @@ _BITS = {
     "token": 0, "opaque": 0,
 }  # fmt: skip
 
+#: More dimensions, or nested tiles, than this are refused: no array has them, and sizes take time with their square.
+MAX_RANK = 64
 #: Deeper tuples than this are refused, so that walks over shapes may recurse.
 MAX_DEPTH = 64
 #: Larger values than this are refused (256 TiB): no machine holds them, and sums stay within 64 bits.
@@ -124,6 +126,8 @@ def _parse_array(text: str) -> ArrayShape:
     dtype, dims_text, layout = match.groups()
     if dtype not in _BITS:
         raise InputError(f"found element type {excerpt(dtype)} in {excerpt(text)}, expected one such as f32, bf16, s32 or pred")
+    if dims_text.count(",") >= MAX_RANK:
+        raise InputError(f"found {excerpt(text)}, expected at most {MAX_RANK} dimensions")
     dims = tuple(_parse_dimension(dim, text) for dim in dims_text.split(",")) if dims_text else ()
     order = tuple(range(len(dims) - 1, -1, -1))
     fields: dict[str, str] = {}
@@ -180,6 +184,8 @@ def _parse_tiles(text: str, shape: str) -> tuple[tuple[int, ...], ...]:
     tiles = tuple(
         tuple(-1 if dim == "*" else _parse_dimension(dim, shape) for dim in tile.split(",")) for tile in text[1:-1].split(")(")
     )
+    if len(tiles) > MAX_RANK or max(map(len, tiles)) > MAX_RANK:
+        raise InputError(f"found tile {excerpt(text)} in {excerpt(shape)}, expected at most {MAX_RANK} tiles and dimensions")
     if any(dim == 0 for tile in tiles for dim in tile) or any(tile[-1] == -1 for tile in tiles):
         raise InputError(f"found tile {excerpt(text)} in {excerpt(shape)}, expected positive sizes")
     return tiles

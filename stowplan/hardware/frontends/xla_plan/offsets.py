@@ -17,7 +17,9 @@ from stowplan.hardware.frontends.hlo.shape import excerpt
 #: Memory space of the fast memory (CMEM) in layouts, ``S(3)``, and in buffer assignments, ``@3``.
 FAST_SPACE = 3
 
-_VALUE = re.compile(r"\s*value: <\d+ ([\w.\-]+(?:\{[\d,]*\})?)(?: \(phi\))? @(\d+)> \(size=(\d{1,15}),offset=(\d{1,15})\)")
+_VALUE = re.compile(
+    r"\s*value: <[0-9]+ ([\w.\-]+(?:\{[0-9,]*\})?)(?: \(phi\))? @([0-9]{1,9})> \(size=([0-9]{1,15}),offset=([0-9]{1,15})\)"
+)
 _SUFFIX = re.compile(r"(?:\.hlo)?(?:\.txt)?(?:\.gz)?$")
 
 
