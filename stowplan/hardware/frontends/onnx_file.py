@@ -172,7 +172,7 @@ def _fetched(tensor: Any, folder: Path, size: int) -> bytes:
         raise ValueError(f"found the offset {offset!r} in {location!r}, expected a whole number")
     with where.open("rb") as stream:
         stream.seek(int(offset))
-        data = stream.read(size)
+        data: bytes = stream.read(size)
     if len(data) < size:
         raise ValueError(f"found {len(data)} bytes at offset {offset} of {location!r}, expected {size}")
     return data

@@ -126,8 +126,8 @@ class _Latencies:
         """What serving these from fast memory, too, takes off the program."""
         by_step: defaultdict[int, list[int]] = defaultdict(list)
         for use in uses:
-            step, place = self._place[use]
-            by_step[step].append(place)
+            number, place = self._place[use]
+            by_step[number].append(place)
         saved = 0
         for number, places in by_step.items():
             step, fast = self._steps[number], self._fast[number]

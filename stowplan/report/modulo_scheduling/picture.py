@@ -14,7 +14,7 @@ from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.report.colours import PALETTE, ink_on
 from stowplan.report.figures import check_format, plain, save_figure
-from stowplan.report.modulo_scheduling.scene import HIGH, SLOT, WIDE, Row, Scene, Way, build_scene, machine_name, slot_middle
+from stowplan.report.modulo_scheduling.scene import HIGH, SLOT, WIDE, Row, Scene, Way, build_scene, slot_middle
 from stowplan.report.units import shorten
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _fill(problem: Problem, plan: Plan, scene: Scene, figure: Figure) -> None:
     for way in scene.ways:
         _draw_way(way, ax)
     _draw_legend(plan, scene, figure)
-    title = shorten(f"{problem.name or 'loop'} on {machine_name(problem.target)}", 60)
+    title = shorten(f"{problem.name or 'loop'} on {problem.target}", 60)
     figure.suptitle(plain(f"{title}: II {plan.ii}, latency {plan.makespan} clocks"), fontsize=11)
 
 

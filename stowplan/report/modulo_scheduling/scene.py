@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Edge, Problem
-from stowplan.portfolio.loop_bodies import ALIASES
 
 #: Width of a slot; width and height of a box; height of a row that stands for tiles that do nothing.
 SLOT, WIDE, HIGH, IDLE = 2.7, 2.0, 0.6, 0.46
@@ -69,12 +68,6 @@ class Scene:
     ways: tuple[Way, ...]
     width: float
     height: float
-
-
-def machine_name(target: str) -> str:
-    """Name of a machine as commands take it: ``se (streaming-engine)``."""
-    short = next((alias for alias, name in ALIASES.items() if name == target and alias != target), None)
-    return target if short is None else f"{short} ({target})"
 
 
 def build_scene(problem: Problem, plan: Plan) -> Scene:

@@ -9,7 +9,7 @@ from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.report.colours import ink_on
 from stowplan.report.modulo_scheduling.picture import EARLIER, box_text, operation_colours, tile_name
-from stowplan.report.modulo_scheduling.scene import HIGH, SLOT, WIDE, Scene, Way, build_scene, machine_name, slot_middle
+from stowplan.report.modulo_scheduling.scene import HIGH, SLOT, WIDE, Scene, Way, build_scene, slot_middle
 from stowplan.report.page import Overview, Section, legend, table
 
 #: Pixels of a tile's height, of the column of names, and of the line with slots.
@@ -23,7 +23,7 @@ def overview(problem: Problem, interval: str | None) -> Overview:
     """Machine and rules; and what is proven of the initiation interval."""
     machine, rules = problem.machine, problem.rules
     facts = [
-        ("Machine", f"{machine_name(problem.target)}: {machine.tiles} tiles, latency {machine.latency} clocks"),
+        ("Machine", f"{problem.target}: {machine.tiles} tiles, latency {machine.latency} clocks"),
         ("Loop body", f"{len(problem.instructions):,} instructions, {len(problem.edges):,} values between them"),
         ("Waiting at consumers", "any time" if rules.max_delay is None else f"at most {rules.max_delay} clocks"),
         ("Passing through tiles", "allowed" if rules.pass_through else "not allowed"),
