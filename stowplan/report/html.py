@@ -136,8 +136,7 @@ def _written(values: Iterable[int | None], result: Result, presenter: Presenter)
     """Objectives and bounds for people, unlike ones with as many digits as tell them apart."""
     apart = format_apart(values, lambda value, digits: presenter.format_objective(value, result.unit, digits))
     texts: dict[int | None, str] = {None: presenter.format_objective(None, result.unit)}
-    for value, text in apart.items():
-        texts[value] = text
+    texts.update((value, text) for value, text in apart.items())
     return texts
 
 
