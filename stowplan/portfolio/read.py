@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import stat
 from pathlib import Path
@@ -67,7 +68,7 @@ def read(
     InputError
         What is wrong with the file, and where.
     UsageError
-        A target where none belongs, or none where one is needed.
+        A target where none belongs, or none where one is needed; a capacity that is no whole number.
     """
     return open_input(
         path, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles, network=network, loop=loop
@@ -103,6 +104,16 @@ def check_regular(path: str | Path) -> None:
         raise InputError(f"found {what}, expected a file", source=path)
 
 
+def _whole_bytes(capacity: Any) -> int:
+    """A capacity as an int; raises UsageError for what is no whole number (of Python or NumPy)."""
+    try:
+        if not isinstance(capacity, bool):
+            return operator.index(capacity)
+    except TypeError:
+        pass
+    raise UsageError(f"found capacity {capacity!r}, expected a whole number of bytes")
+
+
 def open_input(
     path: str | Path,
     target: str | Path | None = None,
@@ -115,6 +126,8 @@ def open_input(
     loop: LoopOptions = NO_LOOP_OPTIONS,
 ) -> Opened:
     """As :func:`read`, with the program beside the problem."""
+    if capacity is not None:
+        capacity = _whole_bytes(capacity)
     if stalls is not None and stalls not in get_args(Stalls):
         raise UsageError(f"found stalls {stalls!r}, expected one of {', '.join(get_args(Stalls))}")
     if capacity is not None:

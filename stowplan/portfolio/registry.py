@@ -67,12 +67,14 @@ class Kind:
 
     name: str
     problem_type: type
+    plan_type: type[Any]
     problem_format: str
     plan_format: str
     decode_problem: Callable[..., Any]
     """``(bytes, source=None) -> problem``."""
     decode_plan: Callable[..., Any]
     verify: Callable[[Any, Any], Check]
+    """``(problem, plan)``, both of their types; :func:`check` takes anything for a plan."""
     finish: Callable[[Any, Any, int], Any]
     """``(problem, plan, objective) -> plan`` with the verified objective written into it."""
     initial: Callable[[Any], Mapping[str, Any]]
@@ -115,6 +117,22 @@ def identify(problem: Any) -> dict[str, str]:
         "cost_model": problem.cost_model,
         "digest": problem.digest,
     }
+
+
+def check(kind: Kind, problem: Any, plan: Any) -> Check:
+    """What the kind's verifier says of anything that is given as a plan; never raises."""
+    if not isinstance(plan, kind.plan_type):
+        return Check(False, None, (f"wrong_kind: found {describe_plan(plan)}, expected a plan of {kind.name}",))
+    try:
+        return kind.verify(problem, plan)
+    except Exception as error:  # a plan that the verifier stumbles over must not cost the plans at hand
+        return Check(False, None, (f"the verifier failed: {type(error).__name__}: {error}",))
+
+
+def describe_plan(plan: Any) -> str:
+    """What is given as a plan, for an error message: ``a plan of packing``, ``a str`` ..."""
+    other = next((each.name for each in kinds() if isinstance(plan, each.plan_type)), None)
+    return f"a {type(plan).__name__}" if other is None else f"a plan of {other}"
 
 
 @cache

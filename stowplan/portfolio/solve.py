@@ -14,7 +14,7 @@ from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
 from stowplan.notes import bounded
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.registry import Candidate, Kind, kind_of
+from stowplan.portfolio.registry import Candidate, Kind, check, describe_plan, kind_of
 from stowplan.portfolio.runner import Race
 from stowplan.portfolio.standing import Progress, Standing
 from stowplan.result import Provenance, Result, Status, StopReason
@@ -151,15 +151,14 @@ def _starts(kind: Kind, problem: Any, plans: Mapping[str, Any]) -> dict[str, Any
     """The kind's initial plans and those at hand, the latter verified."""
     starts = dict(kind.initial(problem))
     taken = {*starts, *kind.baseline_sources}
-    types = {type(plan) for plan in starts.values()}
     for name, plan in plans.items():
         if name in taken:
             raise UsageError(f"found a plan named {name!r}, which is the name of one of the package's own: give it another")
-        if types and type(plan) not in types:
-            raise UsageError(f"found a {type(plan).__name__} as the plan {name!r}, expected a plan of {kind.name}")
-        check = kind.verify(problem, plan)
-        if not check.ok:
-            raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(check.violations[:3])}")
+        if not isinstance(plan, kind.plan_type):
+            raise UsageError(f"found {describe_plan(plan)} as the plan {name!r}, expected a plan of {kind.name}")
+        found = check(kind, problem, plan)
+        if not found.ok:
+            raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(found.violations[:3])}")
         starts[name] = plan
     return starts
 

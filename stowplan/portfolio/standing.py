@@ -14,7 +14,7 @@ from typing import Any
 
 from stowplan.deadline import Deadline
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.registry import Check, Kind
+from stowplan.portfolio.registry import Check, Kind, check
 from stowplan.result import HistoryEntry, StopReason
 
 
@@ -101,10 +101,10 @@ class Standing:
 
     def offer_plan(self, plan: Any, source: str, order: tuple[int, int]) -> str | None:
         """Verify a plan and keep it if it is the best; returns what is wrong with it, None where nothing is."""
-        check = self._verify(plan)
-        if not check.ok or check.objective is None:
-            return "; ".join(check.violations[:3])
-        objective = check.objective
+        found = self._verify(plan)
+        if not found.ok or found.objective is None:
+            return "; ".join(found.violations[:3])
+        objective = found.objective
         self.sources[source] = min(objective, self.sources.get(source, objective))
         if self.best is None or self._is_better(objective, order, self.best):
             self.best = Best(self.kind.finish(self.problem, plan, objective), objective, source, order)
@@ -119,9 +119,7 @@ class Standing:
     def _verify(self, plan: Any) -> Check:
         began = time.monotonic()
         try:
-            return self.kind.verify(self.problem, plan)
-        except Exception as error:  # a plan that the verifier stumbles over must not cost the plans at hand
-            return Check(False, None, (f"the verifier failed: {type(error).__name__}: {error}",))
+            return check(self.kind, self.problem, plan)
         finally:
             self._verified.append(time.monotonic() - began)
 

@@ -116,6 +116,7 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
 KIND = Kind(
     name="memory_mapping",
     problem_type=Problem,
+    plan_type=Plan,
     problem_format=problems.FORMAT,
     plan_format=plans.FORMAT,
     decode_problem=problems.decode,

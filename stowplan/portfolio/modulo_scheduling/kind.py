@@ -97,6 +97,7 @@ def _identity(problem: Problem) -> dict[str, str]:
 KIND = Kind(
     name="modulo_scheduling",
     problem_type=Problem,
+    plan_type=Plan,
     problem_format=problems.FORMAT,
     plan_format=plans.FORMAT,
     decode_problem=problems.decode,

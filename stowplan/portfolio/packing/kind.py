@@ -102,6 +102,7 @@ def _identity(problem: Problem) -> dict[str, str]:
 KIND = Kind(
     name="packing",
     problem_type=Problem,
+    plan_type=Plan,
     problem_format=problems.FORMAT,
     plan_format=plans.FORMAT,
     decode_problem=problems.decode,

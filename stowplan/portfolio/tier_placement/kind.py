@@ -87,6 +87,7 @@ def _bytes_in(problem: Problem, tiers: range, tier_of: tuple[int, ...], sizes: l
 KIND = Kind(
     name="tier_placement",
     problem_type=Problem,
+    plan_type=Plan,
     problem_format=problems.FORMAT,
     plan_format=plans.FORMAT,
     decode_problem=problems.decode,

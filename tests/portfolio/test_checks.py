@@ -1,0 +1,92 @@
+"""Anything can be given as a plan, and anything as a capacity: answers, not tracebacks."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import stowplan
+from stowplan.errors import UsageError
+from stowplan.portfolio.registry import Check, check, describe_plan, kind, kinds
+from tests.bank_mapping import cases as banks
+from tests.memory_mapping import cases as programs
+from tests.modulo_scheduling import cases as loops
+from tests.packing import cases as buffers
+from tests.tier_placement import cases as networks
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "data"
+
+PROBLEMS: dict[str, Any] = {
+    "memory_mapping": programs.random_problem(random.Random(0)),
+    "packing": buffers.random_problem(0),
+    "tier_placement": networks.chain(3),
+    "bank_mapping": banks.random_problem(0),
+    "modulo_scheduling": loops.graph("a>b"),
+}
+PLANS = {name: next(iter(kind(name).initial(problem).values()), None) for name, problem in PROBLEMS.items()}
+
+
+def test_kinds_know_their_plans() -> None:
+    assert {each.name for each in kinds()} == {*PROBLEMS}
+    assert {name for name, plan in PLANS.items() if plan is None} == {"modulo_scheduling"}
+    for name, plan in PLANS.items():
+        if plan is not None:
+            assert type(plan) is kind(name).plan_type
+            assert check(kind(name), PROBLEMS[name], plan) == kind(name).verify(PROBLEMS[name], plan)
+            assert describe_plan(plan) == f"a plan of {name}"
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_is_no_plan_of_the_kind(name: str) -> None:
+    for other, plan in (*PLANS.items(), ("no plan", 3), ("no plan", "plan.json"), ("no plan", PROBLEMS[name])):
+        if other != name and plan is not None:
+            found = check(kind(name), PROBLEMS[name], plan)
+            assert (found.ok, found.objective) == (False, None)
+            assert found.violations == (f"wrong_kind: found {describe_plan(plan)}, expected a plan of {name}",)
+
+
+def test_a_plan_that_the_verifier_stumbles_over() -> None:
+    def stumble(*_: object) -> Check:
+        raise ZeroDivisionError("of all things")
+
+    found = check(replace(kind("packing"), verify=stumble), PROBLEMS["packing"], PLANS["packing"])
+    assert found == Check(False, None, ("the verifier failed: ZeroDivisionError: of all things",))
+    # The real thing: a plan built by hand, of the wrong types all through.
+    hollow = msgspec.structs.replace(PLANS["packing"], offsets=(None, "x"))
+    assert not check(kind("packing"), PROBLEMS["packing"], hollow).ok
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_plans_at_hand_of_another_kind(name: str) -> None:
+    """Also of a kind that has no plans of its own to compare with."""
+    for other in ("packing", "tier_placement"):
+        if other != name:
+            message = f"found a plan of {other} as the plan 'mine', expected a plan of {name}"
+            with pytest.raises(UsageError, match=message):
+                stowplan.solve(PROBLEMS[name], plans={"mine": PLANS[other]}, time_limit=5)
+
+
+@pytest.mark.parametrize("capacity", [1.5, 1e6, float("nan"), "1 MiB", True, np.float64(4096), (1,)])
+def test_capacities_that_are_no_whole_numbers(capacity: Any) -> None:
+    for name, target in (
+        ("alexnet_inf_b1.hlo.txt.gz", "teaching"),
+        ("resnet50.layers.json", "nnp-i"),
+        ("buffers.csv", None),
+        ("nothing", None),
+    ):
+        expected = f"found capacity {capacity!r}, expected a whole number of bytes"
+        with pytest.raises(UsageError, match=re.escape(expected)):
+            stowplan.read(EXAMPLES / name, target, capacity=capacity)
+
+
+def test_whole_numbers_of_any_type() -> None:
+    problem = stowplan.read(EXAMPLES / "buffers.csv", capacity=np.int64(1 << 20))
+    assert type(problem.capacity) is int
+    assert problem == stowplan.read(EXAMPLES / "buffers.csv", capacity=1 << 20)
