@@ -10,6 +10,7 @@ import json
 import time
 from pathlib import Path
 
+from stowplan import files
 from stowplan.hardware.frontends.hlo import program_from_module, read_module
 from stowplan.hardware.program import Program
 
@@ -54,9 +55,8 @@ def main() -> None:
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
         print()
     if arguments.json:
-        arguments.json.write_text(
-            "{\n" + ",\n".join(f" {json.dumps(name)}: {json.dumps(row)}" for name, row in found.items()) + "\n}\n"
-        )
+        text = "{\n" + ",\n".join(f" {json.dumps(name)}: {json.dumps(row)}" for name, row in found.items()) + "\n}\n"
+        files.write_atomic(arguments.json, text.encode())
 
 
 if __name__ == "__main__":

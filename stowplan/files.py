@@ -1,17 +1,24 @@
 """Reading and writing the package's own files.
 
 Every file carries a ``format`` and a ``version``; reading checks both, and unknown fields are errors. A file is written to a
-temporary name beside its target and renamed, so an interrupted write leaves either the old file or the new one.
+temporary name beside its target and renamed, so an interrupted write leaves either the old file or the new one. Symbolic links
+stay, and what is no regular file (a device, a pipe, standard output) is written through.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gzip
+import hashlib
 import os
+import stat
+import sys
 import tempfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar, cast
 
 import msgspec
 
@@ -22,32 +29,89 @@ T = TypeVar("T")
 #: Readers refuse files larger than this unless told otherwise (bytes, after decompression).
 MAX_TEXT_BYTES = 1 << 30
 
+#: What is read line by line has no line longer than this (bytes).
+MAX_LINE_BYTES = 1 << 20
+
 
 def write_atomic(path: str | Path, data: bytes) -> None:
     """Write ``data`` to ``path`` by way of a temporary file in the same folder and a rename.
 
+    A symbolic link is followed, and stays. What is no regular file is written through: see :func:`open_through`.
+
     Raises
     ------
     InputError
-        If the folder does not exist or cannot be written.
+        If the folder does not exist, or the file or device cannot be written or is full.
     """
-    target = Path(path)
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+        handle = open_through(path)
+        if handle is None:
+            _replace(Path(os.path.realpath(path)), data)
+        else:
+            with open(handle, "wb") as stream:
+                stream.write(data)
     except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", source=target) from error
+        raise InputError(f"cannot write: {error.strerror or error}", source=path) from error
+
+
+def _replace(target: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
         # mkstemp makes private files; a plan is as public as any file its user makes.
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise InputError(f"cannot write: {error.strerror or error}", source=target) from error
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def open_through(path: str | Path) -> int | None:
+    """Descriptor for writing to what is no regular file: a device, a pipe, standard output; the caller closes it.
+
+    None for a regular file, and for one that is not there yet. Opening a named pipe waits for its reader.
+
+    Raises
+    ------
+    OSError
+        If it is a folder, or cannot be opened for writing.
+    """
+    number = own_descriptor(path)
+    if number is not None:
+        # What was printed before comes first.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, OSError, ValueError):
+                stream.flush()
+        return os.dup(number)
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISREG(mode):
+        return None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return os.open(path, os.O_WRONLY | os.O_NOCTTY)
+
+
+def own_descriptor(path: str | Path) -> int | None:
+    """Number of the open file of this process that a path stands for (``/dev/stdout``, ``/dev/fd/3``), None for other paths.
+
+    Such a file is written where it stands: opening it by its path again would begin at its start.
+    """
+    at = os.path.join(os.getcwd(), path)
+    own = {os.path.realpath("/proc/self/fd"), "/dev/fd"}
+    for _ in range(40):
+        folder, name = os.path.split(at)
+        folder = os.path.realpath(folder)
+        if folder in own and name.isdecimal():
+            return int(name)
+        try:
+            at = os.path.join(folder, os.readlink(os.path.join(folder, name)))
+        except OSError:
+            return None
+    return None
 
 
 def _umask() -> int:
@@ -64,37 +128,71 @@ def read_bytes(path: str | Path, limit: int = MAX_TEXT_BYTES) -> bytes:
     InputError
         If the file is missing, unreadable, a damaged or truncated gzip file, or longer than ``limit`` bytes.
     """
+    with _unpacked(path) as stream:
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise InputError(f"larger than the limit of {limit} bytes", source=path)
+    return data
+
+
+@contextlib.contextmanager
+def _unpacked(path: str | Path) -> Iterator[IO[bytes]]:
+    """A plain or gzip file, opened; whatever goes wrong with it becomes an InputError."""
     try:
         with open(path, "rb") as stream:
             head = stream.read(2)
             stream.seek(0)
             if head != b"\x1f\x8b":
-                data = stream.read(limit + 1)
+                yield stream
             else:
                 with gzip.GzipFile(fileobj=stream) as unpacked:
-                    data = unpacked.read(limit + 1)
+                    yield cast(IO[bytes], unpacked)
     except EOFError as error:
         raise InputError("truncated gzip file: it ends before its end-of-stream marker", source=path) from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"damaged gzip file: {error}", source=path) from error
     except OSError as error:
         raise InputError(f"cannot read: {error.strerror or error}", source=path) from error
-    if len(data) > limit:
-        raise InputError(f"larger than the limit of {limit} bytes", source=path)
-    return data
+
+
+def read_lines(path: str | Path, limit: int = MAX_TEXT_BYTES, line_limit: int = MAX_LINE_BYTES) -> Iterator[str]:
+    """Lines of a plain or gzip UTF-8 file, each with its line break, one in memory at a time.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_bytes`, and for a line of more than ``line_limit`` bytes. Sizes are looked at before the first line is
+        given: what is made of the lines may take many times their bytes.
+    """
+    with _unpacked(path) as stream:
+        total = 0
+        for number, line in enumerate(iter(lambda: stream.readline(line_limit + 1), b""), 1):
+            total += len(line)
+            if total > limit:
+                raise InputError(f"larger than the limit of {limit} bytes", source=path)
+            if len(line) > line_limit:
+                raise InputError(f"longer than the limit of {line_limit} bytes", source=path, place=f"line {number}")
+    with _unpacked(path) as stream:
+        for number, line in enumerate(stream, 1):
+            yield _decoded(line, path, number)
+
+
+def _decoded(data: bytes, path: str | Path, first_line: int = 1) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + first_line
+        raise InputError(
+            f"found byte 0x{data[error.start]:02x}, expected UTF-8 text", source=path, place=f"line {line}"
+        ) from error
 
 
 def is_json(path: str | Path) -> bool:
     """Whether a plain or gzip file begins like a JSON object; False where it cannot be read."""
     try:
-        with open(path, "rb") as stream:
-            if stream.read(2) != b"\x1f\x8b":
-                stream.seek(0)
-                return stream.read(64).lstrip()[:1] == b"{"
-            stream.seek(0)
-            with gzip.GzipFile(fileobj=stream) as unpacked:
-                return unpacked.read(64).lstrip()[:1] == b"{"
-    except (OSError, EOFError, zlib.error):
+        with _unpacked(path) as stream:
+            return stream.read(64).lstrip()[:1] == b"{"
+    except InputError:
         return False
 
 
@@ -105,14 +203,7 @@ def printable(path: str | Path) -> str:
 
 def read_text(path: str | Path, limit: int = MAX_TEXT_BYTES) -> str:
     """Content of a plain or gzip UTF-8 file; raises :class:`InputError` as :func:`read_bytes` does."""
-    data = read_bytes(path, limit)
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"found byte 0x{data[error.start]:02x}, expected UTF-8 text", source=path, place=f"line {line}"
-        ) from error
+    return _decoded(read_bytes(path, limit), path)
 
 
 #: What msgspec raises for bytes that are not JSON, or nested beyond reason.
@@ -127,6 +218,11 @@ class _Head(msgspec.Struct):
 def encode(value: object) -> bytes:
     """JSON of a value, indented, one trailing newline; equal values give equal bytes."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+def digest(value: object) -> str:
+    """Hex SHA-256 of a value's JSON."""
+    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()
 
 
 def decode(data: bytes, kind: type[T], *, format_name: str, version: int, source: str | Path | None = None) -> T:

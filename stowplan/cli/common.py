@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stowplan import files
 from stowplan.errors import UsageError
 
 if TYPE_CHECKING:
@@ -121,24 +123,70 @@ def loop_options(rules: list[str] | None, fixed: Path | None) -> LoopOptions:
     return parse_rules(rules or (), fixed)
 
 
+def target_file(target: str | None) -> Path | None:
+    """The path that a target is, if any: a file that is read."""
+    return None if target is None else Path(target)
+
+
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None] = ()) -> None:
-    """Find out now, not after the time limit, that a file cannot be written, or would be written over an input.
+    """Find out now, not after the time limit, that a file cannot be written, or would be written over another or an input.
 
     Raises
     ------
     UsageError
         Naming the file and what stands in the way.
     """
-    read = [path for path in inputs if path is not None]
+    read = [path for path in inputs if path is not None and os.path.exists(path)]
+    written: list[Path] = []
     for path in outputs:
         if path is None:
             continue
-        folder = path.absolute().parent
-        if not folder.is_dir():
-            raise UsageError(f"{path}: cannot write: there is no folder {folder}")
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise UsageError(f"{path}: cannot write: no permission to write in {folder}")
-        if path.is_dir():
-            raise UsageError(f"{path}: cannot write: it is a folder, expected the name of a file")
-        if path.exists() and any(path.samefile(other) for other in read if other.exists()):
+        _check_writable(path)
+        if any(_is_same_file(path, other) for other in read):
             raise UsageError(f"{path}: is an input of this command, expected another file to write to")
+        if any(_is_same_file(path, other) for other in written):
+            raise UsageError(f"{path}: is to be written twice by this command, expected a file for each output")
+        if _is_standard_output(path):
+            raise UsageError(f"{path}: is where standard output goes, expected another file to write to")
+        written.append(path)
+
+
+def _check_writable(path: Path) -> None:
+    number = files.own_descriptor(path)
+    if number is not None:
+        try:
+            os.fstat(number)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot write: {error.strerror}") from error
+        return
+    # Not Path's own questions: those raise OSError for names that are too long.
+    target = os.path.realpath(path) if os.path.islink(path) else os.path.abspath(path)
+    if os.path.islink(target):
+        raise UsageError(f"{path}: cannot write: {os.strerror(errno.ELOOP)}")
+    folder = os.path.dirname(target)
+    if not os.path.isdir(folder):
+        raise UsageError(f"{path}: cannot write: there is no folder {folder}")
+    if os.path.isdir(target):
+        raise UsageError(f"{path}: cannot write: it is a folder, expected the name of a file")
+    if os.path.exists(target) and not os.path.isfile(target):
+        # A device or pipe is written through.
+        if not os.access(target, os.W_OK):
+            raise UsageError(f"{path}: cannot write: no permission to write to it")
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{path}: cannot write: no permission to write in {folder}")
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, there or not; what goes to a device such as /dev/null does not collide."""
+    try:
+        return one.samefile(other) and not one.is_char_device()
+    except OSError:
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _is_standard_output(path: Path) -> bool:
+    """Whether a regular file that would be replaced is the one that standard output is redirected to."""
+    try:
+        return os.path.isfile(path) and files.own_descriptor(path) is None and os.path.samestat(os.fstat(1), path.stat())
+    except OSError:
+        return False

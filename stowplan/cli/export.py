@@ -18,6 +18,7 @@ from stowplan.cli.common import (
     StallMode,
     TargetOption,
     check_outputs,
+    target_file,
 )
 from stowplan.cli.output import note
 from stowplan.errors import UsageError
@@ -62,7 +63,7 @@ def export_command(
         raise UsageError(f"--windows: found {windows!r}, expected linear, all or none")
     if not time_limit > 0:
         raise UsageError(f"--time-limit: found {time_limit} s, expected more than 0")
-    check_outputs((output,), inputs=(source, *(cycles or ())))
+    check_outputs((output,), inputs=(source, target_file(target), *(cycles or ())))
     from stowplan.models.memory_mapping.problem import Problem
     from stowplan.portfolio.read import read
 

@@ -24,6 +24,7 @@ from stowplan.cli.common import (
     check_outputs,
     loop_options,
     network_options,
+    target_file,
 )
 from stowplan.cli.output import note, say, say_json
 from stowplan.cli.pictures import check_picture
@@ -57,11 +58,14 @@ def verify_command(
     Lists every broken rule on standard output; the exit code is 4 where there is one.
     """
     network = network_options(precision, granularity, address_spaces)
-    found, given = _open_both(problem, plan, target, capacity, cost_model, stalls, cycles, network, loop_options(rules, fixed))
+    found, given, assumed = _open_both(
+        problem, plan, target, capacity, cost_model, stalls, cycles, network, loop_options(rules, fixed)
+    )
+    from stowplan.portfolio.registry import check as check_plan
     from stowplan.portfolio.registry import kind_of
 
     kind = kind_of(found)
-    check = kind.verify(found, given)
+    check = check_plan(kind, found, given)
     if as_json:
         say_json({"ok": check.ok, "objective": check.objective, "violations": check.violations})
     elif check.ok and check.objective is not None:
@@ -72,7 +76,8 @@ def verify_command(
     if not check.ok:
         others = len(check.violations) - 1
         more = f" (and {others} more)" if others > 0 else ""
-        raise VerificationError(f"{plan}: not a valid plan: {''.join(check.violations[:1])}{more}")
+        hint = _target_hint(assumed) if given.problem != found.digest else ""
+        raise VerificationError(f"{plan}: not a valid plan: {''.join(check.violations[:1])}{more}{hint}")
 
 
 def convert_command(
@@ -93,7 +98,7 @@ def convert_command(
     from stowplan.portfolio.read import read
     from stowplan.portfolio.registry import kind_of
 
-    check_outputs((output,), inputs=(source, *(cycles or ())))
+    check_outputs((output,), inputs=(source, target_file(target), fixed, *(cycles or ())))
     network = network_options(precision, granularity, address_spaces)
     problem = read(
         source,
@@ -152,9 +157,11 @@ def show_command(
     as_json: Annotated[bool, typer.Option("--json", help="For data-flow graphs: print the tables as JSON.")] = False,
 ) -> None:
     """Print a plan for people to read, or draw it."""
-    check_outputs((png, config), inputs=(plan, problem, compare, fixed, *(cycles or ())))
+    check_outputs((png, config), inputs=(plan, problem, target_file(target), compare, fixed, *(cycles or ())))
     network = network_options(precision, granularity, address_spaces)
-    found, given = _open_both(problem, plan, target, capacity, cost_model, stalls, cycles, network, loop_options(rules, fixed))
+    found, given, assumed = _open_both(
+        problem, plan, target, capacity, cost_model, stalls, cycles, network, loop_options(rules, fixed)
+    )
     from stowplan.portfolio.read import read_plan
     from stowplan.report.presenter import presenter_for
 
@@ -164,6 +171,7 @@ def show_command(
     presenter.check_options(plans=1 if compare is None else 2, seconds=seconds)
     others = presenter.references(found) if compare is None else [(compare.stem, read_plan(compare, found))]
     for path, each in ((plan, given), *([(compare, others[0][1])] if compare is not None else [])):
+        _expect_plan(found, each, path, assumed)
         _check_fits(presenter, found, path, each)
     if png is not None:
         presenter.draw(found, [("this plan" if compare is None else plan.stem, given), *others], png, seconds=seconds)
@@ -172,6 +180,25 @@ def show_command(
         show_tables(found, given, config=config, simulate=iterations, as_json=as_json)
     elif png is None:
         say(presenter.summarize(found, given, others=others, everything=everything))
+
+
+def _expect_plan(problem: Any, given: Any, path: Path, assumed: str | None) -> None:
+    """Raise InputError for a plan of another kind, or for another problem that a target not named may be the reason of."""
+    from stowplan.portfolio.registry import describe_plan, kind_of
+
+    kind = kind_of(problem)
+    if not isinstance(given, kind.plan_type):
+        raise InputError(f"found {describe_plan(given)}, expected a plan of {kind.name}", source=path)
+    if assumed is not None and given.problem != problem.digest:
+        message = f"found a plan for problem {given.problem[:12]}…, expected {problem.digest[:12]}…{_target_hint(assumed)}"
+        raise InputError(message, source=path, place="plan")
+
+
+def _target_hint(assumed: str | None) -> str:
+    if assumed is None:
+        return ""
+    how = "pass --target FILE if that was a file of yours, and all options of the solve"
+    return f"; the input was read for the plan's own target {assumed!r}: {how}"
 
 
 def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any) -> None:
@@ -241,8 +268,14 @@ def _open_both(
     cycles: tuple[Path, Path] | None,
     network: NetworkOptions,
     loop: LoopOptions,
-) -> tuple[Any, Any]:
-    """Problem and plan; a compiled program or network is read for the plan's own target where none is named."""
+) -> tuple[Any, Any, str | None]:
+    """Problem, plan, and the target of the plan where it decided: an input that needs one is read for it if none is named.
+
+    Raises
+    ------
+    UsageError
+        The plan was made for a target file: its name is none of those that come with the package.
+    """
     from stowplan.models.packing.csv_files import is_packing_csv
     from stowplan.portfolio.loop_bodies import is_loop_body
     from stowplan.portfolio.networks import is_network
@@ -252,9 +285,25 @@ def _open_both(
     # A table of buffers with offsets is a plan only for a problem that is known.
     given = None if is_packing_csv(plan) else read_plan(plan)
     data = files.read_bytes(problem) if files.is_json(problem) else None
-    if given is not None and target is None and (is_network(problem, data) or is_loop_body(problem, data) or data is None):
-        target = given.target or None
+    assumed: str | None = None
+    needs_target = not is_packing_csv(problem) if data is None else is_network(problem, data) or is_loop_body(problem, data)
+    if given is not None and target is None and needs_target:
+        target = assumed = given.target or None
+    if assumed is not None and not _is_shipped(assumed):
+        raise UsageError(f"{plan}: was made for target {assumed!r}, which does not come with stowplan: pass --target FILE")
     opened = read(
         problem, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles, network=network, loop=loop
     )
-    return opened, read_plan(plan, opened) if given is None else given
+    return opened, read_plan(plan, opened) if given is None else given, assumed
+
+
+def _is_shipped(target: str) -> bool:
+    """Whether a target is known by its name."""
+    from stowplan.portfolio.loop_bodies import is_machine
+    from stowplan.portfolio.networks import check_target
+
+    try:
+        check_target(target)
+    except InputError:
+        return is_machine(target)
+    return True

@@ -35,6 +35,7 @@ from stowplan.cli.common import (
     check_outputs,
     loop_options,
     network_options,
+    target_file,
 )
 from stowplan.cli.output import say, say_json
 from stowplan.cli.pictures import check_picture, write_pictures
@@ -87,7 +88,7 @@ def solve_command(
 ) -> None:
     """Find the best plan, verified, with a proven bound."""
     began = time.monotonic()
-    check_outputs((output, report, png, config), inputs=(source, xla_plan, fixed, *(cycles or ())))
+    check_outputs((output, report, png, config), inputs=(source, target_file(target), xla_plan, fixed, *(cycles or ())))
     from stowplan.portfolio.read import open_input
     from stowplan.portfolio.registry import kind_of
     from stowplan.portfolio.solve import solve

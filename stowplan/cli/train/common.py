@@ -86,7 +86,7 @@ class Common:
     save_every: float
     quiet: bool
 
-    def check(self, inputs: Iterable[Path], fixed: Mapping[str, Any]) -> None:
+    def check(self, inputs: Iterable[Path | None], fixed: Mapping[str, Any]) -> None:
         """Refuse what cannot work before anything is read; ``fixed``: options that a resumed run cannot change, by name.
 
         Raises

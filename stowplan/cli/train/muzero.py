@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stowplan import files
-from stowplan.cli.common import Capacity, CostModel, Quiet, TargetOption
+from stowplan.cli.common import Capacity, CostModel, Quiet, TargetOption, target_file
 from stowplan.cli.output import say, say_json
 from stowplan.cli.train import common
 from stowplan.deadline import Deadline
@@ -107,7 +107,7 @@ def muzero_command(
     if plans is not None and not plans.is_dir():
         raise UsageError(f"{plans}: there is no such folder, expected one to write plans to")
     options.check(
-        inputs=(*programs, *(demonstrations or ())),
+        inputs=(*programs, target_file(target), *(demonstrations or ())),
         fixed={
             "--preset": preset,
             "--search": method,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ class CurveFile:
         Names; the first is a whole number that rises from row to row.
     after
         Rows of larger numbers are dropped from an existing file (a run that was resumed from an earlier checkpoint); at 0 the
-        file begins anew.
+        file begins anew. What is no regular file (a pipe) is written through, and kept open.
 
     Raises
     ------
@@ -31,19 +32,33 @@ class CurveFile:
 
     def __init__(self, path: str | Path, columns: Sequence[str], after: int = 0):
         self._path, self._columns = Path(path), list(columns)
+        try:
+            self._open = files.open_through(path)
+        except OSError as error:
+            raise self._failed(error) from error
+        if self._open is not None:
+            weakref.finalize(self, os.close, self._open)
+            self.append(self._columns)
+            return
         rows = self._rows() if after and self._path.exists() else []
         files.write_atomic(self._path, _lines([self._columns, *(row for row in rows if int(row[0]) <= after)]))
 
     def append(self, row: Sequence[str]) -> None:
         """Append a row: a text for each column, empty for what is not known."""
         try:
+            if self._open is not None:
+                os.write(self._open, _lines([row]))
+                return
             handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             try:
                 os.write(handle, _lines([row]))
             finally:
                 os.close(handle)
         except OSError as error:
-            raise InputError(f"cannot write: {error.strerror or error}", source=self._path) from error
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> InputError:
+        return InputError(f"cannot write: {error.strerror or error}", source=self._path)
 
     def _rows(self) -> list[list[str]]:
         rows = list(csv.reader(files.read_text(self._path).splitlines()))

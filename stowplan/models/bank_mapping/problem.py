@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -177,7 +176,7 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     def digest(self) -> str:
         """Hex SHA-256 of what a plan depends on: everything but the names of program and target."""
         rules = msgspec.structs.replace(self, name="", target="")
-        return hashlib.sha256(msgspec.json.encode(rules)).hexdigest()
+        return files.digest(rules)
 
     def save(self, path: str | Path) -> None:
         """Write the problem as JSON."""

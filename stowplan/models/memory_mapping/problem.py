@@ -7,7 +7,6 @@ ranges half-open.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -136,7 +135,7 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         """Hex SHA-256 of everything but the name and the notes: what a plan is tied to."""
         rules = msgspec.structs.asdict(self) | {"name": ""}
         del rules["notes"]
-        return hashlib.sha256(msgspec.json.encode(rules)).hexdigest()
+        return files.digest(rules)
 
     @property
     def horizon(self) -> int:

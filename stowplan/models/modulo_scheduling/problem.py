@@ -5,7 +5,6 @@ The rules are in docs/modulo-scheduling.md.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +39,22 @@ class Operand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """Id of the tile-memory variable to read."""
     constant: float | None = None
     """A value that any tile may hold a copy of."""
+
+    def __post_init__(self) -> None:
+        # JSON leaves out a default only where it is the very object, and writes a whole number without a point.
+        if str(self.initial) in ("0.0", "0"):
+            msgspec.structs.force_setattr(self, "initial", _INITIAL)
+        if isinstance(self.constant, int):
+            msgspec.structs.force_setattr(self, "constant", float(self.constant))
+
+    @property
+    def unsigned(self) -> Operand:
+        """The operand, every zero in it without a sign."""
+        constant = None if self.constant is None else self.constant + 0.0
+        return msgspec.structs.replace(self, initial=self.initial + 0.0, constant=constant)
+
+
+_INITIAL: float = Operand.__struct_defaults__[Operand.__struct_fields__.index("initial")]
 
 
 class Instruction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -149,8 +164,13 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     def digest(self) -> str:
         """Hex SHA-256 of everything but names."""
         machine = msgspec.structs.replace(self.machine, name="")
-        unnamed = msgspec.structs.replace(self, name="", machine=machine)
-        return hashlib.sha256(msgspec.json.encode(unnamed)).hexdigest()
+        # Zeros of either sign are equal.
+        instructions = tuple(
+            msgspec.structs.replace(each, operands=tuple(operand.unsigned for operand in each.operands))
+            for each in self.instructions
+        )
+        unnamed = msgspec.structs.replace(self, name="", machine=machine, instructions=instructions)
+        return files.digest(unnamed)
 
     def save(self, path: str | Path) -> None:
         """Write the problem as JSON."""

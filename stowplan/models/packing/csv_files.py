@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from stowplan import files
 from stowplan.errors import InputError
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem, check_buffer
+
+#: Bytes of a file, unpacked, at most: two million buffers or so.
+MAX_BYTES = 1 << 26
 
 _NEEDED = ("id", "lower", "size")
 _KNOWN = {*_NEEDED, "upper", "end", "alignment", "gaps", "offset", "hint"}
@@ -41,19 +46,24 @@ def read_problem(path: str | Path, capacity: int | None = None) -> Problem:
     ------
     InputError
         A missing, unknown or repeated column, a row of another length, a value that is no whole number or out of range, an id
-        that was used before: with file and line.
+        that was used before: with file and line. A file of more than :data:`MAX_BYTES`, or a line longer than
+        :data:`stowplan.files.MAX_LINE_BYTES`.
     """
-    return parse(files.read_text(path), capacity, source=path)
+    return parse(files.read_lines(path, MAX_BYTES), capacity, source=path)
 
 
 def parse(
-    text: str, capacity: int | None = None, source: str | Path | None = None, placed: dict[str, int] | None = None
+    text: str | Iterable[str],
+    capacity: int | None = None,
+    source: str | Path | None = None,
+    placed: dict[str, int] | None = None,
 ) -> Problem:
-    """Problem from the text of a CSV file; see :func:`read_problem`.
+    """Problem from the text of a CSV file, or its lines; see :func:`read_problem`.
 
     Offsets fix buffers; where ``placed`` is given, they go there instead, by id, and are not checked.
     """
-    reader = csv.reader(io.StringIO(text.removeprefix("\ufeff")), skipinitialspace=True)
+    given = io.StringIO(text) if isinstance(text, str) else text
+    reader = csv.reader(_without_mark(iter(given)), skipinitialspace=True)
     columns: list[str] | None = None
     buffers: list[Buffer] = []
     lines: dict[str, int] = {}
@@ -84,6 +94,12 @@ def parse(
         raise InputError(f"not a CSV file: {error}", source=source, place=f"line {reader.line_num}") from error
     except InputError as error:
         raise (error.within(source) if source is not None else error) from None
+
+
+def _without_mark(lines: Iterator[str]) -> Iterator[str]:
+    """Lines without the byte order mark that some programs begin a file with."""
+    yield from (line.removeprefix("\ufeff") for line in itertools.islice(lines, 1))
+    yield from lines
 
 
 def _columns(given: list[str], place: str) -> list[str]:
@@ -177,7 +193,7 @@ def read_plan(path: str | Path, problem: Problem) -> Plan:
         What is wrong with the file, a buffer that is missing or unknown, or one without an offset.
     """
     placed: dict[str, int] = {}
-    described = parse(files.read_text(path), source=path, placed=placed)
+    described = parse(files.read_lines(path, MAX_BYTES), source=path, placed=placed)
     given = {buffer.id: buffer for buffer in described.buffers}
     known = {buffer.id for buffer in problem.buffers}
     for name in given:

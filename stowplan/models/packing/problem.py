@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property
 from pathlib import Path
 
@@ -74,7 +73,7 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     def digest(self) -> str:
         """Hex SHA-256 of what a plan depends on: everything but the name, the capacity and the hints."""
         rules = [msgspec.structs.replace(buffer, hint=None) for buffer in self.buffers]
-        return hashlib.sha256(msgspec.json.encode(rules)).hexdigest()
+        return files.digest(rules)
 
     def save(self, path: str | Path) -> None:
         """Write the problem as JSON."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -119,7 +118,7 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     @cached_property
     def digest(self) -> str:
         """Hex SHA-256 of what a plan depends on: tiers, layers and whether tiers are address spaces."""
-        return hashlib.sha256(msgspec.json.encode((self.tiers, self.layers, self.address_spaces))).hexdigest()
+        return files.digest((self.tiers, self.layers, self.address_spaces))
 
     def save(self, path: str | Path) -> None:
         """Write the problem as JSON."""
