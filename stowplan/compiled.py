@@ -2,7 +2,8 @@
 
 Numba looks only at the file of a function to see whether its cached code is fresh, not at the files of those it calls, and
 it cannot import a cached function where the package is read-only and there is no writable home. So the cache lies in a
-folder of the user's whose name carries a digest of a room's compiled sources (:data:`SOURCES`).
+folder of the user's whose name carries a digest of a room's compiled sources (:data:`SOURCES`). What is cached is code, so a
+folder that others own, or can write to, is not used.
 
 Compiling everything takes about half a minute, once (``python -m stowplan.portfolio.warm_up`` does it ahead of time). Until
 it has been done on a machine (:func:`is_warm`), the runner lets the same functions run interpreted: set
@@ -13,8 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -75,18 +77,45 @@ def cache_folder(room: str = HEURISTICS) -> Path:
     for path in (Path(__file__), *(Path(__file__).parent / room / source for source in SOURCES[room])):
         # Numba itself looks for a file of this path and age; anything else it compiles again.
         digest.update(f"{path} {path.stat().st_mtime_ns} ".encode() + path.read_bytes())
-    base = os.environ.get("STOWPLAN_CACHE")
-    places = [Path(base)] if base else [Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stowplan"]
-    places.append(Path(tempfile.gettempdir()) / f"stowplan-{os.getuid()}")
-    for place in places:
-        folder = place / f"compiled-{digest.hexdigest()[:16]}"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
-            return folder
-    return Path(tempfile.mkdtemp(prefix="stowplan-"))
+    name = f"compiled-{digest.hexdigest()[:16]}"
+    return next(folder for place in _places() if (folder := _private(place / name)) is not None)
+
+
+def _places() -> Iterator[Path]:
+    """Folders to keep caches in, best first; the last one is new."""
+    named = os.environ.get("STOWPLAN_CACHE")
+    everyones = Path(tempfile.gettempdir())
+    own = everyones / f"stowplan-{os.getuid()}"
+    if named:
+        # Whoever names a folder knows who else may write to it; the folder within it is private all the same.
+        yield Path(named)
+    else:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "stowplan"
+        if home.is_absolute() and _private(home, repair=True):
+            yield home
+    # Where somebody else has taken the second name: what an earlier process made beside it.
+    yield from (place for place in (own, *sorted(everyones.glob(f"{own.name}-*"))) if _private(place, repair=True))
+    yield Path(tempfile.mkdtemp(prefix=f"{own.name}-"))
+
+
+def _private(folder: Path, *, repair: bool = False) -> Path | None:
+    """The folder, made where it is missing, if it is this user's and nobody else could write to it; None otherwise.
+
+    A symbolic link to it must be this user's too. ``repair`` takes one that others could write to, where its content is looked
+    at again before it is used. Afterwards nobody else can read or write it.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+        if {folder.lstat().st_uid, found.st_uid} != {os.getuid()}:
+            return None
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not repair:
+            return None
+        if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            folder.chmod(0o700)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
 def is_warm() -> bool:

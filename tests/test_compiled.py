@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from stowplan import compiled
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """A cache of its own."""
     monkeypatch.setenv("STOWPLAN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(compiled.tempfile, "tempdir", str(tmp_path))
     compiled.cache_folder.cache_clear()
     yield tmp_path / "cache"
     compiled.cache_folder.cache_clear()
@@ -47,7 +49,6 @@ def test_warm_only_once_marked(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_cache_that_cannot_be_written_is_replaced(fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fresh.write_text("a file where the folder should be")
-    monkeypatch.setattr(compiled.tempfile, "gettempdir", lambda: str(tmp_path))
     folder = compiled.cache_folder()
     assert folder.is_dir()
     assert fresh not in folder.parents
@@ -64,3 +65,92 @@ def test_interpreted_functions_stay_as_they_are(monkeypatch: pytest.MonkeyPatch)
 def test_asking_whether_it_is_warm_does_not_import_numba() -> None:
     code = "import sys; from stowplan.compiled import is_warm; is_warm(); assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
+
+
+class _Stat:
+    """What ``stat`` says of a path, its owner changed."""
+
+    def __init__(self, found: os.stat_result):
+        self.st_mode = found.st_mode
+        self.st_uid = os.getuid() + 1
+
+
+def _give_away(monkeypatch: pytest.MonkeyPatch, *given: Path) -> None:
+    """Folders look as if another user owned them: only root could give them away for real."""
+    for name in ("stat", "lstat"):
+        real = getattr(Path, name)
+
+        def look(path: Path, *args: object, _real: Any = real, **options: object) -> object:
+            found = _real(path, *args, **options)
+            return _Stat(found) if path in given else found
+
+        monkeypatch.setattr(Path, name, look)
+
+
+@pytest.fixture
+def homeless(fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Neither home nor named cache can be written; the temporary folder that all users share is returned."""
+    monkeypatch.delenv("STOWPLAN_CACHE")
+    (tmp_path / "no folder").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no folder"))
+    everyones = tmp_path / "tmp"
+    everyones.mkdir()
+    monkeypatch.setattr(compiled.tempfile, "tempdir", str(everyones))
+    return everyones
+
+
+def test_the_cache_is_private(homeless: Path) -> None:
+    folder = compiled.cache_folder()
+    assert folder.parent == homeless / f"stowplan-{os.getuid()}"
+    assert [each.stat().st_mode & 0o777 for each in (folder, folder.parent)] == [0o700, 0o700]
+
+
+def test_a_folder_of_another_user_is_not_used(homeless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = homeless / f"stowplan-{os.getuid()}"
+    taken.mkdir()
+    _give_away(monkeypatch, taken)
+    folder = compiled.cache_folder()
+    assert folder.parent != taken
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+    # Not a new one for each process.
+    compiled.cache_folder.cache_clear()
+    assert compiled.cache_folder() == folder
+
+
+def test_a_link_of_another_user_is_not_followed(homeless: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Even to a folder of one's own."""
+    mine = tmp_path / "mine"
+    mine.mkdir(mode=0o700)
+    link = homeless / f"stowplan-{os.getuid()}"
+    link.symlink_to(mine)
+    real = Path.lstat
+    monkeypatch.setattr(Path, "lstat", lambda path: _Stat(real(path)) if path == link else real(path))
+    assert link != compiled.cache_folder().parent
+    assert not list(mine.iterdir())
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o720])
+def test_cached_code_that_others_could_write_is_not_used(fresh: Path, mode: int) -> None:
+    folder = compiled.cache_folder()
+    assert folder.parent == fresh
+    folder.chmod(mode)
+    compiled.cache_folder.cache_clear()
+    assert compiled.cache_folder() != folder
+
+
+def test_cached_code_that_others_can_only_read_is_kept_to_oneself(fresh: Path) -> None:
+    folder = compiled.cache_folder()
+    folder.chmod(0o755)
+    compiled.cache_folder.cache_clear()
+    assert compiled.cache_folder() == folder
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_ordinary_cache_is_looked_at_too(fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("STOWPLAN_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    folder = compiled.cache_folder()
+    assert folder.parent == tmp_path / "home" / "stowplan"
+    compiled.cache_folder.cache_clear()
+    _give_away(monkeypatch, folder)
+    assert tmp_path / "home" not in compiled.cache_folder().parents
