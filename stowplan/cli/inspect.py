@@ -29,7 +29,7 @@ from stowplan.cli.common import (
 from stowplan.cli.output import note, say, say_json
 from stowplan.cli.pictures import check_picture
 from stowplan.cli.schedules import check_tables, show_tables
-from stowplan.errors import InputError, VerificationError
+from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.result import format_quantity
 
 if TYPE_CHECKING:
@@ -299,11 +299,10 @@ def _open_both(
 
 def _is_shipped(target: str) -> bool:
     """Whether a target is known by its name."""
-    from stowplan.portfolio.loop_bodies import is_machine
-    from stowplan.portfolio.networks import check_target
+    from stowplan.portfolio.targets import sort_targets
 
     try:
-        check_target(target)
+        sort_targets([target])
     except InputError:
-        return is_machine(target)
+        return False
     return True
