@@ -1,25 +1,29 @@
 """The command line. Machine output goes to standard output, progress and errors to standard error.
 
 Exit codes: 0 solved, 1 proven infeasible, 2 bad input or usage, 3 no plan within the limit, 4 verification failed,
-70 an error of stowplan's own, 130 interrupted.
+70 an error of stowplan's own, 130 interrupted by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
 """
 
 from __future__ import annotations
 
 import sys
 
+from stowplan.cli.signals import INTERRUPTED, as_interrupts
+
 #: An error of our own making; apart from the others, so that no crash is taken for a proof of infeasibility.
 INTERNAL_ERROR = 70
-INTERRUPTED = 130
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of ``stowplan``; always raises SystemExit."""
-    try:
-        code = _run(arguments)
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    if code == INTERRUPTED:
+    with as_interrupts() as received:
+        try:
+            code = _run(arguments)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        interrupted = code == INTERRUPTED
+        code = received.exit_code(code)
+    if interrupted:
         from stowplan.cli.output import note
 
         note("stowplan: interrupted")

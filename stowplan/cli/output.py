@@ -7,6 +7,7 @@ the run ended.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from typing import Any, TextIO
@@ -35,6 +36,9 @@ def say(text: str) -> None:
         drop(sys.stdout)
     except OSError as error:
         drop(sys.stdout)
+        if error.errno == errno.EIO:
+            # A terminal that was closed is a reader that has gone away.
+            return
         raise UsageError(f"standard output: cannot write: {error.strerror or error}") from error
 
 

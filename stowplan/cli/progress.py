@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from types import TracebackType
@@ -44,7 +45,9 @@ class ProgressPrinter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._status is not None:
-            self._status.stop()  # type: ignore[attr-defined]
+            # A terminal that was closed takes nothing any more; the plan is still to be written.
+            with contextlib.suppress(OSError):
+                self._status.stop()  # type: ignore[attr-defined]
         elif self._pending is not None:
             note(self._pending)
 
@@ -54,7 +57,8 @@ class ProgressPrinter:
             return
         line = self._line(progress)
         if self._status is not None:
-            self._status.update(line)  # type: ignore[attr-defined]
+            with contextlib.suppress(OSError):
+                self._status.update(line)  # type: ignore[attr-defined]
             return
         now = time.monotonic()
         if now - self._last >= self._every:

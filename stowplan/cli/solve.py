@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from stowplan import files
@@ -41,6 +42,7 @@ from stowplan.cli.output import say, say_json
 from stowplan.cli.pictures import check_picture, write_pictures
 from stowplan.cli.progress import ProgressPrinter
 from stowplan.cli.schedules import check_config, save_config
+from stowplan.cli.signals import stopping
 from stowplan.deadline import limit_after, reading_within
 from stowplan.errors import UsageError
 
@@ -111,28 +113,33 @@ def solve_command(
     notes: tuple[str, ...] = ()
     if xla_plan is not None:
         plans["xla"], notes = _import_xla(opened.problem, opened.program, xla_plan)
-    with ProgressPrinter(quiet, kind_of(opened.problem).unit) as progress:
-        result = solve(
-            opened.problem,
-            time_limit=time_limit if deterministic else limit_after(began, time_limit),
-            candidates=candidates,
-            seed=seed,
-            workers=workers,
-            deterministic=deterministic,
-            gap=gap,
-            plans=plans,
-            baseline=baseline or ("xla" if "xla" in plans else None),
-            on_progress=progress,
-        )
-    if result.plan is not None and output is not None:
-        result.plan.save(output)
+    with stopping() as cancel:
+        with ProgressPrinter(quiet, kind_of(opened.problem).unit) as progress:
+            result = solve(
+                opened.problem,
+                time_limit=time_limit if deterministic else limit_after(began, time_limit),
+                candidates=candidates,
+                seed=seed,
+                workers=workers,
+                deterministic=deterministic,
+                gap=gap,
+                plans=plans,
+                baseline=baseline or ("xla" if "xla" in plans else None),
+                on_progress=progress,
+                cancel=cancel,
+            )
+        if notes:
+            result = msgspec.structs.replace(result, details=result.details | {"xla_plan": list(notes)})
+        if result.plan is not None and output is not None:
+            result.plan.save(output)
+        if config is not None and result.plan is not None:
+            save_config(opened.problem, result.plan, config)
+        if as_json:
+            say_json(result.to_dict(None if output is None or result.plan is None else files.printable(output)))
+        else:
+            say("\n".join((result.summary(), *(f"  xla plan   {text}" for text in notes))))
+    # Last, for it is what takes longest, and what may fail.
     write_pictures(opened.problem, result, plans, report, png)
-    if config is not None and result.plan is not None:
-        save_config(opened.problem, result.plan, config)
-    if as_json:
-        say_json(result.to_dict(None if output is None or result.plan is None else files.printable(output)))
-    else:
-        say("\n".join((result.summary(), *(f"  xla plan   {text}" for text in notes))))
     raise typer.Exit(result.exit_code)
 
 

@@ -164,6 +164,11 @@ def _end_with_parent(parent: int) -> None:
 def main() -> None:
     """Run one job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            # Schedulers signal every process of a job: it is for the parent to say when to end. What a worker starts is not to
+            # inherit it, so that the signals are handled, not ignored.
+            signal.signal(getattr(signal, name), lambda number, frame: None)
     incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

@@ -101,7 +101,8 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
-def test_ctrl_c_gives_the_best_plan_so_far(cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_ctrl_c_and_its_like_give_the_best_plan_so_far(cli: Cli, tmp_path: Path, number: signal.Signals, code: int) -> None:
     source, output = EXAMPLES / "alexnet_train_b32.hlo.txt.gz", tmp_path / "plan.json"
     arguments = ("solve", source, "--target", "tpu-v4", "--candidates", "exact", "--time-limit", "90", "-o", output, "--json")
     process = subprocess.Popen(
@@ -117,32 +118,40 @@ def test_ctrl_c_gives_the_best_plan_so_far(cli: Cli, tmp_path: Path) -> None:
     workers: list[int] = []
     wait_until(lambda: workers.extend(children(process.pid)) or workers or process.poll() is not None)
     assert process.poll() is None, process.communicate()[1]
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
+    if number != signal.SIGINT:
+        # As timeout sends it, and to the workers as Slurm does.
+        process.send_signal(number)
+        for worker in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, number)
     out, err = process.communicate(timeout=HANG)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert err.splitlines()[-1] == "stowplan: interrupted"
     assert "Traceback" not in err
     result = json.loads(out)
     assert (result["stop_reason"], result["verified"]) == ("cancelled", True)
+    assert not [report for report in result["candidates"] if report["outcome"] == "failed"]
     assert cli("verify", source, output).code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
     wait_until(lambda: not any(map(is_running, workers)))
 
 
-def test_ctrl_c_at_any_moment(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_at_any_moment(tmp_path: Path, number: signal.Signals, code: int) -> None:
     """From the first import of ours on, Ctrl-C ends in one line."""
     # The timer starts within `main`, so that none of the test's own lines is interrupted.
-    code = (
+    script = (
         "import signal, threading; from stowplan import cli; run = cli._run; "
-        "cli._run = lambda words: (threading.Timer({}, signal.raise_signal, (2,)).start(), run(words))[1]; cli.main()"
+        "cli._run = lambda words: (threading.Timer({}, signal.raise_signal, ({},)).start(), run(words))[1]; cli.main()"
     )
     for wait in (0.0, 0.05, 0.15, 0.4):
         done = subprocess.run(
-            [sys.executable, "-c", code.format(wait), "solve", str(EXAMPLES / "gpt_decode_loop_b8.hlo.txt.gz"),
+            [sys.executable, "-c", script.format(wait, int(number)), "solve", str(EXAMPLES / "gpt_decode_loop_b8.hlo.txt.gz"),
              "--target", "tpu-v4", "--candidates", "exact", "--time-limit", "60", "-o", str(tmp_path / "plan.json")],
             capture_output=True, text=True, timeout=HANG, check=False,
         )  # fmt: skip
-        assert done.returncode == 130, done.stderr
+        assert done.returncode == code, done.stderr
         assert done.stderr.splitlines()[-1] == "stowplan: interrupted"
         assert not re.search("Traceback", done.stderr), done.stderr
         assert {path.name for path in tmp_path.iterdir()} <= {"plan.json"}

@@ -196,15 +196,16 @@ def test_without_torch_the_extra_is_named(cli: Cli, tmp_path: Path, problem: Pat
     assert "stowplan[learned]" in error_line(cli("train", "muzero", problem, "-o", tmp_path / "x.pt"))
 
 
-def test_an_interrupt_writes_the_checkpoint(tmp_path: Path, problem: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_an_interrupt_writes_the_checkpoint(tmp_path: Path, problem: Path, number: signal.Signals, code: int) -> None:
     output, curve = tmp_path / "x.pt", tmp_path / "curve.csv"
     command = [sys.executable, "-c", "from stowplan.cli import main; main()", "train", "muzero", str(problem)]
     command += ["-o", str(output), "--curve", str(curve), *SMALL]
     with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ) as process:
         wait_until(lambda: (curve.exists() and len(curve.read_text().splitlines()) >= 3) or process.poll() is not None)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=HANG)
-    assert process.returncode == 130, err
+    assert process.returncode == code, err
     assert "(stopped)" in out
     assert "Traceback" not in err
     assert output.exists()

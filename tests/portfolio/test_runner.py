@@ -258,6 +258,64 @@ def test_no_process_can_be_started(solve_fakes: SolveFakes, monkeypatch: pytest.
     assert "could not be started" in report_of(result, "solves").note
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("exits", "exit status 3"), ("raises", "RuntimeError: it broke"), ("segfaults", "signal SIGSEGV")],
+)
+def test_those_that_fail_are_named(solve_fakes: SolveFakes, name: str, reason: str) -> None:
+    result = solve_fakes(name, "improves")
+    assert [warning for warning in result.warnings if f"the candidate {name} failed: " in warning and reason in warning]
+    assert reason in result.summary()
+
+
+def test_those_never_heard_of_are_named(solve_fakes: SolveFakes) -> None:
+    """Not those that found something, nor those that were not needed."""
+    result = solve_with_time_for(solve_fakes, "waits", "sleeps", workers=2)
+    assert result.warnings == ("waits: no report within the limit",)
+    assert "warning    waits: no report within the limit" in result.summary()
+    assert solve_fakes("waits", "solves", "proves", "does_nothing", workers=3).warnings == ()
+
+
+def test_cancelled_before_anything_came(solve_fakes: SolveFakes) -> None:
+    cancel = threading.Event()
+    cancel.set()
+    assert solve_fakes("solves", cancel=cancel).warnings == ("solves: no report before the run was cancelled",)
+
+
+# ------------------------------------------------------------------------------------------------------- the quick plan
+
+
+def quick(problem: object, options: object, should_stop: object) -> tuple[str, object]:
+    return "quick", ladder_plan(ladder_problem(), 2)
+
+
+def test_a_limit_too_short_for_workers_gives_the_quick_plan(solve_fakes: SolveFakes) -> None:
+    result = solve_fakes("solves", time_limit=0.01, kind={"quick_plan": quick})
+    check(result)
+    assert (result.objective, result.provenance.candidate) == (ALL_SLOW - 18, "quick")
+    assert result.warnings == ("solves: no report within the limit",)
+
+
+def test_workers_hear_of_the_quick_plan_or_start_from_it(solve_fakes: SolveFakes) -> None:
+    result = solve_fakes("improves", "tells_start", workers=1, kind={"quick_plan": quick})
+    assert report_of(result, "tells_start").note.startswith(f"starts from {ALL_SLOW - 18}")
+    assert result.details["sources"]["quick"] == ALL_SLOW - 18
+
+
+def test_a_deterministic_run_has_no_quick_plan(solve_fakes: SolveFakes) -> None:
+    result = solve_fakes("solves", kind={"quick_plan": quick}, deterministic=True)
+    assert "quick" not in result.details["sources"]
+
+
+def test_a_quick_plan_that_is_none_is_left_out(solve_fakes: SolveFakes) -> None:
+    def broken(problem: object, options: object, should_stop: object) -> tuple[str, object]:
+        return "quick", ladder_plan(ladder_problem(), 4)
+
+    result = solve_fakes("solves", kind={"quick_plan": broken})
+    check(result)
+    assert "the plan quick failed verification" in result.warnings[0]
+
+
 # -------------------------------------------------------------------------------------------------------- those that err
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import random
 import re
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import get_args
 
 import msgspec
+import numpy as np
 import pytest
 
 import stowplan
@@ -18,11 +20,14 @@ from stowplan.errors import InputError, UsageError
 from stowplan.models.memory_mapping import plan as plans
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
+from stowplan.portfolio.batch import Settings, run_batch
 from stowplan.portfolio.memory_mapping.kind import KIND
 from stowplan.result import Result, Status, StopReason
 from tests.memory_mapping.cases import random_plan, random_problem
 from tests.portfolio.conftest import AMPLE, SolveFakes
 from tests.portfolio.fakes import ALL_SLOW, FLOOR, OPTIMUM, ladder_plan, ladder_problem
+
+BUFFERS = Path(__file__).resolve().parents[2] / "examples" / "data" / "buffers.csv"
 
 # ---------------------------------------------------------------------------------------------------------- the contract
 
@@ -245,6 +250,68 @@ def test_plans_at_hand_that_are_none(solve_fakes: SolveFakes, plans_at_hand: dic
 def test_options_out_of_range(solve_fakes: SolveFakes, options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         solve_fakes("improves", "solves", **options)
+
+
+#: What the library is given, in place of what it takes; and where that is said.
+WRONG_TYPES = [
+    *[("time_limit", value, "time limit") for value in ("5", None, True, math.nan, math.inf, -math.inf, 1j, [5])],
+    *[("seed", value, "seed") for value in (1.5, 1.0, "1", None, True, math.nan)],
+    *[("workers", value, "workers") for value in (1.5, 2.0, "2", None, True, math.inf)],
+    *[("gap", value, "gap") for value in ("0.1", None, True, math.inf, (0.1,))],
+    *[("deterministic", value, "deterministic") for value in ("no", "yes", 0, 1, None)],
+    *[("candidates", value, "candidate") for value in (3, None, [3], ["exact", None], b"exact")],
+    *[("plans", value, "plans") for value in ("plan.json", ["plan.json"], {3: ladder_plan(ladder_problem(), 1)})],
+    *[("baseline", value, "baseline") for value in (3, ["greedy"], True)],
+    ("on_progress", "print", "on_progress"),
+    ("cancel", True, "cancel"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "words"), WRONG_TYPES)
+def test_values_of_wrong_types_are_refused(solve_fakes: SolveFakes, name: str, value: object, words: str) -> None:
+    with pytest.raises(UsageError, match=f"^found .*{words}.*, expected "):
+        solve_fakes("improves", **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        *[each for each in WRONG_TYPES if each[0] not in ("plans", "on_progress", "cancel")],
+        *[("capacity", value, "capacity") for value in (1.5, "5", True, math.nan)],
+        *[(name, 3, name) for name in ("target", "cost_model", "stalls", "precision")],
+        ("rules", "max_delay=1", "rules"),
+        ("rules", (3,), "rules"),
+    ],
+)
+def test_so_they_are_in_a_batch(name: str, value: object, words: str, tmp_path: Path) -> None:
+    settings = Settings(**{name: value})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=f"^found .*{words}.*, expected "):
+        list(run_batch([], tmp_path / "out", settings))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("capacity", [1.5, "5", True, math.nan])
+def test_a_capacity_is_a_whole_number(capacity: object) -> None:
+    with pytest.raises(UsageError, match=r"^found a capacity of .* bytes, expected a whole number"):
+        stowplan.read(BUFFERS, capacity=capacity)
+
+
+def test_numbers_of_other_libraries_are_numbers(solve_fakes: SolveFakes) -> None:
+    result = solve_fakes("improves", seed=np.int64(5), workers=np.int8(2), gap=np.float32(0), time_limit=np.float64(AMPLE))
+    assert json.loads(json.dumps(result.to_dict()))["provenance"]["seed"] == 5
+
+
+# ---------------------------------------------------------------------------------------------------------- notes
+
+
+def test_notes_of_the_front_end_are_warnings(solve_fakes: SolveFakes) -> None:
+    told = ("trip count of while.1 unknown, taken as 1", "a branch")
+    result = solve_fakes("improves", kind={"notes": lambda problem: told})
+    assert result.warnings == told
+    assert all(f"warning    {note}" in result.summary() for note in told)
+    result = solve_fakes("improves", kind={"notes": lambda problem: [f"note {n // 2}" for n in range(100)]})
+    assert len(result.warnings) == 20
+    assert (result.warnings[0], result.warnings[-1]) == ("note 0", "and 31 more")
 
 
 @pytest.mark.parametrize("problem", ["problem.json", None, 3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +13,17 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
+from stowplan.arguments import number
 from stowplan.cli.common import check_outputs
 from stowplan.cli.output import note
+from stowplan.cli.signals import INTERRUPTED as INTERRUPTED
 from stowplan.deadline import Deadline, limit_after
 from stowplan.errors import MissingDependencyError, UsageError
 from stowplan.learned_guidance.training.curve import CurveFile
 from stowplan.learned_guidance.training.run import Agent, run
 
-INTERRUPTED = 130
+#: Exit code of a limit that was over before anything was trained.
+NOTHING_WITHIN_LIMIT = 3
 
 Output = Annotated[
     Path, typer.Option("-o", "--output", metavar="FILE", help="Checkpoint: written now and then, and at the end.")
@@ -96,8 +100,9 @@ class Common:
         MissingDependencyError
             If there is no torch.
         """
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise UsageError(f"--time-limit: found {self.time_limit:g}, expected more than 0")
+        if self.time_limit is not None:
+            number("--time-limit {}", self.time_limit, 0.0, or_least=False)
+        number("--save-every {}", self.save_every, 0.0)
         check_outputs((self.output, self.curve, self.policy), inputs=(*inputs, self.start_from))
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite contradict each other")
@@ -115,7 +120,7 @@ class Common:
         """A deadline that holds the time limit of a command that ``began`` then, too."""
         return deadline if self.time_limit is None else deadline.within(limit_after(began, self.time_limit))
 
-    def train(self, trainer: Trainer, columns: Sequence[str], deadline: Deadline, began: float) -> tuple[str, str | None]:
+    def train(self, trainer: Trainer, columns: Sequence[str], cancel: threading.Event, began: float) -> tuple[str, str | None]:
         """Train within the limits, and write checkpoint, policy and curve; the outcome, and the policy's sha256."""
         curve = None if self.curve is None else CurveFile(self.curve, columns, trainer.iteration)
         with _Printer(self.quiet) as printer:
@@ -128,7 +133,7 @@ class Common:
             outcome = run(
                 trainer,
                 time_limit=None if self.time_limit is None else limit_after(began, self.time_limit),
-                should_stop=deadline.stopper(),
+                should_stop=cancel.is_set,
                 on_progress=report,
                 save=lambda: trainer.save(self.output),
                 save_every=self.save_every,

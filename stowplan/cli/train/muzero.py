@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stowplan import files
+from stowplan import arguments, files
 from stowplan.cli.common import Capacity, CostModel, Quiet, TargetOption, target_file
-from stowplan.cli.output import say, say_json
+from stowplan.cli.output import note, say, say_json
+from stowplan.cli.signals import stopping
 from stowplan.cli.train import common
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 #: What local search from a demonstration takes, of the time of solving.
 LOCAL_SEARCH_SHARE = 0.5
+
+#: What finding demonstrations may take of a time limit, and the seconds that each has at least.
+DEMONSTRATING_SHARE, LEAST_SECONDS = 0.4, 0.2
 
 
 def muzero_command(
@@ -87,7 +92,8 @@ def muzero_command(
 ) -> None:
     """Train MMap-MuZero to map the memory of one or more programs.
 
-    Ctrl-C writes the checkpoint and ends with exit code 130; a second one ends at once.
+    Ctrl-C writes the checkpoint and ends with exit code 130, SIGTERM and SIGHUP likewise with 143 and 129; a second Ctrl-C
+    ends at once.
     """
     began = time.monotonic()
     options = common.Common(
@@ -104,6 +110,8 @@ def muzero_command(
         save_every=save_every,
         quiet=quiet,
     )
+    if demonstrate is not None:
+        arguments.number("--demonstrate {}", demonstrate, 0.0, or_least=False)
     if plans is not None and not plans.is_dir():
         raise UsageError(f"{plans}: there is no such folder, expected one to write plans to")
     options.check(
@@ -119,10 +127,15 @@ def muzero_command(
     )
     from stowplan.learned_guidance.memory_mapping.muzero.progress import COLUMNS
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-    from stowplan.learned_guidance.training.run import stop_on_interrupt
+    from stowplan.learned_guidance.memory_mapping.muzero.warm_up import compiling
 
-    problems = _windows_of(_read(programs, target, capacity, cost_model), windows, window_moves, seed or 0)
-    with stop_on_interrupt() as deadline:
+    # Another process compiles, where that is to be done, while this one reads.
+    with compiling() as is_compiled, stopping() as cancel:
+        problems = _windows_of(_read(programs, target, capacity, cost_model), windows, window_moves, seed or 0)
+        deadline = options.within(Deadline(cancelled=cancel), began)
+        if not is_compiled(deadline.stopper()):
+            note("stowplan: ended while training was being compiled for the first time: there is no checkpoint")
+            raise typer.Exit(common.INTERRUPTED if cancel.is_set() else common.NOTHING_WITHIN_LIMIT)
         if resume:
             trainer = Trainer.resume(
                 output, problems, device=device, changes={} if steps is None else {"training_steps": steps}
@@ -130,12 +143,12 @@ def muzero_command(
         else:
             config = _configured(preset, method, simulations, settings or (), steps)
             trainer = _new_trainer(problems, config, seed or 0, device, start_from)
-            _demonstrate(trainer, demonstrations or (), demonstrate, options.within(deadline, began), seed or 0)
-        outcome, digest = options.train(trainer, COLUMNS, deadline, began)
+            _demonstrate(trainer, demonstrations or (), demonstrate, deadline, cancel, seed or 0)
+        outcome, digest = options.train(trainer, COLUMNS, cancel, began)
     if plans is not None:
         _write_plans(trainer, plans)
     _report(trainer, outcome, digest, as_json)
-    raise typer.Exit(common.INTERRUPTED if deadline.was_cancelled else 0)
+    raise typer.Exit(common.INTERRUPTED if cancel.is_set() else 0)
 
 
 def _read(programs: list[Path], target: str | None, capacity: int | None, cost_model: str | None) -> list[Any]:
@@ -198,7 +211,14 @@ def _new_trainer(problems: list[Any], config: TrainingConfig, seed: int, device:
     return Policy.load(start_from).trainer(problems, config, seed=seed, device=device)
 
 
-def _demonstrate(trainer: Trainer, plans: Sequence[Path], seconds: float | None, deadline: Deadline, seed: int) -> None:
+def _demonstrate(
+    trainer: Trainer,
+    plans: Sequence[Path],
+    seconds: float | None,
+    deadline: Deadline,
+    cancel: threading.Event,
+    seed: int,
+) -> None:
     """Teach the trainer plans from files, and plans that are found now."""
     if not plans and seconds is None:
         return
@@ -223,9 +243,12 @@ def _demonstrate(trainer: Trainer, plans: Sequence[Path], seconds: float | None,
     for number, program in enumerate(trainer.programs):
         if seconds is None or deadline.expired:
             return
-        plan = solve(as_played(program.problem), time_limit=min(seconds, deadline.remaining), seed=seed).plan
+        # Most of a time limit, all programs together, is for training.
+        share = DEMONSTRATING_SHARE * deadline.remaining / (len(problems) - number)
+        limit = max(LEAST_SECONDS, min(seconds, share))
+        plan = solve(as_played(program.problem), time_limit=limit, seed=seed, cancel=cancel).plan
         if plan is not None:
-            limit = min(LOCAL_SEARCH_SHARE * seconds, deadline.remaining)
+            limit = LOCAL_SEARCH_SHARE * limit
             improved = improve_plan(program.game, plan, seed=seed, time_limit=limit, should_stop=deadline.stopper())
             if improved.actions is not None:
                 trainer.demonstrate(number, improved.actions)

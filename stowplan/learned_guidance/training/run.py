@@ -1,4 +1,4 @@
-"""The run loop that every agent is trained by: limits, reports, checkpoints now and then, and a way to stop by Ctrl-C.
+"""The run loop that every agent is trained by: limits, reports and checkpoints now and then.
 
 A run is a sequence of *ticks* that should depend on problems, configuration and seed alone: limits only say after which tick to
 stop. Where the agent's state holds all that the next tick needs, stopping and resuming then changes no bit.
@@ -6,14 +6,11 @@ stop. Where the agent's state holds all that the next tick needs, stopping and r
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar
 
-from stowplan.deadline import Deadline
+from stowplan.arguments import number
 
 P = TypeVar("P")
 P_co = TypeVar("P_co", covariant=True)
@@ -113,7 +110,15 @@ def run(
     -------
     Outcome
         ``"steps_done"``, ``"time_limit"`` or ``"stopped"``.
+
+    Raises
+    ------
+    UsageError
+        A limit that is no number, or out of range.
     """
+    if time_limit is not None:
+        number("a time limit of {} s", time_limit, 0.0)
+    number("{} s between two checkpoints", save_every, 0.0)
     allowance = Allowance(time_limit, should_stop, clock)
     saved, reports = clock(), 0
     outcome: Outcome | None = None
@@ -135,19 +140,3 @@ def run(
     if save is not None:
         save()
     return outcome
-
-
-@contextmanager
-def stop_on_interrupt() -> Iterator[Deadline]:
-    """A deadline that Ctrl-C expires; a second Ctrl-C interrupts as it always does. For the main thread."""
-    deadline = Deadline()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        deadline.cancel()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield deadline
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -142,6 +142,6 @@ class _Latencies:
     def make_fast(self, uses: tuple[int, ...]) -> None:
         """Serve these from fast memory from now on."""
         for use in uses:
-            step, place = self._place[use]
-            self._fast[step][place] = True
-            self._now_ps.pop(step, None)
+            number, place = self._place[use]
+            self._fast[number][place] = True
+            self._now_ps.pop(number, None)

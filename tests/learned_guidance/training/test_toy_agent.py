@@ -17,11 +17,12 @@ pytest.importorskip("torch")
 
 import torch
 
+from stowplan.cli.signals import stopping
 from stowplan.errors import InputError
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.checkpoint import Content, FileFormat, Provenance
 from stowplan.learned_guidance.training.curve import CurveFile
-from stowplan.learned_guidance.training.run import Allowance, run, stop_on_interrupt
+from stowplan.learned_guidance.training.run import Allowance, run
 
 
 @dataclass(frozen=True)
@@ -180,9 +181,9 @@ def test_an_interrupt_ends_the_run_after_its_tick_and_keeps_what_was_learned(tmp
 
     before = signal.getsignal(signal.SIGINT)
     agent = Interrupted(ToyConfig())
-    with stop_on_interrupt() as deadline:
-        assert run(agent, should_stop=deadline.stopper(), save=lambda: agent.save(tmp_path / "x")) == "stopped"
-        assert deadline.was_cancelled
+    with stopping() as event:
+        assert run(agent, should_stop=event.is_set, save=lambda: agent.save(tmp_path / "x")) == "stopped"
+        assert event.is_set()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.arguments import whole
 from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.muzero import exploration_bias
@@ -71,6 +72,8 @@ class Trainer:
     ------
     InputError
         If a program has no moves.
+    UsageError
+        If the seed is none.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class Trainer:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.config = config
-        self.seed = seed
+        self.seed = whole("seed {}", seed, 0)
         self.programs = [ProgramGame(problem, config) for problem in problems]
         self.learner = Learner(config, seed, device)
         if weights is not None:

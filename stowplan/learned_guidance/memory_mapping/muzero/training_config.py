@@ -7,12 +7,14 @@ both columns side by side.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
 
+from stowplan.arguments import show
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.mcts.config import SearchConfig
 from stowplan.learned_guidance.memory_mapping.muzero.network_config import NetworkConfig
@@ -108,6 +110,8 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Of the policy gradient: how far the policy may move from the one that played (Schulman et al. 2017)."""
 
     def __post_init__(self) -> None:
+        for field in msgspec.structs.fields(type(self)):
+            _check_type(field.name, getattr(self, field.name), field.type)
         for name, least in _AT_LEAST.items():
             value = getattr(self, name)
             if value is not None and not value >= least:
@@ -206,6 +210,17 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def changed(self, **changes: Any) -> TrainingConfig:
         """The same with other values for some fields."""
         return msgspec.structs.replace(self, **changes)
+
+
+def _check_type(name: str, value: Any, kind: Any) -> None:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"training: {name} is {show(value)}: {str(error)[0].lower()}{str(error)[1:]}") from None
+    # Whole numbers written as fractions, and what is no number, pass for the fields' types.
+    if isinstance(value, float) and (kind in (int, int | None) or not math.isfinite(value)):
+        wanted = "a finite number" if kind is float else "a whole number"
+        raise UsageError(f"training: {name} is {value}, expected {wanted}")
 
 
 def with_settings(config: TrainingConfig, settings: Iterable[str]) -> TrainingConfig:

@@ -272,6 +272,43 @@ def test_configurations_survive_being_written_down(tmp_path: Path) -> None:
         assert load(tmp_path / "x", POLICY).config == config
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"games": 1.5},
+        {"games": 2.0},
+        {"games": True},
+        {"batch_size": "5"},
+        {"training_steps": None},
+        {"learning_rate": float("nan")},
+        {"learning_rate": float("inf")},
+        {"discount": True},
+        {"use_search": "no"},
+        {"optimizer": "sgd"},
+        {"search": "gumbel"},
+    ],
+)
+def test_values_of_wrong_types_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"^training: {next(iter(changes))} is "):
+        small_config(**changes)
+
+
+@pytest.mark.parametrize("seed", [1.5, "1", True, -1, None])
+def test_seeds_are_whole_numbers(seed: Any) -> None:
+    with pytest.raises(UsageError, match=r"^found seed "):
+        Trainer(PROGRAMS, small_config(), seed=seed)
+
+
+@pytest.mark.parametrize("limit", ["5", True, float("nan"), float("inf"), -1])
+def test_limits_are_numbers(limit: Any) -> None:
+    trainer = Trainer(PROGRAMS[:1], small_config(), seed=0)
+    with pytest.raises(UsageError, match=r"^found a time limit of "):
+        run(trainer, time_limit=limit)
+    with pytest.raises(UsageError, match=r"^found .* between two checkpoints"):
+        run(trainer, save_every=limit)
+    assert trainer.ticks == 0
+
+
 @pytest.mark.parametrize("changes", [{"batch_size": 0}, {"kept_fraction": 1.5}, {"discount": 0.0}, {"learning_rate": -1.0}])
 def test_impossible_values_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=next(iter(changes))):

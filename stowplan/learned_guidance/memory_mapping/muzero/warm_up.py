@@ -1,0 +1,104 @@
+"""``python -m stowplan.learned_guidance.memory_mapping.muzero.warm_up``: compile what training runs, for this machine and user.
+
+It is a process of its own for the sake of limits: compiling takes half a minute, once, and nothing else can interrupt it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from stowplan.compiled import cache_folder
+
+#: Seconds between two looks at whether to go on waiting.
+_TICK = 0.05
+
+
+def _marker() -> Path:
+    return cache_folder("learned_guidance") / "training"
+
+
+def is_warm() -> bool:
+    """Whether everything that training runs has been compiled on this machine."""
+    return _marker().exists()
+
+
+@contextmanager
+def compiling() -> Iterator[Callable[[Callable[[], bool]], bool]]:
+    """Compile in another process, where that is still to be done; leaving the context ends it.
+
+    Yields
+    ------
+    A function that waits for it until ``should_stop()``, and says whether to go on: compiled or not, it has come to its end.
+    """
+    process = None
+    if not is_warm():
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main()"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def wait(should_stop: Callable[[], bool]) -> bool:
+        while process is not None and process.poll() is None:
+            if should_stop():
+                return False
+            time.sleep(_TICK)
+        return True
+
+    try:
+        yield wait
+    finally:
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+def main() -> None:
+    """Train for a moment on a program of two steps, with both searches."""
+    import torch
+
+    from stowplan.learned_guidance.memory_mapping.game import kernel
+    from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+    from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+    from stowplan.learned_guidance.training.run import run
+    from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
+
+    torch.set_num_threads(1)
+    kernel.warm_up()
+    step = Step("step", "add", 1, (Use(0, False, 1),), (Piece(1, (1,), (0,)),))
+    problem = Problem(
+        name="warm-up",
+        target="none",
+        cost_model="none",
+        capacity=1,
+        steps=(step, step),
+        tensors=(Tensor("tensor", 1, 1, 1, is_input=True),),
+    )
+    config = TrainingConfig.cpu(
+        games=2,
+        warm_start_moves=1,
+        local_search_moves=100,
+        moves_per_iteration=2,
+        updates_per_iteration=1,
+        batch_size=2,
+        reanalyse_fraction=1.0,
+    )
+    for changed in (
+        config,
+        config.changed(search=replace(config.search, method="puct")),
+        config.learning_only(),
+    ):
+        run(Trainer([problem], changed), max_reports=2)
+    _marker().touch()
+
+
+if __name__ == "__main__":
+    main()
