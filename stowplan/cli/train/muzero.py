@@ -15,7 +15,23 @@ from stowplan import arguments, files
 from stowplan.cli.common import Capacity, CostModel, Quiet, TargetOption, target_file
 from stowplan.cli.output import note, say, say_json
 from stowplan.cli.signals import stopping
-from stowplan.cli.train import common
+from stowplan.cli.train.common import (
+    INTERRUPTED,
+    NOTHING_WITHIN_LIMIT,
+    AsJson,
+    Common,
+    Curve,
+    Device,
+    Output,
+    Overwrite,
+    PolicyOutput,
+    Resume,
+    SaveEvery,
+    Seed,
+    StartFrom,
+    Steps,
+    TimeLimit,
+)
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
 
@@ -35,14 +51,14 @@ def muzero_command(
         list[Path],
         typer.Argument(metavar="PROGRAM", help="Compiled programs or problem files of memory mapping, as 'solve' takes."),
     ],
-    output: common.Output,
+    output: Output,
     target: TargetOption = None,
     capacity: Capacity = None,
     cost_model: CostModel = None,
-    time_limit: common.TimeLimit = None,
-    steps: common.Steps = None,
-    resume: common.Resume = False,
-    overwrite: common.Overwrite = False,
+    time_limit: TimeLimit = None,
+    steps: Steps = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     preset: Annotated[
         str | None, typer.Option("--preset", metavar="NAME", help="Hyperparameters: cpu (the default) or paper.")
     ] = None,
@@ -59,8 +75,8 @@ def muzero_command(
             "--set", metavar="NAME=VALUE", help="Any other hyperparameter, again and again (docs/mmap-muzero.md lists them)."
         ),
     ] = None,
-    seed: common.Seed = None,
-    device: common.Device = "cpu",
+    seed: Seed = None,
+    device: Device = "cpu",
     demonstrations: Annotated[
         list[Path] | None,
         typer.Option("--demonstrations", metavar="PLAN", help="Plan of one of the programs to learn from, again and again."),
@@ -73,7 +89,7 @@ def muzero_command(
             help="Solve each program for so long, and learn from the plan after local search.",
         ),
     ] = None,
-    start_from: common.StartFrom = None,
+    start_from: StartFrom = None,
     windows: Annotated[
         int | None,
         typer.Option("--windows", metavar="N", help="Learn on N random windows of each program, not the whole of it."),
@@ -81,13 +97,13 @@ def muzero_command(
     window_moves: Annotated[
         int, typer.Option("--window-moves", metavar="N", help="Moves of a window, at most, or nearly so.")
     ] = 400,
-    curve: common.Curve = None,
-    policy: common.PolicyOutput = None,
+    curve: Curve = None,
+    policy: PolicyOutput = None,
     plans: Annotated[
         Path | None, typer.Option("--plans", metavar="FOLDER", help="Write the best plan of each program here.")
     ] = None,
-    save_every: common.SaveEvery = 60.0,
-    as_json: common.AsJson = False,
+    save_every: SaveEvery = 60.0,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Train MMap-MuZero to map the memory of one or more programs.
@@ -96,7 +112,7 @@ def muzero_command(
     ends at once.
     """
     began = time.monotonic()
-    options = common.Common(
+    options = Common(
         output=output,
         time_limit=time_limit,
         steps=steps,
@@ -135,7 +151,7 @@ def muzero_command(
         deadline = options.within(Deadline(cancelled=cancel), began)
         if not is_compiled(deadline.stopper()):
             note("stowplan: ended while training was being compiled for the first time: there is no checkpoint")
-            raise typer.Exit(common.INTERRUPTED if cancel.is_set() else common.NOTHING_WITHIN_LIMIT)
+            raise typer.Exit(INTERRUPTED if cancel.is_set() else NOTHING_WITHIN_LIMIT)
         if resume:
             trainer = Trainer.resume(
                 output, problems, device=device, changes={} if steps is None else {"training_steps": steps}
@@ -148,7 +164,7 @@ def muzero_command(
     if plans is not None:
         _write_plans(trainer, plans)
     _report(trainer, outcome, digest, as_json)
-    raise typer.Exit(common.INTERRUPTED if cancel.is_set() else 0)
+    raise typer.Exit(INTERRUPTED if cancel.is_set() else 0)
 
 
 def _read(programs: list[Path], target: str | None, capacity: int | None, cost_model: str | None) -> list[Any]:

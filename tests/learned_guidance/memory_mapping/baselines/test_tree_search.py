@@ -125,7 +125,7 @@ def test_equals_a_plain_search(playout, simulations):
         root, leaf = game.reset().data, game.reset().data
         tree_search._begin(game.tables, root, tree)
         count, best = 0, []
-        while not tree.state[0].is_finished and not tree.standing[0].is_solved:
+        while not tree.state[0].is_finished and not tree.state[0].is_solved:
             some = seeds[count : count + 3] if playout == "random" else np.full(3, -1)
             count += tree_search._search(game.tables, root, leaf, tree, simulations, 0.4, 0.25, some)
             best.append(int(tree.state[0].best_ps))
