@@ -87,10 +87,12 @@ class SegmentBounds:
         self._negligible_ps = NEGLIGIBLE * max(0, problem.all_slow_ps - self._floor_until[-1])
         self.bound = self._floor_until[-1]
 
-    def run(self) -> None:
-        """Work until nothing is left to do, or time is up."""
+    def run(self, *, integer: bool = True) -> None:
+        """Work until nothing is left to do, or time is up; without ``integer`` by linear programs only."""
         long = self._linear()
         self._climb(long, integer=False)
+        if not integer:
+            return
         short = self._divide(SHORT_USES)
         hopeful = self._hopeful(short, long)
         if not hopeful and len(long) == 1:
