@@ -44,6 +44,11 @@ def solve(
     should_stop
         Asked every few hundredths of a second. Programs are ended (on Linux), and have then found nothing.
 
+    Returns
+    -------
+    Outcome
+        The best point, checked against the model, and what the solver proved.
+
     Raises
     ------
     UsageError

@@ -234,9 +234,26 @@ def solve(
     on_plan: Callable[[Plan], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Best plan of a problem by IIs from the least upwards, each as a program of its own; times in seconds.
+    """Best plan of a problem by IIs from the least upwards, each as a program of its own.
 
-    ``solver`` is one of :func:`stowplan.models.mip.solvers.solvers`.
+    Parameters
+    ----------
+    solver
+        One of :func:`stowplan.models.mip.solvers.solvers`.
+    time_limit
+        Seconds for all of them.
+    on_plan
+        Called with the plan.
+
+    Returns
+    -------
+    Outcome
+        Best plan, and what is proven; running out of time is never ``infeasible``.
+
+    Raises
+    ------
+    UsageError
+        The solver is not there.
     """
     structure = Structure(problem)
     if find_obstacle(problem, structure) is not None:

@@ -42,10 +42,12 @@ def solve_milp(
     should_stop: Callable[[], bool] | None = None,
     incumbent: Callable[[], Plan | None] | None = None,
 ) -> Outcome:
-    """Solve with one thread; times in seconds.
+    """Solve the MILP of a problem with one thread.
 
     Parameters
     ----------
+    time_limit
+        Seconds, building included.
     solver
         ``highs``: the built-in one; else the name of a solver as :func:`stowplan.models.mip.solvers.solvers` lists them, in
         process or a program. Those that know no integers, or only integers, prove a bound where they can.
@@ -55,6 +57,11 @@ def solve_milp(
         A valid plan to start from.
     incumbent
         Asked now and then for the best plan that others know.
+
+    Returns
+    -------
+    Outcome
+        Best plan, and what is proven; running out of time is never ``infeasible``.
 
     Raises
     ------

@@ -27,7 +27,7 @@ LINEAR_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class AnyBound:
+class ExternalBound:
     """What a solver proved about a memory-mapping problem."""
 
     bound_ps: int
@@ -56,7 +56,7 @@ def bound_with(
     node_limit: int | None = None,
     on_bound: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
-) -> AnyBound:
+) -> ExternalBound:
     """Bound a problem from below with a solver by name (:func:`stowplan.models.mip.solvers.solvers` lists those there are).
 
     Parameters
@@ -71,6 +71,11 @@ def bound_with(
         Called with every better bound, in ps; now and then from another thread.
     should_stop
         Asked now and then.
+
+    Returns
+    -------
+    ExternalBound
+        The bound, the last model and point, and every answer of the solver.
 
     Raises
     ------
@@ -128,4 +133,4 @@ def bound_with(
             break
         windows = [*windows, *more]
         formulation = formulate(model, windows, names=False, whole=solver in WHOLE_NUMBERS)
-    return AnyBound(best, linear, optimal, values, formulation, tuple(outcomes), time.monotonic() - began)
+    return ExternalBound(best, linear, optimal, values, formulation, tuple(outcomes), time.monotonic() - began)

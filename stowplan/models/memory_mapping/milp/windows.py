@@ -1,9 +1,8 @@
-"""Rows of the copy channels: copies that must run within a window take no more time than passes in it.
+"""Rows of the copy channels: copies that must run within a window take no more time than passes in it (lemma B2 of
+``docs/memory-mapping-models.md``).
 
-For boundaries ``a <= b``, copies queued at ``a`` or later and complete before step ``b`` begins need, on ``channels`` channels,
-``sum(duration) <= channels * elapsed``. Where stalls are forbidden, ``elapsed`` is the time the steps ``[a, b)`` take at least.
-Where they are allowed, it is the time from the end of step ``a - 1`` to the beginning of step ``b``, waits included, a sum of
-columns. There are as many rows as pairs of boundaries; only those that a solution violates are added.
+Where stalls are forbidden, that is the time the steps of the window take at least. Where they are allowed, it is a sum of columns,
+waits included. There are as many rows as pairs of boundaries; only those that a solution violates are added.
 """
 
 from __future__ import annotations

@@ -75,6 +75,11 @@ def solve(
         Asked every 50 ms; True ends the search.
     incumbent
         Asked between two models for a better valid plan that was found elsewhere.
+
+    Returns
+    -------
+    Outcome
+        Best plan, bound, and why there is no plan where that is proven; running out of time is never ``infeasible``.
     """
     search = _Search(problem, Budget(time_limit, deterministic_limit, should_stop), workers, seed, on_plan, on_bound)
     search.elsewhere = incumbent
