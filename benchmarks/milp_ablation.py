@@ -61,28 +61,23 @@ class CpuHighs(ScaledHighs):
 
 
 def bound(problem: Problem, variant: str, seconds: float, send: Any) -> None:
-    """Run a variant in this process, which is to end afterwards; sends the bound, CPU seconds and what was reported when."""
+    """Run a variant in this process, which is to end afterwards; sends the bound and CPU seconds."""
     time.monotonic = time.process_time
     solving.ScaledHighs = CpuHighs  # type: ignore[misc]
     if variant == "no-cuts":
         RelaxationSearch.cut = lambda self: None  # type: ignore[method-assign]
-    history: list[tuple[float, int]] = []
     effort = Effort(time.process_time() + seconds)
-
-    def note(value: int) -> None:
-        history.append((time.process_time(), value))
-
     if variant == "whole":
-        search = RelaxationSearch(DetailedModel(problem), effort, note)
+        search = RelaxationSearch(DetailedModel(problem), effort)
         search.linear()
         search.cut()
         search.integral()
         found = search.bound
     else:
-        bounds = SegmentBounds(problem, effort, note)
+        bounds = SegmentBounds(problem, effort)
         bounds.run(integer=variant != "no-integers")
         found = bounds.bound
-    send.send((found, time.process_time(), history))
+    send.send((found, time.process_time()))
 
 
 def measure(problem: Problem, variant: str, seconds: float) -> dict[str, Any]:
@@ -92,11 +87,11 @@ def measure(problem: Problem, variant: str, seconds: float) -> dict[str, Any]:
     process.start()
     there.close()
     try:
-        value, used, history = here.recv()
+        value, used = here.recv()
     except EOFError:
         sys.exit(f"{problem.name}, {variant}: ended without a bound")
     process.join()
-    return {"bound": value, "seconds": used, "history": history}
+    return {"bound": value, "seconds": used}
 
 
 def objectives(path: Path) -> dict[str, float]:

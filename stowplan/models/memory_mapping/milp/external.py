@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stowplan.models.memory_mapping.milp.hint import add_hint
-from stowplan.models.memory_mapping.milp.matrix import MAX_WINDOWS, WINDOW_TOLERANCE, Formulation, formulate, linear_windows
+from stowplan.models.memory_mapping.milp.matrix import Formulation, formulate, linear_windows
 from stowplan.models.memory_mapping.milp.model import RelaxationModel
+from stowplan.models.memory_mapping.milp.solve import MAX_WINDOWS, WINDOW_TOLERANCE
 from stowplan.models.memory_mapping.milp.windows import WindowSeparator
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
