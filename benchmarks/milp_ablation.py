@@ -24,16 +24,14 @@ from threading import Lock
 from typing import Any
 
 import highspy
-from stowplan.models.memory_mapping.milp.branch import Branching
 
 from stowplan import files
-from stowplan.models.memory_mapping import milp_search, milp_stretches
+from stowplan.models.memory_mapping.milp import solve as solving
 from stowplan.models.memory_mapping.milp.detail import DetailedModel
 from stowplan.models.memory_mapping.milp.highs import ScaledHighs
 from stowplan.models.memory_mapping.milp.segments import SegmentBounds
 from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.mip.with_highs import UNSAFE_RULES
 from stowplan.portfolio.read import open_input
 
 SHARED = Path(os.environ.get("STOWPLAN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
@@ -42,12 +40,10 @@ SHARED = Path(os.environ.get("STOWPLAN_SHARED", Path(__file__).resolve().parents
 CLOSED = 1e-4
 
 VARIANTS = {
-    "own": "as the product has it: segments, cuts, own branch and bound",
-    "highs": "segments and cuts, HiGHS's branch and bound",
-    "highs-only": "segments, HiGHS's branch and bound, own cuts left out",
-    "no-cuts": "segments, own branch and bound, cuts left out",
-    "no-integers": "segments and cuts, no branch and bound",
-    "whole": "cuts and own branch and bound on the whole program",
+    "full": "as the candidate `relaxation` does it: segments, cuts, integers",
+    "no-cuts": "own cuts left out; HiGHS makes some of its own for integers",
+    "no-integers": "linear programs with cuts only",
+    "whole": "the whole program at once in place of segments",
 }
 
 
@@ -58,12 +54,6 @@ class CpuHighs(ScaledHighs):
         self._end = math.inf
         super().__init__(model, seed, lambda: time.process_time() >= self._end)
 
-    def require_integers(self) -> None:
-        """As in the other kinds: with presolve, less two rules that lose solutions."""
-        super().require_integers()
-        self.set_option("presolve", "choose")
-        self.set_option("presolve_rule_off", UNSAFE_RULES)
-
     def run(self, time_limit: float) -> highspy.HighsModelStatus:
         """Solve."""
         self._end = time.process_time() + time_limit
@@ -71,40 +61,23 @@ class CpuHighs(ScaledHighs):
 
 
 def bound(problem: Problem, variant: str, seconds: float, send: Any) -> None:
-    """Run a variant in this process, which is to end afterwards; sends the bound, CPU seconds and what was done."""
+    """Run a variant in this process, which is to end afterwards; sends the bound and CPU seconds."""
     time.monotonic = time.process_time
-    for module in (milp_search,):
-        module.ScaledHighs = CpuHighs  # type: ignore[misc]
-    if variant in ("highs", "highs-only"):
-
-        class Highs:
-            def __init__(self, search: RelaxationSearch):
-                self.run = search.integral
-
-        milp_stretches.Branching = Highs  # type: ignore[misc,assignment]
-    if variant in ("no-cuts", "highs-only"):
+    solving.ScaledHighs = CpuHighs  # type: ignore[misc]
+    if variant == "no-cuts":
         RelaxationSearch.cut = lambda self: None  # type: ignore[method-assign]
-    history: list[tuple[float, int]] = []
     effort = Effort(time.process_time() + seconds)
-
-    def note(value: int) -> None:
-        history.append((time.process_time(), value))
-
     if variant == "whole":
-        search = RelaxationSearch(DetailedModel(problem), effort, note)
+        search = RelaxationSearch(DetailedModel(problem), effort)
         search.linear()
         search.cut()
-        Branching(search).run()
+        search.integral()
         found = search.bound
-    elif variant == "no-integers":
-        bounds = SegmentBounds(problem, effort, note)
-        bounds._climb(bounds._linear(), integer=False)
-        found = bounds.bound
     else:
-        bounds = SegmentBounds(problem, effort, note)
-        bounds.run()
+        bounds = SegmentBounds(problem, effort)
+        bounds.run(integer=variant != "no-integers")
         found = bounds.bound
-    send.send((found, time.process_time(), history))
+    send.send((found, time.process_time()))
 
 
 def measure(problem: Problem, variant: str, seconds: float) -> dict[str, Any]:
@@ -114,11 +87,11 @@ def measure(problem: Problem, variant: str, seconds: float) -> dict[str, Any]:
     process.start()
     there.close()
     try:
-        value, used, history = here.recv()
+        value, used = here.recv()
     except EOFError:
         sys.exit(f"{problem.name}, {variant}: ended without a bound")
     process.join()
-    return {"bound": value, "seconds": used, "history": history}
+    return {"bound": value, "seconds": used}
 
 
 def objectives(path: Path) -> dict[str, float]:

@@ -6,6 +6,7 @@ import math
 import random
 import threading
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,11 @@ from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
+from stowplan.models.bank_mapping import cpsat as bank_mapping
 from stowplan.models.cpsat_runner import add_hint, proven, run
+from stowplan.models.packing import cpsat as packing
+from stowplan.models.packing.problem import Buffer, Problem
+from tests.bank_mapping.cases import random_problem
 
 
 @pytest.mark.parametrize(
@@ -142,6 +147,19 @@ def test_a_solver_that_hears_no_clock_is_stopped(monkeypatch: pytest.MonkeyPatch
     assert found.status == "unknown"
 
 
+@pytest.mark.parametrize("kind", ["packing", "bank_mapping"])
+def test_all_kinds_stop_without_a_bound_on_the_way(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """These two looked at ``should_stop`` only when a bound came."""
+    monkeypatch.setattr(cp_model, "CpSolver", Deaf)
+    found: packing.Outcome | bank_mapping.Outcome
+    if kind == "packing":
+        buffers = tuple(Buffer(id=str(number), lower=number, upper=number + 2, size=5) for number in range(3))
+        found = packing.solve(Problem(buffers=buffers), time_limit=1e6, should_stop=lambda: True)
+    else:
+        found = bank_mapping.solve(random_problem(0), time_limit=1e6, should_stop=lambda: True)
+    assert found.status == "unknown"
+
+
 def test_limited_work_repeats_itself() -> None:
     one, two = (run(hard_model(), time_limit=600, deterministic_limit=0.01, seed=7) for _ in range(2))
     assert (one.status, one.bound, one.deterministic) == (two.status, two.bound, two.deterministic)
@@ -167,3 +185,11 @@ def test_an_incomplete_hint_is_an_error() -> None:
     add_hint(model, {x.index: 5, y.index: 1})
     hint = model.proto.solution_hint
     assert dict(zip(hint.vars, hint.values, strict=True)) == {0: 5, 1: 1}
+
+
+def test_every_kind_uses_the_runner() -> None:
+    """No second place that sets limits, watches for stops, or rounds bounds."""
+    models = Path(cpsat_runner.__file__).parent
+    words = ("CpSolver(", "best_bound_callback", "best_objective_bound", "clear_hints", "stop_search")
+    found = {path.relative_to(models).as_posix() for path in models.rglob("*.py") for word in words if word in path.read_text()}
+    assert found == {"cpsat_runner.py"}

@@ -53,7 +53,7 @@ def test_obstacles() -> None:
         "5 instructions, it has 4 slots": variables("x", "x", "x", "x", "x"),
         "5 flows need starts on different tiles, there are 4": graph("a b c d e"),
         "a has 5 consumers that need different tiles, a tile reaches 4": graph("a>b a>c a>d a>e a>f"),
-        "the recurrences need an interval of 6, the spoke RAM has 4 entries": graph("a>b b>a:1"),
+        "the recurrences need an initiation interval of 6, the spoke RAM has 4 entries": graph("a>b b>a:1"),
     }
     for words, problem in cases.items():
         assert words in (find_obstacle(problem) or ""), words

@@ -9,7 +9,7 @@ from ortools.sat.python import cp_model
 from stowplan.hardware.frontends.dfg import kernels, lower
 from stowplan.hardware.se import grid, streaming_engine
 from stowplan.models.modulo_scheduling import cpsat
-from stowplan.models.modulo_scheduling.cpsat.model import IntervalModel, latest_time
+from stowplan.models.modulo_scheduling.cpsat.model import ModuloModel, latest_time
 from stowplan.models.modulo_scheduling.plan import Plan, decode_objective
 from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules
 from stowplan.models.modulo_scheduling.structure import Structure
@@ -56,7 +56,7 @@ def test_a_complete_hint_is_taken() -> None:
             continue
         structure = Structure(problem)
         everything = range(structure.count)
-        model = IntervalModel(
+        model = ModuloModel(
             structure,
             plan.ii,
             timed=everything,

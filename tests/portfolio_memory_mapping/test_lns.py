@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from stowplan.models.memory_mapping.cpsat import Improvement, PlanTimeline, ProblemFacts
+from stowplan.models.memory_mapping.cpsat import Improvement
 from stowplan.models.memory_mapping.plan import Plan
+from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options

@@ -9,10 +9,12 @@ from typing import Literal
 
 from ortools.sat.python import cp_model
 
+from stowplan.models import cpsat_runner
 from stowplan.models.bank_mapping.assemble import assemble, objective_bound, off_chip_cost
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import Structure, analyse
+from stowplan.models.cpsat_runner import Value
 
 
 @dataclass
@@ -38,13 +40,10 @@ class Model:
 
     def add_hint(self, plan: Plan) -> None:
         """Start the solver from a plan; every variable gets a value."""
-        self.model.clear_hints()  # type: ignore[no-untyped-call]
-        hinted: set[int] = set()
+        values: list[tuple[cp_model.IntVar, int]] = []
 
         def hint(variable: cp_model.IntVar, value: bool) -> None:
-            if variable.index not in hinted:
-                hinted.add(variable.index)
-                self.model.add_hint(variable, int(value))
+            values.append((variable, int(value)))
 
         # Where the structure knows better than the plan, the plan is not followed.
         stays = [
@@ -71,9 +70,10 @@ class Model:
             rests += sum(
                 self.problem.tensors[tensor].layout_bytes(layout) % unit for tensor, layout in made if tensor in set(live)
             )
-            self.model.add_hint(variable, max(0, -(-(rests - spare) // unit)))
+            values.append((variable, max(0, -(-(rests - spare) // unit))))
+        cpsat_runner.add_hint(self.model, values)
 
-    def extract(self, value: Callable[[cp_model.IntVar], int]) -> Plan:
+    def extract(self, value: Value) -> Plan:
         """Plan from the values of the variables."""
         options = [
             next(option for option, variable in enumerate(variables) if len(variables) == 1 or value(variable))
@@ -225,39 +225,49 @@ def solve(
     on_bound: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Run the model with one worker; times in seconds."""
+    """Solve the model of a problem with one worker.
+
+    Parameters
+    ----------
+    time_limit, seed, deterministic_limit, should_stop
+        As :func:`stowplan.models.cpsat_runner.run` takes them.
+    hint
+        A valid plan to start from.
+    on_plan, on_bound
+        Called with every better plan and bound, from the solver's threads.
+
+    Returns
+    -------
+    Outcome
+        Best plan, and what is proven; running out of time is never ``infeasible``.
+    """
     built = build(problem)
     if hint is not None:
         built.add_hint(hint)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = seed
-    solver.parameters.max_time_in_seconds = max(0.01, time_limit)
-    solver.parameters.linearization_level = 2
-    if deterministic_limit is not None:
-        solver.parameters.max_deterministic_time = deterministic_limit
+    proven = objective_bound(problem)
 
-    class Watch(cp_model.CpSolverSolutionCallback):
-        def on_solution_callback(self) -> None:
-            if on_plan is not None:
-                on_plan(built.extract(self.value))
+    def take_bound(bound: int | None) -> None:
+        nonlocal proven
+        if bound is not None and bound * built.unit > proven:
+            proven = bound * built.unit
+            if on_bound is not None:
+                on_bound(proven)
 
-    floor = objective_bound(problem)
+    def take_plan(value: Value) -> None:
+        if on_plan is not None:
+            on_plan(built.extract(value))
 
-    def proven(bound: float) -> int:
-        return max(floor, round(bound) * built.unit) if abs(bound) < 2**53 else floor
-
-    def take_bound(bound: float) -> None:
-        if on_bound is not None:
-            on_bound(proven(bound))
-        if should_stop is not None and should_stop():
-            solver.stop_search()
-
-    solver.best_bound_callback = take_bound
-    status = solver.solve(built.model, Watch())
-    if status == cp_model.INFEASIBLE:
+    run = cpsat_runner.run(
+        built.model,
+        time_limit=time_limit,
+        seed=seed,
+        deterministic_limit=deterministic_limit,
+        parameters={"linearization_level": 2},
+        on_solution=take_plan,
+        on_bound=take_bound,
+        should_stop=should_stop,
+    )
+    if run.status == "infeasible":
         return Outcome("infeasible", None, None)
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    plan = built.extract(solver.value) if found else None
-    bound = proven(solver.best_objective_bound)
-    return Outcome("unknown" if not found else "optimal" if status == cp_model.OPTIMAL else "feasible", plan, bound)
+    take_bound(run.bound)
+    return Outcome(run.status, built.extract(run.value) if run.is_found else None, proven)

@@ -328,7 +328,22 @@ def solve(
     on_bound: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> tuple[Outcome, Plan | None, int | None]:
-    """(what the solver said, its plan, its bound in weighted bytes); see :func:`stowplan.models.mip.solve.solve`."""
+    """Solve the MILP of a problem.
+
+    Parameters
+    ----------
+    plan
+        A valid plan to start from.
+    on_bound
+        Called with bounds in weighted bytes.
+
+    Others are those of :func:`stowplan.models.mip.solve.solve`, which also says what is raised.
+
+    Returns
+    -------
+    tuple
+        What the solver said, its plan, and its bound in weighted bytes; None for what it did not find.
+    """
     built = build(problem)
     outcome = solve_matrix(
         built.matrix,

@@ -7,31 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from stowplan.errors import UsageError
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
 from stowplan.models.mip.outcome import Outcome
-
-#: Solvers that come with OR-Tools and run in this process.
-IN_PROCESS = ("gscip", "mathopt-highs", "cp-sat", "glop", "pdlp")
-
-#: Those of them that know no integers.
-LINEAR_ONLY = ("glop", "pdlp")
-
-#: Solvers that prove something only where columns and coefficients are integers.
-WHOLE_NUMBERS = ("cp-sat",)
-
-
-def solvers() -> list[str]:
-    """Names of all solvers there are on this machine, those in process first."""
-    from stowplan.models.mip import with_pulp
-
-    return [*IN_PROCESS, *with_pulp.available()]
-
-
-def check_solver(solver: str) -> None:
-    """Raise UsageError, naming the solvers that are there, where this one is not."""
-    if solver not in IN_PROCESS and solver not in (known := solvers()):
-        raise UsageError(f"found solver {solver!r}, expected one that is there: {', '.join(known)}")
+from stowplan.models.mip.solvers import IN_PROCESS, check_solver
 
 
 def solve(
@@ -46,7 +24,7 @@ def solve(
     on_bound: Callable[[float], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Minimise ``model`` with a solver by name (:func:`solvers` lists those that are there). Nothing is printed.
+    """Minimise ``model`` with a solver by name (:func:`~stowplan.models.mip.solvers.solvers` lists them). Nothing is printed.
 
     Parameters
     ----------
@@ -65,6 +43,11 @@ def solve(
         Called with better bounds as they come, from CP-SAT and GSCIP; from another thread.
     should_stop
         Asked every few hundredths of a second. Programs are ended (on Linux), and have then found nothing.
+
+    Returns
+    -------
+    Outcome
+        The best point, checked against the model, and what the solver proved.
 
     Raises
     ------

@@ -27,7 +27,7 @@ from stowplan.errors import UsageError
 from stowplan.models.mip.logs import rounded_down
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
 from stowplan.models.mip.outcome import Outcome, Status
-from stowplan.models.mip.solve import LINEAR_ONLY
+from stowplan.models.mip.solvers import LINEAR_ONLY
 from stowplan.models.mip.with_highs import UNSAFE_RULES
 
 #: Solvers by name.

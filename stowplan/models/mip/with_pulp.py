@@ -155,6 +155,11 @@ def run(
     should_stop
         Asked now and then; True ends programs (on Linux) and interrupts highspy.
 
+    Returns
+    -------
+    PulpRun
+        What the solver said of the run, with what its log says of the bound.
+
     Raises
     ------
     UsageError

@@ -15,7 +15,7 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], recurrent
     """Times for a placement, with unlimited delays: most clocks to the end first, each in the first free slot.
 
     ``recurrent`` has times of the instructions on cycles, valid among themselves and in different slots of their tiles. They
-    move by whole intervals, a cycle at a time, which changes neither. No tile has more than ``ii`` instructions.
+    move by multiples of the II, a cycle at a time, which changes neither. No tile has more than ``ii`` instructions.
     """
     problem = structure.problem
     latency, hops = problem.machine.latency, problem.hops

@@ -1,6 +1,6 @@
-"""What can be proven about a modulo schedule at once: least intervals, critical path, and why nothing can be mapped.
+"""What can be proven of modulo schedules at once: least initiation intervals (II), critical path, why nothing can be mapped.
 
-Rau, "Iterative modulo scheduling" (1994): the interval is at least what resources and what recurrences need.
+Rau, "Iterative modulo scheduling" (1994): the II is at least what resources and what recurrences need.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stowplan.models.modulo_scheduling.structure import Structure
 
 
 def resource_mii(problem: Problem, structure: Structure | None = None) -> int:
-    """Least interval for which there are slots enough: all on all tiles, and what must share a tile on one."""
+    """Least II for which there are slots enough: all on all tiles, and what must share a tile on one."""
     known = structure or Structure(problem)
     tied: dict[object, int] = {}
     for group, members in enumerate(known.members):
@@ -23,7 +23,7 @@ def resource_mii(problem: Problem, structure: Structure | None = None) -> int:
 
 
 def recurrence_mii(problem: Problem, structure: Structure | None = None) -> int:
-    """Least interval at which every cycle of edges has time enough; clocks of links count where tiles must differ."""
+    """Least II at which every cycle of edges has time enough; clocks of links count where tiles must differ."""
     known = structure or Structure(problem)
     least = [problem.machine.latency + known.least_hops(edge) for edge in problem.edges]
     low, high = 1, max(1, sum(least))
@@ -60,7 +60,7 @@ def least_ii(problem: Problem, structure: Structure | None = None) -> int:
 
 
 def critical_path(problem: Problem, structure: Structure | None = None) -> int:
-    """Clocks that an iteration takes in any plan, at any interval: its longest chain within one iteration, and pins."""
+    """Clocks that an iteration takes in any plan, at any II: its longest chain within one iteration, and pins."""
     known = structure or Structure(problem)
     latency = problem.machine.latency
     waiting = [0] * known.count
@@ -142,11 +142,11 @@ def _reach(problem: Problem, known: Structure, ids: list[str]) -> str | None:
 
 
 def _slow(problem: Problem, known: Structure) -> str | None:
-    """A recurrence that needs a larger interval than there is."""
+    """A recurrence that needs a larger II than there is."""
     depth = problem.machine.spoke_depth
     needs = recurrence_mii(problem, known)
     if needs > depth:
-        return f"the recurrences need an interval of {needs}, the spoke RAM has {depth} entries"
+        return f"the recurrences need an initiation interval of {needs}, the spoke RAM has {depth} entries"
     return None
 
 

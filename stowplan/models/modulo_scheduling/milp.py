@@ -130,7 +130,7 @@ class MilpModel:
             if pin.time is not None:
                 program.row(self.time[number], pin.time, pin.time)
             if pin.slot is not None:
-                # A slot beyond the interval is no slot: the sum of nothing is never 1.
+                # A slot beyond the II is no slot: the sum of nothing is never 1.
                 columns = [row[pin.slot] for row in self.at[number]] if pin.slot < ii else []
                 program.row(dict.fromkeys(columns, 1.0), 1.0, 1.0)
 
@@ -234,9 +234,26 @@ def solve(
     on_plan: Callable[[Plan], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Best plan of a problem by intervals from the least upwards, each as a program of its own; times in seconds.
+    """Best plan of a problem by IIs from the least upwards, each as a program of its own.
 
-    ``solver`` is one of :func:`stowplan.models.mip.solve.solvers`.
+    Parameters
+    ----------
+    solver
+        One of :func:`stowplan.models.mip.solvers.solvers`.
+    time_limit
+        Seconds for all of them.
+    on_plan
+        Called with the plan.
+
+    Returns
+    -------
+    Outcome
+        Best plan, and what is proven; running out of time is never ``infeasible``.
+
+    Raises
+    ------
+    UsageError
+        The solver is not there.
     """
     structure = Structure(problem)
     if find_obstacle(problem, structure) is not None:

@@ -11,12 +11,12 @@ from stowplan import files
 FORMAT = "stowplan.modulo_scheduling.plan"
 VERSION = 1
 
-#: An objective is the initiation interval times this, plus the makespan: in decimal, 4000019 is an interval of 4 and 19 clocks.
+#: An objective is the initiation interval times this, plus the makespan: in decimal, 4000019 is an II of 4 and 19 clocks.
 SCALE = 1_000_000
 
 
 def encode_objective(ii: int, makespan: int) -> int:
-    """Objective of a plan; of two plans the one with the smaller interval is smaller, then the one with less makespan."""
+    """Objective of a plan; of two plans the one with the smaller II is smaller, then the one with less makespan."""
     return ii * SCALE + makespan
 
 

@@ -125,11 +125,11 @@ class _Check:
         return not wrong
 
     def places(self) -> bool:
-        """Whether interval, tiles and times are in range, so that the other rules mean something."""
+        """Whether II, tiles and times are in range, so that the other rules mean something."""
         plan, machine = self.plan, self.machine
         before = len(self.found)
         if not 1 <= plan.ii <= machine.spoke_depth:
-            self.add("ii_out_of_range", f"the interval is {plan.ii}, expected 1 to {machine.spoke_depth}")
+            self.add("ii_out_of_range", f"the initiation interval is {plan.ii}, expected 1 to {machine.spoke_depth}")
         for number, (tile, time) in enumerate(zip(plan.tiles, plan.times, strict=True)):
             if not 0 <= tile < machine.rows * machine.columns:
                 self.add("no_such_tile", f"{self.name(number)} is on tile {tile}", number)
@@ -161,7 +161,7 @@ class _Check:
         plan, limit = self.plan, self.problem.rules.max_delay
         latency = self.machine.latency
         least = _least_clocks(self.problem)
-        # (tile, link, clock modulo the interval) -> (producer, clock of iteration 0)
+        # (tile, link, clock modulo the II) -> (producer, clock of iteration 0)
         carried: dict[tuple[int, int, int], tuple[int, int]] = {}
         for number, (source, target, distance) in enumerate(self.edges):
             name = f"the value from {self.name(source)} to {self.name(target)}"

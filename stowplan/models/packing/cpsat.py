@@ -111,7 +111,22 @@ def solve(
     on_bound: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Run the model with one worker; times in seconds."""
+    """Solve the model of a problem with one worker.
+
+    Parameters
+    ----------
+    time_limit, seed, deterministic_limit, should_stop
+        As :func:`stowplan.models.cpsat_runner.run` takes them.
+    hint
+        A valid plan to start from.
+    on_plan, on_bound
+        Called with every better plan and bound, from the solver's threads.
+
+    Returns
+    -------
+    Outcome
+        Best plan, and what is proven; running out of time is never ``infeasible``.
+    """
     # Buffers on top of each other, the free ones above the fixed: a plan like that exists wherever there is one.
     top = max((each.offset + each.size for each in problem.buffers if each.offset is not None), default=0)
     ceiling = hint.objective if hint else top + sum(each.size + each.alignment - 1 for each in problem.buffers)

@@ -164,23 +164,6 @@ def _gap(text: str, inclusive: bool, place: str) -> tuple[int, int]:
     return _integer(values, "gap", place), _integer(values, "gap end", place) + inclusive
 
 
-def plan_rows(plan: Plan) -> str:
-    """CSV of a plan that carries its buffers; only columns that some buffer needs."""
-    aligned = any(buffer.alignment != 1 for buffer in plan.buffers)
-    gaps = any(buffer.gaps for buffer in plan.buffers)
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["id", "lower", "upper", "size", *["alignment"] * aligned, *["gaps"] * gaps, "offset"])
-    for buffer, offset in zip(plan.buffers, plan.offsets, strict=True):
-        row: list[object] = [buffer.id, buffer.lower, buffer.upper, buffer.size]
-        if aligned:
-            row.append(buffer.alignment)
-        if gaps:
-            row.append(" ".join(f"{start}-{end}" for start, end in buffer.gaps))
-        writer.writerow([*row, offset])
-    return out.getvalue()
-
-
 def read_plan(path: str | Path, problem: Problem) -> Plan:
     """Plan from a CSV file with an ``offset`` for every buffer of ``problem``, in any order, as other tools write it.
 

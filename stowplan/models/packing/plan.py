@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 
 import msgspec
@@ -37,11 +39,9 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         if Path(path).suffix.lower() != ".csv":
             files.write_atomic(path, files.encode(self))
             return
-        from stowplan.models.packing.csv_files import plan_rows
-
         if len(self.buffers) != len(self.offsets):
             raise UsageError("a plan without its buffers cannot be written as CSV: save it as JSON")
-        files.write_atomic(path, plan_rows(self).encode())
+        files.write_atomic(path, _csv_rows(self).encode())
 
 
 def load(path: str | Path) -> Plan:
@@ -52,3 +52,20 @@ def load(path: str | Path) -> Plan:
 def decode(data: bytes, source: str | Path | None = None) -> Plan:
     """Plan from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
     return files.decode(data, Plan, format_name=FORMAT, version=VERSION, source=source)
+
+
+def _csv_rows(plan: Plan) -> str:
+    """CSV of a plan that carries its buffers; only columns that some buffer needs."""
+    aligned = any(buffer.alignment != 1 for buffer in plan.buffers)
+    gaps = any(buffer.gaps for buffer in plan.buffers)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["id", "lower", "upper", "size", *["alignment"] * aligned, *["gaps"] * gaps, "offset"])
+    for buffer, offset in zip(plan.buffers, plan.offsets, strict=True):
+        row: list[object] = [buffer.id, buffer.lower, buffer.upper, buffer.size]
+        if aligned:
+            row.append(buffer.alignment)
+        if gaps:
+            row.append(" ".join(f"{start}-{end}" for start, end in buffer.gaps))
+        writer.writerow([*row, offset])
+    return out.getvalue()

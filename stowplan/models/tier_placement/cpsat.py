@@ -154,16 +154,23 @@ def solve(
     should_stop: Callable[[], bool] | None = None,
     log: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Run the model; times in seconds.
+    """Solve the model of a problem.
 
     Parameters
     ----------
+    time_limit, seed, workers, deterministic_limit, should_stop, log
+        As :func:`stowplan.models.cpsat_runner.run` takes them.
     hint
         A valid plan to start from.
     lower_bound_ps
         A proven latency that no plan goes below.
-    log
-        Called with the lines of the solver's log.
+    on_plan, on_bound
+        Called with every better plan and bound, from the solver's threads.
+
+    Returns
+    -------
+    Outcome
+        Best plan, and what is proven; running out of time is never ``infeasible``.
     """
     built = build(problem)
     base = built.structure.base_ps

@@ -11,7 +11,8 @@ import numpy as np
 
 from stowplan.models.mip import outcome as mip_outcome
 from stowplan.models.mip.matrix import TOLERANCE, FloatArray
-from stowplan.models.mip.solve import LINEAR_ONLY, WHOLE_NUMBERS, solve
+from stowplan.models.mip.solve import solve
+from stowplan.models.mip.solvers import LINEAR_ONLY, WHOLE_NUMBERS
 from stowplan.models.mip.with_highs import TIGHT, new_highs, tighten
 from stowplan.models.tier_placement.assemble import plan_of
 from stowplan.models.tier_placement.milp import Model, build
@@ -41,12 +42,14 @@ def solve_milp(
     should_stop: Callable[[], bool] | None = None,
     incumbent: Callable[[], Plan | None] | None = None,
 ) -> Outcome:
-    """Solve with one thread; times in seconds.
+    """Solve the MILP of a problem with one thread.
 
     Parameters
     ----------
+    time_limit
+        Seconds, building included.
     solver
-        ``highs``: the built-in one; else the name of a solver as :func:`stowplan.models.mip.solve.solvers` lists them, in
+        ``highs``: the built-in one; else the name of a solver as :func:`stowplan.models.mip.solvers.solvers` lists them, in
         process or a program. Those that know no integers, or only integers, prove a bound where they can.
     deterministic_limit
         Limits work instead of time: nodes of branch and bound, :data:`NODES` a unit.
@@ -54,6 +57,11 @@ def solve_milp(
         A valid plan to start from.
     incumbent
         Asked now and then for the best plan that others know.
+
+    Returns
+    -------
+    Outcome
+        Best plan, and what is proven; running out of time is never ``infeasible``.
 
     Raises
     ------

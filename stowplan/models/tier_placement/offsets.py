@@ -1,4 +1,4 @@
-"""Offsets for tensors whose tiers are settled: every tier is a packing problem of its own."""
+"""Offsets for tensors whose tiers are final: every tier is a packing problem of its own."""
 
 from __future__ import annotations
 

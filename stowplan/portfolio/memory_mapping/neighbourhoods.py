@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stowplan.models.memory_mapping.cpsat import PlanTimeline, ProblemFacts
+from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.problem import Step
 
 Floats = npt.NDArray[np.float64]

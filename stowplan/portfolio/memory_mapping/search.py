@@ -119,7 +119,7 @@ def _choose(state: State, search: Search, count: int, position: int) -> int:
 
 @njit_once
 def _pick_window(data: Data, state: State, search: Search, most: int, width: int) -> int:
-    """Tensors with a residency in a random stretch of the program."""
+    """Tensors with a residency in a random segment of the program."""
     centre = random_below(search, data.horizon)
     low, high = max(0, centre - width), min(data.horizon, centre + width)
     placed = state.totals[0].placed

@@ -1,18 +1,18 @@
 """Complete CP-SAT model of memory mapping, in both stall modes, offsets included.
 
 :func:`solve` finds and proves optimal plans of problems of up to some hundred uses, and gives plans and bounds beyond. Its
-parts: ``variables``, ``constraints`` (with the argument why the model is complete), ``objective``, ``offsets``, ``hint``.
+parts: ``variables``, ``constraints``, ``objective``, ``offsets``, ``hint``. Why the model is complete is argued in
+``docs/memory-mapping-models.md``; constraints name its lemmas.
 
 :func:`improve` solves the same model of a :class:`Neighbourhood` of a plan: some tensors within a window, all else as it is.
-Its parts: ``timeline`` (the plan, indexed), ``neighbourhood`` (what is free, as a small problem), ``fixed_part`` (the rest,
-as constants), ``local_run`` and ``merge``.
+Its parts: ``neighbourhood`` (what is free, as a small problem), ``fixed_part`` (the rest, as constants), ``local_run`` and
+``merge``. The plan it starts from is a :class:`~stowplan.models.memory_mapping.plan_timeline.PlanTimeline`.
 """
 
 from stowplan.models.memory_mapping.cpsat.improve import Improvement, improve
 from stowplan.models.memory_mapping.cpsat.model import MAX_SIZE, MemoryMappingModel, build, size_estimate
 from stowplan.models.memory_mapping.cpsat.neighbourhood import Neighbourhood
 from stowplan.models.memory_mapping.cpsat.solve import ExactOutcome, solve
-from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
 
 __all__ = [
     "MAX_SIZE",
@@ -20,8 +20,6 @@ __all__ = [
     "Improvement",
     "MemoryMappingModel",
     "Neighbourhood",
-    "PlanTimeline",
-    "ProblemFacts",
     "build",
     "improve",
     "size_estimate",

@@ -1,25 +1,6 @@
 """Constraints of the complete model: every valid plan that is worth having satisfies them, and every solution is a valid plan.
 
-*Worth having.* A plan may be changed as follows, and gets no worse and no less valid, so the model holds only plans so changed:
-
-* A residency ends after the last access that finds it landed (or the loop around that access), unless a copy-out needs it
-  longer. One that no fast use finds landed is dropped, with its copies: a queue with fewer copies completes the others no
-  later.
-* A copy-in's end moves to the last free boundary before the access it lands before; a copy-out's to the first slow read or
-  copy-in that needs it, or else to the end of its residency. One copy-out for each fast-written content is enough.
-* A pure write that may begin a residency does so: the old content need not stay until then.
-* A read that finds its tensor landed is fast, unless that may slow its step down.
-
-*Order of copies.* The model schedules copies without naming an order. First come, first served, in order of the times at which
-they begin in the schedule, begins none of them later: on identical channels list scheduling in order of begin times never does.
-A copy may be queued at the last free boundary that is open when it begins; this boundary grows with the begin time, so that the
-list is sorted as the rules ask.
-
-*Waits.* A boundary first waits for the copies that end at it and started before, then opens (queues its own copies), then waits
-for those of them that also end at it. With one channel the first wait needs no name: a copy queued at the boundary is behind
-those copies anyway. If in a schedule such a copy begins before one that must have started earlier, the two can change places,
-as both run while the program stands still. So with one channel copies begin after their boundary is *reached* and end before it
-is *left*; with several, they begin after it is *open*, and end before it is open unless their window is empty.
+Each names the lemma (L1 to L8) of ``docs/memory-mapping-models.md`` that it rests on, or a rule of ``docs/memory-mapping.md``.
 """
 
 from __future__ import annotations
@@ -88,6 +69,7 @@ class Constraints:
             self._load[step] += [(units, literal) for literal in literals]
 
     def _add_landing(self, tensor: TensorVariables, here: AccessVariables, before: AccessVariables, j: int) -> None:
+        """How an access comes to find its tensor landed: kept, copied in, or begun by itself (L4); then it is fast (L5)."""
         model = self.model
         if here.keep is not None and here.keep is not before.landed and j:
             assert before.landed is not None
@@ -100,7 +82,7 @@ class Constraints:
             model.add(tensor.uniform == (0 if here.landed is None else here.landed))
 
     def _add_gap(self, tensor: TensorVariables, j: int, occupied: defaultdict[int, list[Literal]]) -> None:
-        """Who takes up space in gap ``j``: the tensor kept, or lingering to the end of a loop, or on its way in."""
+        """Who takes up space in gap ``j``: the tensor kept, or lingering to the end of a loop (L1), or on its way in."""
         sequence, here = tensor.sequence, tensor.access[j]
         if not len(sequence):
             return
@@ -118,6 +100,7 @@ class Constraints:
                 occupied[step].append(literal)
 
     def _add_copy_in(self, copy: CopyInVariables) -> None:
+        """When a copy-in begins (L6), how long its place is taken, and by when it ends (L3, L7)."""
         model, v = self.model, self.v
         model.add(copy.begin >= v.open[copy.first]).only_enforce_if(copy.is_made)
         before = None
@@ -137,6 +120,7 @@ class Constraints:
     def _add_copy_out(
         self, tensor: TensorVariables, write: int, copy: CopyOutVariables, occupied: defaultdict[int, list[Literal]]
     ) -> None:
+        """One copy-out of what a fast write left (L3): when it begins (L6), ends (L7), and needs its residency."""
         model, v, sequence = self.model, self.v, tensor.sequence
         fast = tensor.access[write].fast
         assert fast is not None
@@ -166,7 +150,7 @@ class Constraints:
         copy: CopyOutVariables,
         occupied: defaultdict[int, list[Literal]],
     ) -> None:
-        """Where a copy-out needs it, its residency stands at ``step``, which is access ``j`` or lies in the gap before it."""
+        """Where a copy-out needs it, its residency stands at ``step``, access ``j`` or in the gap before it (L1)."""
         model, sequence, here = self.model, tensor.sequence, tensor.access[j]
         if j < len(sequence) and (step == sequence.accesses[j].step or sequence.is_glued(j)):
             if here.keep is None:
@@ -187,7 +171,7 @@ class Constraints:
         occupied[step].append(extends)
 
     def _add_slow_memory(self, tensor: TensorVariables) -> None:
-        """Slow reads, copies in and the end of the program find valid content in slow memory."""
+        """Slow reads, copies in and the end of the program find valid content in slow memory (``stale_slow``, L3)."""
         sequence, model = tensor.sequence, self.model
         for j in range(len(sequence) + 1):
             m = sequence.last_write[j]
@@ -206,7 +190,7 @@ class Constraints:
                 self._add_slow_read(tensor, fast, copy, j)
 
     def _add_slow_read(self, tensor: TensorVariables, written: Literal, copy: CopyOutVariables | None, j: int) -> None:
-        """If access ``j`` reads slowly what was written fast, the copy-out is complete by then."""
+        """If access ``j`` reads slowly what was written fast, the copy-out is complete by then (L3, L7)."""
         model, v, sequence, read = self.model, self.v, tensor.sequence, tensor.access[j].fast
         boundary = int(sequence.copy.prev[sequence.accesses[j].step])
         otherwise = [] if read is None else [read]
@@ -227,7 +211,7 @@ class Constraints:
         model.add(end <= v.left[boundary]).only_enforce_if(*happens, at_once)
 
     def _add_capacity(self) -> None:
-        """Occupied units of alignment at every step; what offsets need beyond that is not said here."""
+        """Occupied units of alignment at every step (``overlap``); what offsets need beyond that is not said here."""
         capacity = -(-self.problem.capacity // self.problem.alignment)
         for step, load in self._load.items():
             room = capacity if self.v.fixed_part is None else self.v.fixed_part.space.room(step)
@@ -235,6 +219,7 @@ class Constraints:
                 self.model.add(sum(units * literal for units, literal in load) <= room)
 
     def _add_channels(self) -> None:
+        """No more copies at once than channels; in which order is not said (L6)."""
         copies = [
             copy.interval
             for tensor in self.v.tensors
@@ -250,7 +235,7 @@ class Constraints:
             self.model.add_cumulative(copies, [1] * len(copies), self.problem.channels)
 
     def _add_borders(self, fixed_part: FixedPart) -> None:
-        """Who is in fast memory where the neighbourhood begins and ends."""
+        """Who is in fast memory where the neighbourhood begins and ends: as in the given plan."""
         model = self.model
         new: list[Literal] = []
         for number, tensor in enumerate(self.v.tensors):
@@ -267,7 +252,7 @@ class Constraints:
             model.add(sum(new) <= (fixed_part.preloads or 0))
 
     def _fixed_copies(self, fixed_part: FixedPart) -> list[cp_model.IntervalVar]:
-        """Copies that are made in any case, and the time in which the channel is busy with those before."""
+        """Copies that are made in any case (L6, L7), and the time in which the channel is busy with those before."""
         model, v = self.model, self.v
         latest = v.floor_until[-1] + v.slack_ps
         for boundary, moment in fixed_part.waits.items():

@@ -96,6 +96,16 @@ def improve(
         The same in CP-SAT's deterministic seconds, one of which takes about ten seconds here.
     should_stop
         Asked every 50 ms; True ends the search.
+
+    Returns
+    -------
+    Improvement
+        The whole plan with what was found put in, where anything was.
+
+    Raises
+    ------
+    NotImplementedError
+        As :class:`NeighbourhoodModel` does.
     """
     if not neighbourhood.free or size_estimate(neighbourhood.sequences) > MAX_LITERALS:
         return Improvement("empty", None)

@@ -28,7 +28,7 @@ from stowplan.models.memory_mapping.sub_problem import border_step, loops_within
 
 
 class Neighbourhood:
-    """What is free, as a problem with fixed_part; ``problem``, ``sequences``, ``fixed_part`` and ``plan`` describe it.
+    """What is free, as a problem beside a fixed part; ``problem``, ``sequences``, ``fixed_part`` and ``plan`` describe it.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ class Neighbourhood:
             fast_uses=tuple(fast),
         )
 
-    # ---------------------------------------------------------------------------------------------------- fixed_part
+    # ---------------------------------------------------------------------------------------------------- fixed part
 
     def _make_fixed_part(self) -> FixedPart:
         timeline, problem = self.timeline, self.timeline.facts.problem

@@ -67,7 +67,7 @@ def _expression(piece: Affine, fast: Sequence[Literal | None]) -> Expression:
 
 
 class Objective:
-    """Adds latencies and the objective: with stalls the moment the last boundary is left, without the sum of latencies."""
+    """Adds latencies and the objective: with stalls the moment the last boundary is left, without the sum of latencies (L7)."""
 
     def __init__(self, variables: Variables, lower_bound_ps: int | None = None):
         problem, model = variables.problem, variables.model
@@ -100,11 +100,7 @@ class Objective:
         model.minimize(self.expression)
 
     def _total(self, fixed_part: FixedPart) -> cp_model.IntVar:
-        """End of the program after a neighbourhood.
-
-        On one channel, what follows is a sequence of maxima and sums of when its first boundary is reached and when each copy
-        under way is complete, so the end is the largest of a few such moments plus constants.
-        """
+        """End of the program after a neighbourhood: the largest of a few moments plus constants (L8)."""
         variables, model = self._variables, self._variables.model
         assert fixed_part.tail_ps is not None
         self.total = model.new_int_var(0, fixed_part.most_ps, "total")

@@ -63,11 +63,16 @@ def solve(
     hint
         A valid plan to start from.
     lower_bound_ps
-        A proven bound, such as :func:`~stowplan.models.memory_mapping.milp.relaxation_bound` gives.
+        A proven bound, such as :class:`~stowplan.models.memory_mapping.milp.segments.SegmentBounds` gives.
     on_plan, on_bound
         Called with every better plan and bound, from the solver's threads.
     should_stop
         Asked every 50 ms; True ends the search.
+
+    Returns
+    -------
+    ExactOutcome
+        There always is a plan: that which uses no fast memory.
 
     Raises
     ------

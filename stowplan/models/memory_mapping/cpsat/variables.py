@@ -101,7 +101,7 @@ class Variables:
     ----------
     reached, open, left : one int variable for each boundary, where stalls are allowed; else constants
         Moments in ps at which a boundary is reached, queues its copies, and is left. With one channel ``open`` is ``reached``
-        for copies that start, and ``left`` for those that end: see :mod:`~stowplan.models.memory_mapping.cpsat.constraints`.
+        for copies that start, and ``left`` for those that end (L7 of ``docs/memory-mapping-models.md``).
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Variables:
         self._make_moments()
         self.tensors = [self._make_tensor(sequence) for sequence in self.sequences]
         self.fixed_begin: list[cp_model.IntVar] = []
-        """When each of the fixed_part' copies begins."""
+        """When each copy of the fixed part begins."""
         self.fast: list[Literal | None] = [None] * problem.use_count
         for variables in self.tensors:
             for access, chosen in zip(variables.sequence.accesses, variables.access, strict=False):

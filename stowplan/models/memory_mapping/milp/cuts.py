@@ -1,14 +1,7 @@
 """Mixed-integer rounding of the rows of a relaxation, in whole numbers: cuts that hold for every plan, whatever a solver errs.
 
-A row ``sum(a_j x_j) + sum(c_k s_k) <= b`` over 0/1 columns x and columns s >= 0 implies, for any whole ``d > 0`` and
-``r = b mod d``,
-
-    sum(G(a_j) x_j) + sum(min(0, c_k) s_k) <= (d - r) * floor(b / d),    G(a) = (d - r) * floor(a / d) + max(0, a mod d - r)
-
-(Marchand and Wolsey, "Aggregation and mixed integer rounding to solve MIPs", 2001). Before that, columns x near one are
-replaced by ``1 - x``, and columns s by their distance from a bound. On rows of memory the cuts are lifted covers: three tensors
-of two fifths of the capacity are not there together. On rows of the copy channels they say that a part of a copy does not take
-a part of its time: if it runs at all, what does not fit into its window is waited for.
+The formula is lemma B4 of ``docs/memory-mapping-models.md`` (Marchand and Wolsey, "Aggregation and mixed integer rounding to
+solve MIPs", 2001). Before it, columns x near one are replaced by ``1 - x``, and columns s by their distance from a bound.
 """
 
 from __future__ import annotations

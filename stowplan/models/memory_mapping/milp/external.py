@@ -12,21 +12,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stowplan.models.memory_mapping.milp.hint import add_hint
-from stowplan.models.memory_mapping.milp.matrix import MAX_WINDOWS, WINDOW_TOLERANCE, Formulation, formulate, linear_windows
+from stowplan.models.memory_mapping.milp.matrix import Formulation, formulate, linear_windows
 from stowplan.models.memory_mapping.milp.model import RelaxationModel
+from stowplan.models.memory_mapping.milp.solve import MAX_WINDOWS, WINDOW_TOLERANCE
 from stowplan.models.memory_mapping.milp.windows import WindowSeparator
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.mip.matrix import FloatArray
 from stowplan.models.mip.outcome import Outcome
-from stowplan.models.mip.solve import LINEAR_ONLY, WHOLE_NUMBERS, check_solver, solve
+from stowplan.models.mip.solve import solve
+from stowplan.models.mip.solvers import LINEAR_ONLY, WHOLE_NUMBERS, check_solver
 
 #: Part of the time for the linear relaxation.
 LINEAR_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class AnyBound:
+class ExternalBound:
     """What a solver proved about a memory-mapping problem."""
 
     bound_ps: int
@@ -55,8 +57,8 @@ def bound_with(
     node_limit: int | None = None,
     on_bound: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
-) -> AnyBound:
-    """Bound a problem from below with a solver by name (:func:`stowplan.models.mip.solve.solvers` lists those there are).
+) -> ExternalBound:
+    """Bound a problem from below with a solver by name (:func:`stowplan.models.mip.solvers.solvers` lists those there are).
 
     Parameters
     ----------
@@ -70,6 +72,11 @@ def bound_with(
         Called with every better bound, in ps; now and then from another thread.
     should_stop
         Asked now and then.
+
+    Returns
+    -------
+    ExternalBound
+        The bound, the last model and point, and every answer of the solver.
 
     Raises
     ------
@@ -127,4 +134,4 @@ def bound_with(
             break
         windows = [*windows, *more]
         formulation = formulate(model, windows, names=False, whole=solver in WHOLE_NUMBERS)
-    return AnyBound(best, linear, optimal, values, formulation, tuple(outcomes), time.monotonic() - began)
+    return ExternalBound(best, linear, optimal, values, formulation, tuple(outcomes), time.monotonic() - began)

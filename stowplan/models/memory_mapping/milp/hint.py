@@ -185,7 +185,7 @@ def _complete(formulation: Formulation, known: dict[int, int]) -> IntArray:
     unknown = np.add.reduceat(np.append(is_open[indices], False).astype(np.int64), starts[:-1]) * (np.diff(starts) > 0)
     ready = [row for row in range(matrix.shape[0]) if unknown[row] == 1 and lower[row] == upper[row]]
 
-    def settle(column: int, value: int) -> None:
+    def set_value(column: int, value: int) -> None:
         values[column], is_open[column] = value, False
         for row in by_column.indices[by_column.indptr[column] : by_column.indptr[column + 1]].tolist():
             unknown[row] -= 1
@@ -204,7 +204,7 @@ def _complete(formulation: Formulation, known: dict[int, int]) -> IntArray:
             row = ready.pop()
             if unknown[row] == 1:
                 column, coefficient, rest = side(row, lower[row])
-                settle(column, rest // coefficient)
+                set_value(column, rest // coefficient)
         left = np.flatnonzero(is_open)
         if not len(left):
             return values
@@ -215,4 +215,4 @@ def _complete(formulation: Formulation, known: dict[int, int]) -> IntArray:
                 _, coefficient, rest = side(row, lower[row])
                 if coefficient > 0:
                     least = max(least, -(-rest // coefficient))
-        settle(column, least)
+        set_value(column, least)

@@ -15,13 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-import highspy
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from stowplan.models.memory_mapping.milp.highs import ScaledHighs
 from stowplan.models.memory_mapping.milp.model import AccessColumns, RelaxationModel, Rows
+from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.milp.windows import Window, WindowSeparator
 from stowplan.models.mip.duals import INFINITE, proven_bound
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
@@ -38,10 +37,8 @@ LARGEST = 1e3
 #: Characters of a tensor's name that names of columns keep.
 MAX_NAME = 40
 
-#: Windows added in one round, as a part of the all-slow latency that violates one, and rounds.
-MAX_WINDOWS = 200
-WINDOW_TOLERANCE = 1e-7
-MAX_ROUNDS = 30
+#: Rounds without progress after which no more windows are looked for.
+PATIENCE = 30
 
 
 @dataclass(frozen=True)
@@ -192,29 +189,9 @@ def linear_windows(
     on_bound: Callable[[int], None] | None = None,
 ) -> list[Window]:
     """Windows that solutions of the linear relaxation violate, round by round until there are none or time is up."""
-    end = time.monotonic() + time_limit
-    found: list[Window] = []
-    if not model.cost:
-        return found
-    separator, solver = WindowSeparator(model), ScaledHighs(model, seed, should_stop)
-    tolerance = WINDOW_TOLERANCE * max(1, model.problem.all_slow_ps)
-    for _ in range(MAX_ROUNDS):
-        left = end - time.monotonic()
-        if left <= 0 or (should_stop is not None and should_stop()):
-            break
-        status = solver.run(left)
-        bound = solver.lp_bound()
-        if bound is not None and on_bound is not None:
-            on_bound(bound)
-        values = solver.values()
-        if status != highspy.HighsModelStatus.kOptimal or values is None:
-            break
-        more = separator.find(values, tolerance_ps=tolerance, limit=MAX_WINDOWS)
-        if not more:
-            break
-        solver.add_rows(separator.rows(more))
-        found += more
-    return found
+    search = RelaxationSearch(model, Effort(time.monotonic() + time_limit, seed, should_stop=should_stop), on_bound)
+    search.linear(patience=PATIENCE)
+    return [*search.windows.found]
 
 
 class _Labels:

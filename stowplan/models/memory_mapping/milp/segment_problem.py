@@ -1,11 +1,6 @@
 """A segment of a program as a problem of its own, whose optimum is no more than what the segment takes in any plan.
 
-A program is cut at boundaries outside loops. The moment at which a boundary divides time is after the wait for the copies that
-were queued before it. What stands in fast memory at the first boundary may be there for nothing (it is *preloaded*, in any
-number), and slow memory holds all that came from before. At the last boundary, content that is still needed must be in slow
-memory or stay where it is: a step without latency reads it all. Copies across a boundary take no time on the channel. So the
-part of any plan that lies in the segment is a plan of the problem, in at most the same time, and bounds of disjoint segments
-add up.
+Why, and why such bounds add up, is lemma B5 of ``docs/memory-mapping-models.md``.
 """
 
 from __future__ import annotations

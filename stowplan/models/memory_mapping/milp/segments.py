@@ -1,11 +1,11 @@
-"""A bound from bounds of segments of the program, small enough for branch and bound, then twice as long, and so on.
+"""A bound from bounds of segments of the program, small enough for a MILP solver, then twice as long, and so on.
 
 Memory is tight in a few segments of most programs, and what one of them loses depends little on the others. So the program is
 cut into segments (:mod:`~stowplan.models.memory_mapping.milp.segment_problem`); each is bounded by its detailed relaxation
 (:mod:`~stowplan.models.memory_mapping.milp.detail`), first linear, then with cuts. Then pairs of neighbours become one segment,
 whose relaxation also knows what its parts take at least; up to the whole. After that the same is done again, from shorter
-segments on, with branch and bound. The bound of the program is the best sum over disjoint segments; steps in none of them
-take their least latency.
+segments on, with integers. The bound of the program is the best sum over disjoint segments (lemma B5 of
+``docs/memory-mapping-models.md``); steps in none of them take their least latency.
 """
 
 from __future__ import annotations
@@ -87,10 +87,12 @@ class SegmentBounds:
         self._negligible_ps = NEGLIGIBLE * max(0, problem.all_slow_ps - self._floor_until[-1])
         self.bound = self._floor_until[-1]
 
-    def run(self) -> None:
-        """Work until nothing is left to do, or time is up."""
+    def run(self, *, integer: bool = True) -> None:
+        """Work until nothing is left to do, or time is up; without ``integer`` by linear programs only."""
         long = self._linear()
         self._climb(long, integer=False)
+        if not integer:
+            return
         short = self._divide(SHORT_USES)
         hopeful = self._hopeful(short, long)
         if not hopeful and len(long) == 1:
@@ -190,7 +192,7 @@ class SegmentBounds:
         return search
 
     def _add_parts(self, model: DetailedModel, segment: Segment) -> None:
-        """Rows: the parts of a segment take no less than is known of each."""
+        """Rows: the parts of a segment take no less than is known of each (B6)."""
         for part in self.segments:
             is_inside = segment.start <= part.start and part.end <= segment.end
             if is_inside and part is not segment and part.loss_ps > self._negligible_ps:

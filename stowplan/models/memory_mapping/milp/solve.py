@@ -114,8 +114,8 @@ class RelaxationSearch:
             self.window_count += len(found)
         return bool(found)
 
-    def linear(self) -> None:
-        """Solve the linear relaxation, round by round with more windows."""
+    def linear(self, patience: int = MAX_IDLE) -> None:
+        """Solve the linear relaxation, round by round with more windows; ends after so many rounds without progress."""
         idle = 0
         while self.model.cost and not self.effort.is_over():
             before = self.bound
@@ -129,7 +129,7 @@ class RelaxationSearch:
             if not self.add_windows():
                 self.optimal = True
                 return
-            if idle == MAX_IDLE and self.rounds > MAX_IDLE + 1:
+            if idle == patience and self.rounds > patience + 1:
                 return
 
     def cut(self) -> None:

@@ -1,9 +1,8 @@
-"""Rows of the copy channels: copies that must run within a window take no more time than passes in it.
+"""Rows of the copy channels: copies that must run within a window take no more time than passes in it (lemma B2 of
+``docs/memory-mapping-models.md``).
 
-For boundaries ``a <= b``, copies queued at ``a`` or later and complete before step ``b`` begins need, on ``channels`` channels,
-``sum(duration) <= channels * elapsed``. Where stalls are forbidden, ``elapsed`` is the time the steps ``[a, b)`` take at least.
-Where they are allowed, it is the time from the end of step ``a - 1`` to the beginning of step ``b``, waits included, a sum of
-columns. There are as many rows as pairs of boundaries; only those that a solution violates are added.
+Where stalls are forbidden, that is the time the steps of the window take at least. Where they are allowed, it is a sum of
+columns, waits included. There are as many rows as pairs of boundaries; only those that a solution violates are added.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ class WindowSeparator:
         self._deadline = np.array([job.deadline for job in jobs], dtype=np.int64)
         self._duration = np.array([job.duration_ps for job in jobs], dtype=np.int64)
         self._channels = model.problem.channels
-        self._seen: set[Window] = set()
+        self.found: dict[Window, None] = {}
+        """All windows found, in this order."""
 
     def find(self, values: FloatArray, *, tolerance_ps: float, limit: int) -> list[Window]:
         """For each deadline the window that ``values`` violates most; of these at most ``limit``, none found before.
@@ -69,11 +69,11 @@ class WindowSeparator:
             excess = load[:reach] + offset[:reach]
             best = int(np.argmax(excess))
             violation = float(excess[best]) - self._channels * float(leave[end])
-            if violation > tolerance_ps and (int(starts[best]), end) not in self._seen:
+            if violation > tolerance_ps and (int(starts[best]), end) not in self.found:
                 found.append((-violation, int(starts[best]), end))
         found.sort()
         windows = _diverse([(start, end) for _, start, end in found], limit)
-        self._seen.update(windows)
+        self.found |= dict.fromkeys(windows)
         return windows
 
     def _moments(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:

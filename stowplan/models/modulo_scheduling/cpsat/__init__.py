@@ -1,6 +1,6 @@
-"""Exact modulo scheduling with CP-SAT: a model for one interval, and the search over intervals around it."""
+"""Exact modulo scheduling with CP-SAT: a model for one initiation interval (II), and the search over IIs around it."""
 
-from stowplan.models.modulo_scheduling.cpsat.model import IntervalModel
+from stowplan.models.modulo_scheduling.cpsat.model import ModuloModel
 from stowplan.models.modulo_scheduling.cpsat.solve import Outcome, solve
 
-__all__ = ["IntervalModel", "Outcome", "solve"]
+__all__ = ["ModuloModel", "Outcome", "solve"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stowplan.models.modulo_scheduling.cpsat.budget import Budget
-from stowplan.models.modulo_scheduling.cpsat.model import IntervalModel, latest_time
+from stowplan.models.modulo_scheduling.cpsat.model import ModuloModel, latest_time
 from stowplan.models.modulo_scheduling.cpsat.places import COMPLETE, Relax
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
 from stowplan.models.modulo_scheduling.structure import Structure
@@ -15,7 +15,7 @@ SHARE = 0.05
 
 
 def explain(structure: Structure, ii: int, budget: Budget, seed: int) -> str:
-    """One sentence: no plan at any interval up to ``ii``, and the rules without which there is one."""
+    """One sentence: no plan at any II up to ``ii``, and the rules without which there is one."""
     families = {
         "siblings stand on different tiles": (structure, Relax(siblings=True)),
         "starts stand on different tiles": (structure, Relax(starts=True)),
@@ -28,10 +28,10 @@ def explain(structure: Structure, ii: int, budget: Budget, seed: int) -> str:
         if budget.is_spent:
             break
         last_time = latest_time(facts, ii, facts.recurrent)
-        model = IntervalModel(facts, ii, timed=facts.recurrent, last_time=last_time, relax=relax)
+        model = ModuloModel(facts, ii, timed=facts.recurrent, last_time=last_time, relax=relax)
         if budget.run(model.model, SHARE, seed=seed).is_found:
             guilty.append(words)
-    refuted = f"no tiles fit, at any interval up to {ii} (proven)"
+    refuted = f"no tiles fit, at any initiation interval up to {ii} (proven)"
     if not guilty:
         return f"{refuted}; no single rule is to blame"
     return f"{refuted}; it could be mapped without the rule that {', or without the rule that '.join(guilty)}"

@@ -21,12 +21,12 @@ from stowplan.models.modulo_scheduling.cpsat.places import COMPLETE, PlaceModel,
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.structure import Structure
 
-#: Intervals up to this have a literal for each instruction, tile and slot where all instructions are timed; beyond it, and
+#: IIs up to this have a literal for each instruction, tile and slot where all instructions are timed; beyond it, and
 #: where few are, tile and slot are one number for each, all different.
 MOST_LITERAL_SLOTS = 4
 
 
-class IntervalModel(PlaceModel):
+class ModuloModel(PlaceModel):
     """A built model.
 
     Parameters
@@ -136,7 +136,7 @@ class IntervalModel(PlaceModel):
         self.model.minimize(self.makespan)
 
     def add_hint(self, plan: Plan, *, complete: bool = True) -> None:
-        """Start the solver from a plan; ``complete`` where it is valid at this interval, otherwise only its tiles count."""
+        """Start the solver from a plan; ``complete`` where it is valid at this II, otherwise only its tiles count."""
         if not complete:
             self.hint_places(plan)
             return
@@ -175,7 +175,7 @@ def size(structure: Structure, ii: int, *, links: bool) -> int:
 
 
 def latest_time(structure: Structure, ii: int, timed: Sequence[int]) -> int:
-    """A time that need not be passed: if there is a plan at an interval, there is one whose timed instructions are no later.
+    """A time that need not be passed: if there is a plan at an II, there is one whose timed instructions are no later.
 
     With tiles and slots given, times are rounds: differences bounded from both sides. Their least solution is a longest path,
     with no instruction twice, whose steps are at most one value's way or, backwards, the distance of an edge. Pins hold one

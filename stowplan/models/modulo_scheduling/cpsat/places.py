@@ -34,21 +34,21 @@ COMPLETE = Relax()
 class PlaceModel:
     """Variables and constraints of places.
 
-    ``interval`` is the initiation interval, a number or a variable; ``windows`` the tiles that each instruction may stand on,
+    ``ii`` is the initiation interval, a number or a variable; ``windows`` the tiles that each instruction may stand on,
     all of them where None.
     """
 
     def __init__(
         self,
         structure: Structure,
-        interval: Any,
+        ii: Any,
         model: cp_model.CpModel,
         relax: Relax,
         windows: Sequence[range] | None = None,
     ):
         self.structure = structure
         self.problem = structure.problem
-        self.interval = interval
+        self.ii = ii
         self.model = model
         self.relax = relax
         self.hops = self.problem.hops
@@ -96,7 +96,7 @@ class PlaceModel:
         words = self.structure.words
         for tile in range(machine.tiles):
             load = sum(len(each) * self.on[group][tile] for group, each in enumerate(members))
-            self.model.add(load <= self.interval)
+            self.model.add(load <= self.ii)
             self.model.add(load <= machine.instruction_depth)
             if sum(words) > room:
                 self.model.add(sum(words[group] * self.on[group][tile] for group in range(len(members))) <= room)
@@ -144,7 +144,7 @@ class PlaceModel:
         """A value arrives in time, and within the longest delay; ``source`` and ``target`` are times of issue."""
         latency, limit = self.problem.machine.latency, self.problem.rules.max_delay
         hops = self._hops_between(self.structure.group[edge.source], self.structure.group[edge.target])
-        delay = target - source + self.interval * edge.distance - latency - hops
+        delay = target - source + self.ii * edge.distance - latency - hops
         self.model.add(delay >= 0)
         if limit is not None:
             self.model.add(delay <= limit)
@@ -208,15 +208,15 @@ class PlaceModel:
                 yield further, hops is not None and hops >= total
 
 
-class LeastIntervalModel(PlaceModel):
-    """The least interval that space and recurrences allow, as a variable to minimise; slots are left out.
+class LeastIIModel(PlaceModel):
+    """The least II that space and recurrences allow, as a variable to minimise; slots are left out.
 
     A bound for every problem, and the answer wherever no cycle needs two slots at once.
     """
 
     def __init__(self, structure: Structure, least: int, most: int):
         model = cp_model.CpModel()
-        self.ii = model.new_int_var(least, most, "interval")
+        self.ii = model.new_int_var(least, most, "II")
         super().__init__(structure, self.ii, model, COMPLETE)
         problem = structure.problem
         hops = max((clocks for row in problem.hops for clocks in row if clocks is not None), default=0)

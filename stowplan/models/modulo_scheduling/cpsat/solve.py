@@ -14,13 +14,13 @@ from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacl
 from stowplan.models.modulo_scheduling.cpsat.bands import bands
 from stowplan.models.modulo_scheduling.cpsat.budget import Budget
 from stowplan.models.modulo_scheduling.cpsat.explain import explain
-from stowplan.models.modulo_scheduling.cpsat.model import IntervalModel, latest_time, size
-from stowplan.models.modulo_scheduling.cpsat.places import LeastIntervalModel
+from stowplan.models.modulo_scheduling.cpsat.model import ModuloModel, latest_time, size
+from stowplan.models.modulo_scheduling.cpsat.places import LeastIIModel
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 
-#: Parts of the limit: the first try at the least interval, each try at a larger one, and what is kept for the makespan.
+#: Parts of the limit: the first try at the least II, each try at a larger one, and what is kept for the makespan.
 FIRST_SHARE, STEP_SHARE, MAKESPAN_SHARE = 0.2, 0.1, 0.2
 
 #: Models of all times larger than this many literals are not built: they would take longer than they save.
@@ -75,6 +75,11 @@ def solve(
         Asked every 50 ms; True ends the search.
     incumbent
         Asked between two models for a better valid plan that was found elsewhere.
+
+    Returns
+    -------
+    Outcome
+        Best plan, bound, and why there is no plan where that is proven; running out of time is never ``infeasible``.
     """
     search = _Search(problem, Budget(time_limit, deterministic_limit, should_stop), workers, seed, on_plan, on_bound)
     search.elsewhere = incumbent
@@ -85,7 +90,7 @@ def solve(
     if hint is not None:
         search.offer_plan(hint)
     if search.start_without_links():
-        search.settle_interval()
+        search.find_least_ii()
     if search.no_plan_at_all:
         return Outcome("infeasible", None, None, search.reason)
     search.shorten()
@@ -93,7 +98,7 @@ def solve(
 
 
 class _Search:
-    """``least``: all smaller intervals are refuted. ``plan``: the best so far."""
+    """``least``: all smaller IIs are refuted. ``plan``: the best so far."""
 
     def __init__(
         self,
@@ -120,7 +125,7 @@ class _Search:
         self._tried: set[int] = set()
         rules = problem.rules
         timed_pins = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
-        #: Whether times follow from places: then an interval that is possible makes all larger ones possible.
+        #: Whether times follow from places: then an II that is possible makes all larger ones possible.
         self.places_decide = rules.max_delay is None and not rules.pass_through and not timed_pins
         self._everything = list(range(self.structure.count))
 
@@ -150,21 +155,21 @@ class _Search:
 
     @property
     def no_plan_at_all(self) -> bool:
-        """Every interval is refuted."""
+        """Every II is refuted."""
         return self.plan is None and self.least > self.most
 
     @property
-    def is_settled(self) -> bool:
-        """No smaller interval is left to try."""
+    def is_final(self) -> bool:
+        """No smaller II is left to try."""
         return self.least > self.most if self.plan is None else self.plan.ii <= self.least
 
     def refute(self, below: int) -> None:
-        """All intervals smaller than ``below`` have no plan."""
+        """All IIs smaller than ``below`` have no plan."""
         self.least = max(self.least, below)
         if self.least <= self.most:
             self.offer_bound(encode_objective(self.least, self.path))
 
-    # Intervals
+    # Initiation intervals
 
     def start_without_links(self) -> bool:
         """Look first for a plan in which no value passes through a tile; False where time is up after it."""
@@ -188,29 +193,29 @@ class _Search:
             self.offer_plan(msgspec.structs.replace(outcome.plan, problem=self.problem.digest))
         return not self.budget.is_spent
 
-    def settle_interval(self) -> None:
-        """Refute intervals from below, and find plans at larger ones where that takes long, until both meet."""
-        if self.is_settled or self.attempt(self.least, FIRST_SHARE) == "feasible":
+    def find_least_ii(self) -> None:
+        """Refute IIs from below, and find plans at larger ones where that takes long, until both meet."""
+        if self.is_final or self.attempt(self.least, FIRST_SHARE) == "feasible":
             return
         self.raise_bound()
         share = STEP_SHARE
-        while not self.is_settled and not self.budget.is_spent and self._spare > 0:
+        while not self.is_final and not self.budget.is_spent and self._spare > 0:
             self.look_elsewhere()
-            if self.is_settled:
+            if self.is_final:
                 break
-            settled = self.close_in(share) if self.places_decide else self.sweep(share)
-            share = share if settled else 2 * share
+            learnt = self.close_in(share) if self.places_decide else self.sweep(share)
+            share = share if learnt else 2 * share
 
     @property
     def _spare(self) -> float:
-        """Share of the budget for intervals."""
+        """Share of the budget for IIs."""
         return self.budget.left_share - (MAKESPAN_SHARE if self.plan is not None else 0.0)
 
     def raise_bound(self) -> None:
-        """Refute many intervals at once, with the interval as a variable; what it finds is often a plan."""
-        if self.budget.is_spent or self.is_settled:
+        """Refute many IIs at once, with the II as a variable; what it finds is often a plan."""
+        if self.budget.is_spent or self.is_final:
             return
-        model = LeastIntervalModel(self.structure, self.least, self.most)
+        model = LeastIIModel(self.structure, self.least, self.most)
         if self.plan is not None:
             model.hint_places(self.plan)
         if self.run(model, FIRST_SHARE, keep=self.places_decide, refutes=True) == "infeasible":
@@ -218,7 +223,7 @@ class _Search:
             self.reason = explain(self.structure, self.most, self.budget, self._seed)
 
     def close_in(self, share: float) -> bool:
-        """One step where larger intervals are easier: False where nothing was learnt."""
+        """One step where larger IIs are easier: False where nothing was learnt."""
         if self.plan is None:
             return self.attempt(self.most, share) != "unknown" or self.attempt_bands(share)
         if self.plan.ii - self.least == 1:
@@ -229,17 +234,17 @@ class _Search:
         return self._spare > 0 and self.attempt(self.least, min(share, self._spare)) != "unknown"
 
     def attempt_bands(self, share: float) -> bool:
-        """Look for a plan at the largest interval among few places; whether there is one."""
+        """Look for a plan at the largest II among few places; whether there is one."""
         windows = bands(self.structure)
         if windows is None or self.budget.is_spent:
             return False
         recurrent = self.structure.recurrent
         last_time = latest_time(self.structure, self.most, recurrent)
-        model = IntervalModel(self.structure, self.most, timed=recurrent, last_time=last_time, windows=windows)
+        model = ModuloModel(self.structure, self.most, timed=recurrent, last_time=last_time, windows=windows)
         return self.run(model, share, keep=True) == "feasible"
 
     def sweep(self, share: float) -> bool:
-        """Intervals one by one, where one that is possible says nothing of larger ones: False where some are left open."""
+        """IIs one by one, where one that is possible says nothing of larger ones: False where some are left open."""
         every = True
         for ii in range(self.least, self.most + 1 if self.plan is None else self.plan.ii):
             if self.budget.is_spent or self._spare <= 0:
@@ -251,8 +256,8 @@ class _Search:
         return every
 
     def attempt(self, ii: int, share: float) -> Answer:
-        """Look for a plan at an interval, with a share of the whole budget; keep what is learnt."""
-        places = IntervalModel(
+        """Look for a plan at an II, with a share of the whole budget; keep what is learnt."""
+        places = ModuloModel(
             self.structure,
             ii,
             timed=self.structure.recurrent,
@@ -260,7 +265,7 @@ class _Search:
         )
         answer = self.run(places, share, keep=self.places_decide)
         if answer == "infeasible":
-            # Without limits on delays, a plan at a smaller interval would do at this one too.
+            # Without limits on delays, a plan at a smaller II would do at this one too.
             self.refute(ii + 1)
             if self.no_plan_at_all:
                 self.reason = explain(self.structure, self.most, self.budget, self._seed)
@@ -268,7 +273,7 @@ class _Search:
             return answer
         if size(self.structure, ii, links=self.problem.rules.pass_through) > MOST_LITERALS:
             return "unknown"
-        whole = IntervalModel(
+        whole = ModuloModel(
             self.structure,
             ii,
             timed=self._everything,
@@ -279,20 +284,20 @@ class _Search:
         if answer == "infeasible" and ii == self.least:
             self.refute(ii + 1)
             if self.no_plan_at_all:
-                self.reason = f"every interval up to {self.most} is refuted: times, delays or links do not fit"
+                self.reason = f"every initiation interval up to {self.most} is refuted: times, delays or links do not fit"
         return answer
 
     # Makespan
 
     def shorten(self) -> None:
-        """Make one iteration as short as it can be at the interval of the plan."""
+        """Make one iteration as short as it can be at the II of the plan."""
         self.look_elsewhere()
         if self.plan is None or self.budget.is_spent or self.plan.objective <= self.bound:
             return
         plan = self.plan
         if size(self.structure, plan.ii, links=self.problem.rules.pass_through) > MOST_LITERALS:
             return
-        model = IntervalModel(
+        model = ModuloModel(
             self.structure,
             plan.ii,
             timed=self._everything,
@@ -307,7 +312,7 @@ class _Search:
 
     def run(
         self,
-        model: IntervalModel | LeastIntervalModel,
+        model: ModuloModel | LeastIIModel,
         share: float,
         *,
         keep: bool,
@@ -316,12 +321,12 @@ class _Search:
     ) -> Answer:
         """Solve a model; ``keep`` its plans.
 
-        Its bounds count where it ``proves`` makespans at the least interval, or ``refutes`` intervals.
+        Its bounds count where it ``proves`` makespans at the least II, or ``refutes`` IIs.
         """
-        if self.plan is not None and isinstance(model, IntervalModel) and model.makespan is None:
+        if self.plan is not None and isinstance(model, ModuloModel) and model.makespan is None:
             model.add_hint(self.plan, complete=False)
         parameters = {}
-        if isinstance(model, IntervalModel) and model.makespan is None:
+        if isinstance(model, ModuloModel) and model.makespan is None:
             # What was left open is tried again in another way: full linear relaxations prove some that search does not.
             if model.ii in self._tried:
                 parameters["linearization_level"] = 2
@@ -332,7 +337,7 @@ class _Search:
         def take_bound(bound: int | None) -> None:
             if bound is None or bound > MOST_BOUND:
                 return
-            if proves and isinstance(model, IntervalModel):
+            if proves and isinstance(model, ModuloModel):
                 self.offer_bound(encode_objective(model.ii, bound))
             elif refutes:
                 self.refute(bound)
