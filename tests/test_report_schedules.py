@@ -12,7 +12,7 @@ from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
 from stowplan.portfolio.loop_bodies import LoopOptions
 from stowplan.report.modulo_scheduling.picture import save_schedule_picture
-from stowplan.report.modulo_scheduling.scene import HIGH, IDLE, WIDE, Scene, build_scene, machine_name
+from stowplan.report.modulo_scheduling.scene import HIGH, IDLE, WIDE, Scene, build_scene
 from stowplan.report.modulo_scheduling.sections import instructions, schedule
 
 FIR = Path(__file__).resolve().parents[1] / "examples" / "data" / "fir.dfg.json"
@@ -82,10 +82,5 @@ def test_arrows_are_drawn_over_boxes(solved: tuple[Problem, Plan], tmp_path: Pat
         save_schedule_picture(problem, plan, tmp_path / f"{name}.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     text = (tmp_path / "a.svg").read_text()
-    assert "<!-- fir on se (streaming-engine): " in text
+    assert "<!-- fir on se: " in text
     assert "<!-- nothing here -->" in text
-
-
-def test_short_names_of_machines() -> None:
-    assert machine_name("streaming-engine") == "se (streaming-engine)"
-    assert machine_name("torus-4x4") == "torus-4x4"
