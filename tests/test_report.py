@@ -22,7 +22,7 @@ from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Table, Tensor, Use
 from stowplan.report import plots
-from stowplan.report.boxes import assign_colours
+from stowplan.report.boxes import Box, assign_colours, choose_tags, name_boxes, tag_boxes
 from stowplan.report.colours import PALETTE, ink_on
 from stowplan.report.html import render_report, write_report
 from stowplan.report.memory_mapping.analysis import analyse_steps, analyse_tensors
@@ -318,6 +318,58 @@ def test_reports_load_neither_matplotlib_nor_solvers() -> None:
     assert run.stdout.strip() == "[]"
 
 
+def test_copies_without_a_window_are_marked() -> None:
+    """On the axis of steps they have no width; a mark says that they are there."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    problem, plan = stalled_copy()
+    plan = msgspec.structs.replace(plan, copies=(Copy(0, "in", 1, 1),))
+    (bar,) = build_scene(problem, plan).bars
+    assert (bar.left, bar.right, bar.in_stall) == (1, 1, True)
+    _, _, channel = draw_layout(problem, plan, Figure().subplots())
+    (mark,) = channel.lines
+    assert (list(mark.get_xdata()), list(mark.get_ydata()), mark.get_marker()) == ([1], [2.5], "^")
+    assert not draw_layout(*stalled_copy(), Figure().subplots())[2].lines
+    page = render_report(problem, result_for(problem, plan))
+    assert '<path class="instant" d=' in page
+    assert "all of it while the program waits" in page
+
+
+def test_large_boxes_have_names_and_thin_ones_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    problem = training_step(16, capacity_mib=60)
+    plan = packed_plan(problem, longest=12)
+    assert len(plan.residencies) > 60
+    save_picture(problem, [("plan", plan)], tmp_path / "plan.svg")
+    texts = re.findall("<!-- (.*?) -->", (tmp_path / "plan.svg").read_text())
+    listed = [text for text in texts if re.fullmatch(r"\d+  \S+, [\d.]+ [KM]iB", text)]
+    assert "numbered boxes, the largest first" in texts
+    assert listed
+    # Every number of the list stands in the layout, too.
+    assert {text.split()[0] for text in listed} <= set(texts)
+    named = {text for text in texts if re.match(r"(activation|weights|update|gradient|images)", text)}
+    assert len(named) > 5
+
+
+def test_only_what_has_room_is_named() -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    ax = Figure(figsize=(5, 4)).subplots()
+    ax.set_xlim(0, 100)
+    ax.set_ylim(0, 100)
+    boxes = [Box(0, 0, 50, 0, 50), Box(1, 60, 65, 0, 90), Box(2, 70, 71, 0, 90), Box(3, 0, 50, 60, 1)]
+    colours = assign_colours([boxes])
+    named = name_boxes(ax, boxes, colours, lambda owner: f"tensor.{owner}")
+    assert named == {0, 1}
+    assert [text.get_rotation() for text in ax.texts] == [0, 90]
+    # The largest first.
+    assert choose_tags([(boxes, named)]) == {2: 1, 3: 2}
+    tag_boxes(ax, boxes, {2: 1})
+    assert (ax.texts[-1].get_text(), ax.texts[-1].xy) == ("1", (70.5, 45))
+
+
 # --- report --------------------------------------------------------------------------------------------------------------
 
 
@@ -437,6 +489,15 @@ def test_report_escapes_names(tmp_path: Path) -> None:
     page = Page(page_text)
     assert page.count("script") == 2
     assert json.loads(page.scripts[0])["tensors"]["0"][0] == HOSTILE
+
+
+def test_report_shows_how_unlike_near_values_are() -> None:
+    problem, plan = stalled_copy()
+    result = result_for(problem, plan, objective=28_350_000_002, bound=28_350_000_001, baselines={"greedy": 28_350_000_003})
+    words = " ".join(Page(render_report(problem, result)).words)
+    for expected in ("28.350000002 ms", "28.350000001 ms", "28.350000003 ms", "gap < 0.01%"):
+        assert expected in words
+    assert "gap 0.00%" not in words
 
 
 def test_report_without_a_plan_keeps_the_bound(tmp_path: Path) -> None:

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowplan.result import CandidateReport, HistoryEntry, Provenance, Result, format_ps
+from stowplan.result import (
+    CandidateReport,
+    HistoryEntry,
+    Provenance,
+    Result,
+    format_apart,
+    format_gap,
+    format_ps,
+    format_ratio,
+)
 
 
 def result(**changes: Any) -> Result:
@@ -142,3 +151,46 @@ def test_durations_keep_four_digits(picoseconds: int) -> None:
     number, unit = format_ps(picoseconds).split()
     scale = {"ps": 1, "ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12}[unit]
     assert float(number) * scale == pytest.approx(picoseconds, rel=6e-4)
+
+
+# --- numbers for people --------------------------------------------------------------------------------------------------
+
+
+def test_unlike_values_look_unlike() -> None:
+    text = result(
+        objective=28_350_000_002, bound=28_350_000_001, baselines={"greedy": 28_350_000_003, "all_slow": 32_940_000_000}
+    ).summary()
+    for expected in (
+        "objective  28.350000002 ms  (",
+        "bound      28.350000001 ms  gap < 0.01%",
+        "over greedy (28.350000003 ms)",
+        "1.162 over all_slow (32.94 ms)",
+    ):
+        assert expected in text, text
+    alike = result(objective=28_350_000_000, bound=28_350_000_000, baselines={"greedy": 28_350_000_000}).summary()
+    assert "objective  28.35 ms" in alike
+    assert "gap 0.00%" in alike
+    assert "1.000 over greedy" in alike
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 1 << 61)), max_size=6))
+def test_texts_differ_wherever_values_do(values: list[int | None]) -> None:
+    texts = format_apart(values, format_ps)
+    assert set(texts) == {value for value in values if value is not None}
+    close = {value for value in texts if value >= 1 << 53}
+    assert len({text for value, text in texts.items() if value not in close}) == len(texts) - len(close)
+
+
+@pytest.mark.parametrize(
+    ("gap", "text"),
+    [(0.0, "0.00%"), (1e-12, "< 0.01%"), (0.00009, "< 0.01%"), (0.0001, "0.01%"), (0.0066, "0.66%"), (1.0, "100.00%")],
+)
+def test_only_a_closed_gap_is_nought(gap: float, text: str) -> None:
+    assert format_gap(gap) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(1.0, "1.000"), (1.00004, "1.00004"), (0.99996, "0.99996"), (1.5, "1.500"), (1 + 1e-12, "1.000")]
+)
+def test_only_equal_values_have_the_ratio_one(ratio: float, text: str) -> None:
+    assert format_ratio(ratio) == text

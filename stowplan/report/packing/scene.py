@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import InputError
-from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.report.boxes import Box
@@ -32,7 +31,7 @@ class Scene:
     load: NDArray[np.int64]
     """Bytes in use from each moment to the next, ``[n]``."""
     peak: int
-    """Bytes in use at most: no plan is lower."""
+    """Bytes in use at most: no packing is lower."""
     height: int
     """Highest end of a buffer."""
 
@@ -71,6 +70,6 @@ def build_scene(problem: Problem, plan: Plan) -> Scene:
         end=int(times[-1]),
         times=times,
         load=load,
-        peak=load_bound(problem),
+        peak=int(load.max(initial=0)),
         height=max((box.bottom + box.size for box in boxes), default=0),
     )

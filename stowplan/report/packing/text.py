@@ -22,10 +22,10 @@ def summarize_packing(problem: Problem, plan: Plan, others: Sequence[tuple[str, 
         Buffers listed at most; None for all.
     """
     scene = build_scene(problem, plan)
-    waste = 1 - scene.peak / scene.height if scene.height else 0.0
+    above = scene.height / scene.peak - 1 if scene.peak else 0.0
     lines = [
         f"{printable(problem.name or 'buffers')}: {len(problem.buffers):,} buffers, {scene.height:,} bytes high",
-        f"  live at once  {scene.peak:,} bytes at most; {waste:.1%} of the height is more than that",
+        f"  live at once  {scene.peak:,} bytes at most; the height is {above:.1%} above that",
     ]
     if problem.capacity is not None:
         fits = "fits" if scene.height <= problem.capacity else "does NOT fit"
