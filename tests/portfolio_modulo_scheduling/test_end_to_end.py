@@ -170,8 +170,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"nodes": NODES, "edges": [{"src": "a", "dst": "b"}, {"src": "b", "dst": "a"}]},
         "instructions[1] (b): found the cycle b -> a -> b without a distance",
     ),
-    "pairs": ({"nodes": NODES, "edges": [[0, 1]]}, "edges[0]: Expected `object`, got `array`"),
-    "no edges": ({"nodes": NODES}, "Object missing required field `edges`"),
+    "pairs": ({"nodes": NODES, "edges": [[0, 1]]}, "edges[0]: found a list, expected an object"),
+    "no edges": ({"nodes": NODES}, "edges: found nothing, expected a list"),
     "fixed nobody": ({"nodes": NODES, "edges": [], "fixed": [{"instruction": "c"}]}, "pins[0] (c): found the instruction 'c'"),
     "fixed nowhere": (
         {"nodes": NODES, "edges": [], "fixed": [{"instruction": "a", "tile": 16}]},

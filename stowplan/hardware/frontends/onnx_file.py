@@ -57,6 +57,7 @@ def read_onnx_file(path: str | Path) -> OnnxFile:
         if model.functions:
             _check_functions(model)
             model = inliner.inline_local_functions(model)
+        _check_splits(model.graph)
         missing = _fetch_numbers(model.graph, Path(path).parent, onnx)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -78,6 +79,15 @@ def attributes(node: Any, onnx: Any) -> dict[str, Any]:
         return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
     except (ValueError, TypeError) as error:
         raise InputError(f"found an attribute without a value: {error}", place=f"operator {node.output[0]}") from error
+
+
+def _check_splits(graph: Any) -> None:
+    """Refuse splits into other numbers of parts than they have results: onnx's shape inference ends the process over them."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Split" and attribute.name == "num_outputs" and attribute.i != len(node.output):
+                message = f"found {len(node.output)} results of a Split, expected its num_outputs, {attribute.i}"
+                raise InputError(message, place=f"operator {next(iter(node.output), node.name)}")
 
 
 def _check_names(graph: Any, path: str | Path) -> None:
