@@ -21,9 +21,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from stowplan.frontends.affine import Builder
+from stowplan.frontends.affine.problem import PRECISIONS, read_graph
 from stowplan.hardware.affine.program import Program
-from stowplan.hardware.elimination.eliminate import Report, eliminate
-from stowplan.hardware.frontends.affine import Builder
 from stowplan.hardware.inferentia.problem import MappedProgram, build_problem
 from stowplan.hardware.inferentia.target import load_target
 from stowplan.hardware.inferentia.traffic import traffic
@@ -32,8 +32,8 @@ from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping import choose, keep
 from stowplan.portfolio.bank_mapping.candidates import local_plan, propagated_plan
-from stowplan.portfolio.graphs import PRECISIONS, read_graph
 from stowplan.portfolio.solve import solve
+from stowplan.transforms.elimination.eliminate import Report, eliminate
 
 
 def corpus() -> Path:

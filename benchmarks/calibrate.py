@@ -16,7 +16,9 @@ from pathlib import Path
 
 from stowplan import files
 from stowplan.errors import StowplanError
-from stowplan.hardware.costs import CycleTable, read_cycle_table
+from stowplan.frontends.hlo import read_program
+from stowplan.frontends.hlo.cycle_table import read_cycle_table
+from stowplan.hardware.costs import CycleTable
 from stowplan.hardware.costs.calibrate import (
     FORMS,
     Samples,
@@ -29,7 +31,6 @@ from stowplan.hardware.costs.calibrate import (
     score,
     to_roofline,
 )
-from stowplan.hardware.frontends.hlo import read_program
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import decode_target, load_target
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from stowplan import files
-from stowplan.hardware.frontends.hlo import program_from_module, read_module
+from stowplan.frontends.hlo import program_from_module, read_module
 from stowplan.hardware.program import Program
 
 COLUMNS = ["module", "instructions", "steps", "uses", "tensors", "groups", "loops", "MB", "Gflop", "seconds"]

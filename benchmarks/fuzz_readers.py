@@ -31,15 +31,15 @@ from mutants import Mutator
 import stowplan
 from stowplan import files
 from stowplan.errors import InputError, UsageError
-from stowplan.hardware.frontends.hlo import read_program
-from stowplan.hardware.frontends.xla_plan import import_xla_plan
+from stowplan.frontends.hlo import read_program
+from stowplan.frontends.read import read_plan
+from stowplan.frontends.xla_plan import import_xla_plan
 from stowplan.hardware.inferentia.target import load_target as load_bank_target
 from stowplan.hardware.nnp_i.target import load_target as load_tier_target
 from stowplan.hardware.se import load_machine
 from stowplan.hardware.targets import load_target
-from stowplan.portfolio import registry
-from stowplan.portfolio.loop_bodies import LoopOptions
-from stowplan.portfolio.read import read_plan
+from stowplan.portfolio.kind import kind as kind_named
+from stowplan.portfolio.kind import kind_of
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES, DATA = ROOT / "examples" / "data", ROOT / "tests" / "data"
@@ -73,7 +73,7 @@ def _plain(path: Path) -> bytes:
 
 def _reread(problem: Any) -> Any:
     """A problem must survive its own file."""
-    kind = registry.kind_of(problem)
+    kind = kind_of(problem)
     again = kind.decode_problem(files.encode(problem))
     if again.digest != problem.digest:
         raise AssertionError("the problem is another one after it was written and read")
@@ -110,13 +110,13 @@ def _plan(kind: str) -> Any:
         ends = [sum(each.size for each in problem.buffers[: at + 1]) for at in range(len(problem.buffers))]
         offsets = tuple(end - each.size for end, each in zip(ends, problem.buffers, strict=True))
         return Plan(problem=problem.digest, objective=ends[-1], offsets=offsets, buffers=problem.buffers)
-    return next(iter(registry.kind(kind).initial(problem).values()))
+    return next(iter(kind_named(kind).initial(problem).values()))
 
 
 def _checked_plan(path: Path, kind: str) -> Any:
     problem = _problems()[kind]
     plan = read_plan(path, problem)
-    found = registry.kind_of(problem)
+    found = kind_of(problem)
     if type(plan) is type(_plan(kind)):
         found.verify(problem, plan)
     return plan
@@ -226,7 +226,7 @@ def readers() -> list[Reader]:
             "fixed instructions",
             ".json",
             lambda: [fuzz_inputs.FIXED],
-            lambda path: stowplan.read(EXAMPLES / "fir.dfg.json", "se", loop=LoopOptions(fixed=str(path))),
+            lambda path: stowplan.read(EXAMPLES / "fir.dfg.json", "se", fixed=path),
         ),
         Reader(
             "CSV",

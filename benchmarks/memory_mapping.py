@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from stowplan import files, solve
-from stowplan.hardware.frontends.xla_plan import import_xla_plan
-from stowplan.portfolio.read import open_input
+from stowplan.frontends.options import ReadOptions
+from stowplan.frontends.read import open_input
+from stowplan.frontends.xla_plan import import_xla_plan
 from stowplan.portfolio.warm_up import main as warm_up
 
 SHARED = Path(os.environ.get("STOWPLAN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
@@ -31,7 +32,7 @@ SHARED = Path(os.environ.get("STOWPLAN_SHARED", Path(__file__).resolve().parents
 def run_module(path: Path, plans: Path, target: str, time_limit: float, workers: int) -> dict[str, Any]:
     """Plan one module; plain values for the table."""
     began = time.monotonic()
-    problem, program = open_input(path, target)
+    problem, program = open_input(path, ReadOptions(target=target))
     read_seconds = time.monotonic() - began
     given = {}
     if (plans / path.name).exists() and program is not None:
@@ -127,7 +128,7 @@ def largest(folder: Path, target: str) -> None:
     path = max(folder.glob("*.hlo.txt.gz"), key=lambda each: each.stat().st_size)
     path = folder / "nmt_attn_train_t64_b16.hlo.txt.gz" if (folder / "nmt_attn_train_t64_b16.hlo.txt.gz").exists() else path
     began = time.monotonic()
-    problem, _ = open_input(path, target)
+    problem, _ = open_input(path, ReadOptions(target=target))
     read = time.monotonic() - began
     result = solve(problem, time_limit=20 - read - 1, candidates="heuristic")
     print(f"{path.name}: {problem.use_count:,} uses, read in {read:.1f} s, {time.monotonic() - began:.1f} s in all")

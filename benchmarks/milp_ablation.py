@@ -26,13 +26,13 @@ from typing import Any
 import highspy
 
 from stowplan import files
+from stowplan.frontends.read import read
 from stowplan.models.memory_mapping.milp import solve as solving
 from stowplan.models.memory_mapping.milp.detail import DetailedModel
 from stowplan.models.memory_mapping.milp.highs import ScaledHighs
 from stowplan.models.memory_mapping.milp.segments import SegmentBounds
 from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.read import open_input
 
 SHARED = Path(os.environ.get("STOWPLAN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
@@ -163,7 +163,7 @@ def main() -> None:
         missing = [variant for variant in variants if variant not in rows.get(name, {})]
         if not missing:
             return
-        problem = open_input(path, options.target)[0]
+        problem = read(path, options.target)
         for variant in missing:
             found = measure(problem, variant, options.seconds)
             with lock:

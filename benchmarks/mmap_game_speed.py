@@ -10,11 +10,11 @@ import argparse
 import random
 import time
 
+from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, play_greedy, play_random, warm_up
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import POSITION, RESETS, RESIDENCIES
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import reset
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
-from stowplan.portfolio.read import read
 
 
 def random_program(uses: int, seed: int = 0) -> Problem:

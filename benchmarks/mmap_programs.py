@@ -17,11 +17,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
 from stowplan.learned_guidance.memory_mapping.game.optimum import GameOptimum, game_optimum
 from stowplan.learned_guidance.memory_mapping.game.variants import peak_live_bytes, window, with_capacity
 from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Tensor, Use
-from stowplan.portfolio.read import read
 
 #: Picoseconds a byte: slow memory and copies at 1 TB/s, fast memory at 5 TB/s.
 SLOW_PS, FAST_PS, COPY_PS = 1.0, 0.2, 1.0

@@ -20,12 +20,12 @@ import msgspec
 from mmap_programs import small_program
 
 from stowplan import files
+from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.read import open_input
 
 SHARED = Path(os.environ.get("STOWPLAN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
@@ -89,7 +89,7 @@ WARM_UP_SECONDS = 3.0
 def perform(run: Run, method: Method) -> Record:
     """Run here and now. The clock starts once the program is read and all code is loaded and compiled."""
     # A converted problem has its target already.
-    problem, _ = open_input(Path(run.program), None if run.program.endswith((".json", ".json.gz")) else run.target)
+    problem = read(Path(run.program), None if run.program.endswith((".json", ".json.gz")) else run.target)
     _warm_up(method, run.settings)
     game = CompiledGame(problem)
     began = time.monotonic()

@@ -12,13 +12,14 @@ import msgspec
 from mmap_charts import table
 
 from stowplan import files
-from stowplan.hardware.frontends.xla_plan import import_xla_plan
+from stowplan.frontends.options import ReadOptions
+from stowplan.frontends.read import open_input
+from stowplan.frontends.xla_plan import import_xla_plan
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_plan
-from stowplan.portfolio.read import open_input
 
 Player = Callable[[Problem], Plan]
 
@@ -59,7 +60,7 @@ def measure(path: Path, xla: Path, target: str, players: Mapping[str, Player], t
 
     ``trained_on`` has names of programs; those of windows and other variants begin with the program's own.
     """
-    problem, program = open_input(path, target)
+    problem, program = open_input(path, ReadOptions(target=target))
     plans: dict[str, Plan] = {}
     seconds: dict[str, float] = {}
     plans["greedy"] = greedy_plan(problem)

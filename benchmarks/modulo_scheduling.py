@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from stowplan.errors import VerificationError
-from stowplan.hardware.frontends.dfg import Dfg, kernels, lower, read_dot, read_json
+from stowplan.frontends.dfg import Dfg, kernels, lower, read_dot, read_json
 from stowplan.hardware.se import compare, load_machine
 from stowplan.models.modulo_scheduling import cpsat, milp
 from stowplan.models.modulo_scheduling.bounds import least_ii, objective_bound

@@ -17,7 +17,6 @@ import msgspec
 import stowplan
 from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.portfolio.networks import NetworkOptions
 from stowplan.portfolio.tier_placement import arrays, heuristics
 from stowplan.portfolio.tier_placement.arrays import Data
 from stowplan.result import Result
@@ -71,7 +70,7 @@ def main() -> None:
 
 
 def read(name: str, precision: str) -> Problem:
-    problem: Problem = stowplan.read(EXAMPLES / f"{name}.layers.json", "nnp-i", network=NetworkOptions(precision=precision))
+    problem: Problem = stowplan.read(EXAMPLES / f"{name}.layers.json", "nnp-i", precision=precision)
     return problem
 
 

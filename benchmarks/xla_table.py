@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from stowplan.frontends.hlo import read_program
+from stowplan.frontends.xla_plan import import_xla_plan
 from stowplan.hardware.costs import make_problem
-from stowplan.hardware.frontends.hlo import read_program
-from stowplan.hardware.frontends.xla_plan import import_xla_plan
 from stowplan.hardware.simulator import simulate
 from stowplan.hardware.targets import load_target
 from stowplan.models.memory_mapping.verify import verify

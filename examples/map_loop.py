@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 import stowplan
-from stowplan.hardware.frontends.dfg import carried, lower, maximum, trace
+from stowplan.frontends.dfg import carried, lower, maximum, trace
 from stowplan.hardware.se import compare, configure
-from stowplan.portfolio.loop_bodies import load_array
+from stowplan.hardware.se.machines import load_machine
 
 
 def smoothed_peak(sample: Any, decay: float = 0.9, gain: float = 2.0) -> Any:
@@ -24,7 +24,7 @@ def smoothed_peak(sample: Any, decay: float = 0.9, gain: float = 2.0) -> Any:
 
 
 def main() -> None:
-    machine = load_array(sys.argv[1] if len(sys.argv) > 1 else "se")
+    machine = load_machine(sys.argv[1] if len(sys.argv) > 1 else "se")
     problem = lower(trace(smoothed_peak), machine)
     result = stowplan.solve(problem, time_limit=20)
     print(result.summary())

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import stowplan
 from stowplan.hardware.nnp_i.compiler import compiler_plan
-from stowplan.portfolio.networks import NetworkOptions
 from stowplan.report.tier_placement.maps import contiguity, transitions
 
 RESNET50 = Path(__file__).parent / "data" / "resnet50.layers.json"
@@ -15,7 +14,7 @@ RESNET50 = Path(__file__).parent / "data" / "resnet50.layers.json"
 
 def main() -> None:
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else RESNET50
-    problem = stowplan.read(path, target="nnp-i", network=NetworkOptions(precision="int8"))
+    problem = stowplan.read(path, target="nnp-i", precision="int8")
     result = stowplan.solve(problem, time_limit=30)
     print(result.summary())
     if result.plan is None:

@@ -2,7 +2,7 @@
 
 Needs torch. With your own model::
 
-    from stowplan.hardware.frontends.network import read_torch, save_layers
+    from stowplan.frontends.network import read_torch, save_layers
     save_layers(read_torch(model.eval(), (example_input,)), "model.layers.json")
 
 and then ``stowplan solve model.layers.json --target nnp-i``.
@@ -22,7 +22,7 @@ def main() -> None:
     import torch
     import torch_networks
 
-    from stowplan.hardware.frontends.network import read_torch, save_layers
+    from stowplan.frontends.network import read_torch, save_layers
 
     sequence = int(sys.argv[3]) if len(sys.argv) == 4 else 128
     model, arguments = torch_networks.build(sys.argv[1], sequence)

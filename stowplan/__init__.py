@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stowplan.errors import InputError, MissingDependencyError, StowplanError, UsageError, VerificationError
 
 if TYPE_CHECKING:
-    from stowplan.portfolio.read import read as read
+    from stowplan.frontends.read import read as read
     from stowplan.portfolio.solve import solve as solve
 
 __version__ = "0.1.0"
@@ -25,7 +25,7 @@ __all__ = [
     "solve",
 ]
 
-_LAZY = {"read": "stowplan.portfolio.read", "solve": "stowplan.portfolio.solve"}
+_LAZY = {"read": "stowplan.frontends.read", "solve": "stowplan.portfolio.solve"}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,8 +14,8 @@ Status = Literal["optimal", "feasible", "infeasible", "no_plan"]
 StopReason = Literal["optimal", "fits", "gap_reached", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"]
 """``fits``: the problem asked for any plan within a capacity, and this is one."""
 
-#: Unit of modulo schedules: fewest clocks between iterations come first, then fewest for one iteration.
-SCHEDULE_UNIT = "clocks (II x 1000000 + latency)"
+#: A unit of two numbers of which the first decides: ``clocks (II x 1000000 + latency)``.
+_TWO_NUMBERS = re.compile(r"\w+ \((\w+) x (\d+) \+ (\w+)\)")
 
 
 class SavesItself(Protocol):
@@ -92,6 +93,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = "ps"
     details: dict[str, Any] = {}
     """Facts of the kind: capacity, normalised return, stalls and the like."""
+    highlights: tuple[str, ...] = ()
+    """Names of the details that the summary prints."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -136,18 +139,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         else:
             how = "verified" if self.verified else "NOT verified"
             lines.append(f"  objective  {shown[self.objective]}  ({how}, by {self.provenance.candidate})")
-        if self.bound is not None and self.unit != SCHEDULE_UNIT:
+        if self.bound is not None and two_numbers(self.unit) is None:
             gap = "" if self.gap is None else f"  gap {format_gap(self.gap)}"
             lines.append(f"  bound      {shown[self.bound]}{gap}")
         lines.append(f"  status     {self.status}, stopped by {self.stop_reason} after {self.seconds:.1f} s")
-        if "interval" in self.details:
-            lines.append(f"  interval   {self.details['interval']}")
+        lines.extend(f"  {name:<9}  {self.details[name]}" for name in self.highlights if name in self.details)
         if "explanation" in self.details:
             lines.append(f"  because    {self.details['explanation']}")
         what = "speedup" if self.unit == "ps" else "ratio"
         for name, value in self.baselines.items():
             ratio = self.speedup_over(name)
-            if self.unit == SCHEDULE_UNIT:
+            if two_numbers(self.unit) is not None:
                 lines.append(f"  baseline   {name}: {shown[value]}")
                 continue
             given = f"{format_ratio(ratio)} over {name} ({shown[value]})" if ratio else ""
@@ -190,13 +192,22 @@ def format_apart(values: Iterable[int | None], write: Callable[[int, int], str])
             digits[value] += 1
 
 
-def format_quantity(value: int, unit: str, digits: int = 4) -> str:
-    """An objective or bound for people: durations in a unit that reads easily, schedules by their two numbers, bytes with
-    their thousands apart.
+def two_numbers(unit: str) -> tuple[str, int, str] | None:
+    """Name and scale of the first of two numbers that a unit is made of, and name of the second; None for plain units.
+
+    Ratios of such values, gaps among them, say little.
     """
-    if unit == SCHEDULE_UNIT:
-        ii, makespan = divmod(value, 1_000_000)
-        return f"II {ii}, latency {makespan}"
+    found = _TWO_NUMBERS.fullmatch(unit)
+    return None if found is None else (found[1], int(found[2]), found[3])
+
+
+def format_quantity(value: int, unit: str, digits: int = 4) -> str:
+    """An objective or bound for people: durations in a unit that reads easily, two numbers one by one, bytes with their
+    thousands apart.
+    """
+    if (pair := two_numbers(unit)) is not None:
+        first, scale, second = pair
+        return f"{first} {value // scale}, {second} {value % scale}"
     return format_ps(value, digits) if unit == "ps" else f"{value:,} {unit}"
 
 

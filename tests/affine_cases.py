@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from stowplan.frontends.affine import Builder, Variable
 from stowplan.hardware.affine.expression import (
     Expression,
     add,
@@ -16,7 +17,6 @@ from stowplan.hardware.affine.expression import (
     scale,
 )
 from stowplan.hardware.affine.program import Program
-from stowplan.hardware.frontends.affine import Builder, Variable
 
 __all__ = ["MOVES", "evaluate", "random_expression", "random_program"]
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from stowplan.errors import InputError, UsageError
+from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check, which_piece
 from stowplan.hardware.affine.execute import random_inputs, run
 from stowplan.hardware.affine.expression import index
 from stowplan.hardware.affine.program import Bound, Copy, Load, Operator, Piece, Program, Store, Tensor, identity
-from stowplan.hardware.frontends.affine import Builder
 
 
 def result(b: Builder, *outputs: object) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:

@@ -9,6 +9,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stowplan.frontends.affine.builder import reshaped
 from stowplan.hardware.affine.expression import (
     Expression,
     add,
@@ -21,7 +22,6 @@ from stowplan.hardware.affine.expression import (
     span,
     substitute,
 )
-from stowplan.hardware.frontends.affine.builder import reshaped
 from tests.affine_cases import random_expression
 
 ROW, COLUMN, DEPTH = index(0), index(1), index(2)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from stowplan.errors import InputError
+from stowplan.frontends.affine.hlo import affine_program, read_affine_hlo
+from stowplan.frontends.hlo import parse_module
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.execute import random_inputs, run
 from stowplan.hardware.affine.program import Copy, Operator
-from stowplan.hardware.elimination.eliminate import eliminate
-from stowplan.hardware.frontends.affine.hlo import affine_program, read_affine_hlo
-from stowplan.hardware.frontends.hlo import parse_module
+from stowplan.transforms.elimination.eliminate import eliminate
 
 TEXT = """HloModule all, entry_computation_layout={(f32[2,3]{1,0})->f32[2]{0}}
 
@@ -163,7 +163,7 @@ def onnx_file(
 
 def test_onnx_means_what_it_says(tmp_path: Path) -> None:
     helper = pytest.importorskip("onnx").helper
-    from stowplan.hardware.frontends.affine.onnx_graph import read_affine_onnx
+    from stowplan.frontends.affine.onnx_graph import read_affine_onnx
 
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
@@ -215,7 +215,7 @@ def test_onnx_means_what_it_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "pairs", "kept"), [("resnet50_b1", 1, 0), ("bert_base_s128", 100, 2)])
 def test_onnx_networks_of_the_corpus(corpus: Path, name: str, pairs: int, kept: int) -> None:
     pytest.importorskip("onnx")
-    from stowplan.hardware.frontends.affine.onnx_graph import read_affine_onnx
+    from stowplan.frontends.affine.onnx_graph import read_affine_onnx
 
     shorter, report = eliminate(read_affine_onnx(corpus / "onnx" / f"{name}.stripped.onnx"))
     check(shorter)
@@ -224,7 +224,7 @@ def test_onnx_networks_of_the_corpus(corpus: Path, name: str, pairs: int, kept: 
 
 def test_onnx_by_numbers_that_are_not_there(tmp_path: Path) -> None:
     helper = pytest.importorskip("onnx").helper
-    from stowplan.hardware.frontends.affine.onnx_graph import read_affine_onnx
+    from stowplan.frontends.affine.onnx_graph import read_affine_onnx
 
     path = onnx_file(tmp_path, [helper.make_node("Tile", ["x", "n"], ["y"])], {"x": [2], "n": [1]}, {"y": [4]})
     with pytest.raises(InputError, match=r"operator y: found Tile by numbers that are not in the file|not an ONNX model"):

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from stowplan.errors import InputError
-from stowplan.hardware.costs import StepCycles, make_problem, read_cycle_table
-from stowplan.hardware.frontends.hlo import read_program
+from stowplan.frontends.hlo import read_program
+from stowplan.frontends.hlo.cycle_table import read_cycle_table
+from stowplan.hardware.costs import StepCycles, make_problem
 from stowplan.hardware.targets import load_target
 
 SLOW = """HloModule m, is_scheduled=true

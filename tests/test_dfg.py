@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 
 import stowplan
 from stowplan.errors import InputError, UsageError
-from stowplan.hardware.frontends.dfg import Dfg, carried, kernels, lower, maximum, minimum, read_json, select, trace
-from stowplan.hardware.frontends.dfg.dot import parse_dot
-from stowplan.hardware.frontends.dfg.json_graph import decode_json
-from stowplan.hardware.frontends.dfg.relay import relay_fan_out
+from stowplan.frontends.dfg import Dfg, carried, kernels, lower, maximum, minimum, read_json, select, trace
+from stowplan.frontends.dfg.dot import parse_dot
+from stowplan.frontends.dfg.json_graph import decode_json
+from stowplan.frontends.dfg.relay import relay_fan_out
 from stowplan.hardware.se import run_graph
 from stowplan.hardware.se.reference import make_data
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Rules
-from stowplan.portfolio.loop_bodies import LoopOptions
 
 
 def from_json(nodes: list[Any], edges: list[Any]) -> Dfg:
@@ -121,7 +120,7 @@ def test_links_alone_tell_a_graph_from_a_network(tmp_path: Path) -> None:
     path.write_text(json.dumps({"nodes": NODES, "links": [{"source": 1, "target": 2, "dist": 4}]}))
     with pytest.raises(UsageError, match="is a data-flow graph: name a machine"):
         stowplan.read(path)
-    assert stowplan.read(path, "se", loop=LoopOptions(inputs="instructions")).edges[0].distance == 4
+    assert stowplan.read(path, "se", rules=["inputs=instructions"]).edges[0].distance == 4
     path.write_text(json.dumps({"nodes": NODES, "links": [{"source": 1, "target": 9}]}))
     with pytest.raises(InputError, match=r"links\[0\]: found the node '9'"):
         stowplan.read(path, "se")

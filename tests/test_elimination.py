@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stowplan.errors import MissingDependencyError
+from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.execute import random_inputs, run
 from stowplan.hardware.affine.program import Copy, Program
-from stowplan.hardware.elimination import compose, sets
-from stowplan.hardware.elimination.eliminate import Engine, Report, eliminate
-from stowplan.hardware.frontends.affine import Builder
+from stowplan.transforms.elimination import compose, sets
+from stowplan.transforms.elimination.eliminate import Engine, Report, eliminate
 from tests.affine_cases import MOVES, random_program
 
 

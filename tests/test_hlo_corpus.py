@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stowplan.hardware.frontends.hlo import Computation, HloModule, program_from_module, read_module, read_program
+from stowplan.frontends.hlo import Computation, HloModule, program_from_module, read_module, read_program
 from stowplan.hardware.program import Program
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stowplan.errors import InputError
-from stowplan.hardware.frontends.hlo import TupleShape, parse_module, program_from_module, read_module, read_program
+from stowplan.frontends.hlo import TupleShape, parse_module, program_from_module, read_module, read_program
 
 DATA = Path(__file__).parent / "data" / "hlo"
 SMALL = sorted(DATA.glob("*.hlo.txt"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stowplan.errors import InputError
-from stowplan.hardware.frontends.hlo import parse_module, program_from_module, read_program
+from stowplan.frontends.hlo import parse_module, program_from_module, read_program
 from stowplan.hardware.program import Program
 
 DATA = Path(__file__).parent / "data" / "hlo"

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowplan.errors import InputError
-from stowplan.hardware.frontends.hlo import parse_module
-from stowplan.hardware.frontends.hlo.work import Work, computation_work
+from stowplan.frontends.hlo import parse_module
+from stowplan.frontends.hlo.flops import Work, computation_work
 
 
 def work(body: str) -> Work:

@@ -15,7 +15,13 @@ from tests.patience import HANG
 ROOT = Path(stowplan.__file__).parent
 
 #: Floor of each room; what is not listed is a base module, on the ground floor.
-FLOORS = {"models": 1, "hardware": 2, "frontends": 2, "learned_guidance": 3, "portfolio": 4, "cli": 5, "report": 5}
+FLOORS = {
+    name: floor
+    for floor, names in enumerate(
+        [["models"], ["hardware"], ["transforms"], ["frontends"], ["learned_guidance"], ["portfolio"], ["cli", "report"]], 1
+    )
+    for name in names
+}
 
 
 def room(parts: tuple[str, ...]) -> str:
@@ -25,7 +31,7 @@ def room(parts: tuple[str, ...]) -> str:
 
 def floor(name: str) -> int:
     # The package itself only hands out what its rooms make, on demand: it stands on top of them all.
-    return 6 if not name else FLOORS.get(name, 0)
+    return 1 + max(FLOORS.values()) if not name else FLOORS.get(name, 0)
 
 
 def is_module(name: str) -> bool:

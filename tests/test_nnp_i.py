@@ -272,7 +272,7 @@ def test_what_is_no_map_is_refused(proposal: tuple[list[int], list[int]]) -> Non
 
 @pytest.mark.parametrize("name", ["resnet50_b1", "bert_base_s384"])
 def test_networks_of_the_corpus(corpus: Path, name: str) -> None:
-    from stowplan.hardware.frontends.network import read_layers
+    from stowplan.frontends.network import read_layers
 
     problem: Problem = build_problem(read_layers(corpus / "layers" / f"{name}.json"), load_target("nnp-i"))
     plan = compiler_plan(problem)

@@ -15,12 +15,12 @@ import pytest
 import stowplan
 from stowplan.deadline import check_reading, reading_within
 from stowplan.errors import MOST_MESSAGE, MOST_PLACE, InputError, StowplanError, TimeLimitError, UsageError, brief
-from stowplan.hardware.costs.cycles import read_cycle_table
-from stowplan.hardware.frontends.affine.hlo import affine_program
-from stowplan.hardware.frontends.dfg.dot import parse_dot
-from stowplan.hardware.frontends.hlo import parse_module
-from stowplan.hardware.frontends.hlo.program import program_from_module
-from stowplan.hardware.frontends.xla_plan import import_xla_plan
+from stowplan.frontends.affine.hlo import affine_program
+from stowplan.frontends.dfg.dot import parse_dot
+from stowplan.frontends.hlo import parse_module
+from stowplan.frontends.hlo.cycle_table import read_cycle_table
+from stowplan.frontends.hlo.program import program_from_module
+from stowplan.frontends.xla_plan import import_xla_plan
 from stowplan.hardware.se import load_machine
 from stowplan.hardware.targets import decode_target
 from stowplan.models.packing import csv_files
@@ -516,7 +516,7 @@ def test_digits_that_are_no_numbers(digit: str, tmp_path: Path) -> None:
         csv_files.parse(f"id,lower,upper,size\na,0,1,{digit}\n")
     offsets = tmp_path / "o.fastmem.txt"
     offsets.write_text(f" value: <1 a @{digit}> (size=4,offset=0): f32[1]\n")
-    from stowplan.hardware.frontends.xla_plan.offsets import read_offsets
+    from stowplan.frontends.xla_plan.offsets import read_offsets
 
     with pytest.raises(InputError, match="expected value"):
         read_offsets(offsets)

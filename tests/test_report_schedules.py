@@ -9,8 +9,7 @@ import pytest
 
 import stowplan
 from stowplan.models.modulo_scheduling.plan import Plan
-from stowplan.models.modulo_scheduling.problem import Problem, Rules
-from stowplan.portfolio.loop_bodies import LoopOptions
+from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.report.modulo_scheduling.picture import save_schedule_picture
 from stowplan.report.modulo_scheduling.scene import HIGH, IDLE, WIDE, Scene, build_scene
 from stowplan.report.modulo_scheduling.sections import instructions, schedule
@@ -20,7 +19,7 @@ FIR = Path(__file__).resolve().parents[1] / "examples" / "data" / "fir.dfg.json"
 
 @pytest.fixture(scope="module")
 def solved() -> tuple[Problem, Plan]:
-    problem = stowplan.read(FIR, "se", loop=LoopOptions(rules=Rules(pass_through=True)))
+    problem = stowplan.read(FIR, "se", rules=["pass_through=yes"])
     result = stowplan.solve(problem, time_limit=20, candidates="cpsat", deterministic=True)
     assert isinstance(result.plan, Plan)
     return problem, result.plan

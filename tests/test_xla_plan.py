@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stowplan.errors import InputError, UsageError
+from stowplan.frontends.hlo import read_program
+from stowplan.frontends.hlo.cycle_table import read_cycle_table
+from stowplan.frontends.xla_plan import ImportedPlan, find_offsets, import_xla_plan, read_offsets
 from stowplan.hardware.costs import make_problem
-from stowplan.hardware.costs.cycles import read_cycle_table
-from stowplan.hardware.frontends.hlo import read_program
-from stowplan.hardware.frontends.xla_plan import ImportedPlan, find_offsets, import_xla_plan, read_offsets
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import load_target
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency

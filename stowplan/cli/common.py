@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import errno
+import functools
+import inspect
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from stowplan import files
 from stowplan.errors import UsageError
-
-if TYPE_CHECKING:
-    from stowplan.portfolio.loop_bodies import LoopOptions
-    from stowplan.portfolio.networks import NetworkOptions
+from stowplan.frontends.options import ReadOptions
 
 Input = Annotated[
     Path,
@@ -109,18 +108,48 @@ DEFAULT_TIME_LIMIT = 30.0
 DEFAULT_WORKERS = 2
 
 
-def network_options(precision: str | None, granularity: str | None, address_spaces: bool) -> NetworkOptions:
-    """The options of networks as :func:`stowplan.read` takes them."""
-    from stowplan.portfolio.networks import NetworkOptions
+#: Parameters of :func:`with_input_options`: the options of :class:`stowplan.frontends.options.ReadOptions`, by their names.
+_INPUT_OPTIONS: dict[str, tuple[object, object]] = {
+    "target": (TargetOption, None),
+    "capacity": (Capacity, None),
+    "cost_model": (CostModel, None),
+    "stalls": (StallMode, None),
+    "cycles": (Cycles, None),
+    "precision": (Precision, None),
+    "granularity": (Granularity, None),
+    "address_spaces": (AddressSpaces, False),
+    "rules": (LoopRules, None),
+    "fixed": (Fixed, None),
+}
 
-    return NetworkOptions(precision=precision, granularity=granularity, address_spaces=address_spaces)
+
+def with_input_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of all inputs; it gets them as one keyword argument, ``options``."""
+    own = inspect.signature(command, eval_str=True).parameters
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in _INPUT_OPTIONS.items()
+    ]
+    parameters = [
+        *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own.values() if each.name != "options"),
+        *shared,
+    ]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        given = {name: values.pop(name) for name in _INPUT_OPTIONS}
+        command(**values, options=ReadOptions(**given | {"rules": tuple(given["rules"] or ())}))
+
+    # What the command line is made of; wraps has copied the command's own.
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    del run.__wrapped__
+    return run
 
 
-def loop_options(rules: list[str] | None, fixed: Path | None) -> LoopOptions:
-    """The options of data-flow graphs as :func:`stowplan.read` takes them."""
-    from stowplan.portfolio.loop_bodies import parse_rules
-
-    return parse_rules(rules or (), fixed)
+def files_of(options: ReadOptions) -> tuple[Path, ...]:
+    """The files that options name, which no output may be written over; a target may be one."""
+    return tuple(Path(each) for each in (options.target, options.fixed, *(options.cycles or ())) if each is not None)
 
 
 def target_file(target: str | None) -> Path | None:

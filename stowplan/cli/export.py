@@ -10,30 +10,27 @@ import typer
 
 from stowplan.cli.common import (
     DEFAULT_TIME_LIMIT,
-    Capacity,
-    CostModel,
-    Cycles,
     Input,
     Quiet,
-    StallMode,
-    TargetOption,
     check_outputs,
-    target_file,
+    files_of,
+    with_input_options,
 )
 from stowplan.cli.output import note
 from stowplan.errors import UsageError
+from stowplan.frontends.options import ReadOptions
 
 #: Beyond this many windows a file with all of them is of no use to any solver.
 MAX_WINDOWS = 200_000
 
 
+@with_input_options
 def export_command(
     source: Input,
     output: Annotated[
         Path,
         typer.Option("-o", "--output", metavar="FILE", help="Write the model here: .mps or .lp, with .gz after it to pack it."),
     ],
-    target: TargetOption = None,
     relaxed: Annotated[bool, typer.Option("--relaxed", help="Without integers: the linear relaxation.")] = False,
     windows: Annotated[
         str,
@@ -46,11 +43,9 @@ def export_command(
     time_limit: Annotated[
         float, typer.Option("--time-limit", metavar="SECONDS", help="For finding the rows of the copy channels, at most.")
     ] = DEFAULT_TIME_LIMIT,
-    capacity: Capacity = None,
-    cost_model: CostModel = None,
-    stalls: StallMode = None,
-    cycles: Cycles = None,
     quiet: Quiet = False,
+    *,
+    options: ReadOptions,
 ) -> None:
     """Write the MILP of memory mapping for solvers of your own.
 
@@ -63,11 +58,11 @@ def export_command(
         raise UsageError(f"--windows: found {windows!r}, expected linear, all or none")
     if not time_limit > 0:
         raise UsageError(f"--time-limit: found {time_limit} s, expected more than 0")
-    check_outputs((output,), inputs=(source, target_file(target), *(cycles or ())))
+    check_outputs((output,), inputs=(source, *files_of(options)))
+    from stowplan.frontends.read import open_input
     from stowplan.models.memory_mapping.problem import Problem
-    from stowplan.portfolio.read import read
 
-    problem = read(source, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles)
+    problem = open_input(source, options).problem
     if not isinstance(problem, Problem):
         raise UsageError(f"{source}: export knows the memory mapping of compiled programs only")
     from stowplan.models.memory_mapping.milp.matrix import all_windows, formulate, linear_windows

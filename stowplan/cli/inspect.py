@@ -5,64 +5,37 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from stowplan import files
-from stowplan.cli.common import (
-    AddressSpaces,
-    Capacity,
-    CostModel,
-    Cycles,
-    Fixed,
-    Granularity,
-    Input,
-    LoopRules,
-    PlanFile,
-    Precision,
-    StallMode,
-    TargetOption,
-    check_outputs,
-    loop_options,
-    network_options,
-    target_file,
-)
+from stowplan.cli.common import Input, PlanFile, check_outputs, files_of, with_input_options
 from stowplan.cli.output import note, say, say_json
 from stowplan.cli.pictures import check_picture
 from stowplan.cli.schedules import check_tables, show_tables
 from stowplan.errors import InputError, UsageError, VerificationError
+from stowplan.frontends.options import ReadOptions
 from stowplan.result import format_quantity
 
 if TYPE_CHECKING:
-    from stowplan.portfolio.loop_bodies import LoopOptions
-    from stowplan.portfolio.networks import NetworkOptions
     from stowplan.report.presenter import Presenter
 
 
+@with_input_options
 def verify_command(
     problem: Input,
     plan: PlanFile,
-    target: TargetOption = None,
-    capacity: Capacity = None,
-    cost_model: CostModel = None,
-    stalls: StallMode = None,
-    cycles: Cycles = None,
-    precision: Precision = None,
-    granularity: Granularity = None,
-    address_spaces: AddressSpaces = False,
-    rules: LoopRules = None,
-    fixed: Fixed = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    *,
+    options: ReadOptions,
 ) -> None:
     """Check a plan against its problem, without any solver.
 
     Lists every broken rule on standard output; the exit code is 4 where there is one.
     """
-    network = network_options(precision, granularity, address_spaces)
-    found, given, assumed = _open_both(
-        problem, plan, target, capacity, cost_model, stalls, cycles, network, loop_options(rules, fixed)
-    )
-    from stowplan.portfolio.registry import check as check_plan
-    from stowplan.portfolio.registry import kind_of
+    found, given, assumed = _open_both(problem, plan, options)
+    from stowplan.portfolio.kind import check as check_plan
+    from stowplan.portfolio.kind import kind_of
 
     kind = kind_of(found)
     check = check_plan(kind, found, given)
@@ -80,59 +53,30 @@ def verify_command(
         raise VerificationError(f"{plan}: not a valid plan: {''.join(check.violations[:1])}{more}{hint}")
 
 
+@with_input_options
 def convert_command(
     source: Input,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Write the problem here.")],
-    target: TargetOption = None,
-    capacity: Capacity = None,
-    cost_model: CostModel = None,
-    stalls: StallMode = None,
-    cycles: Cycles = None,
-    precision: Precision = None,
-    granularity: Granularity = None,
-    address_spaces: AddressSpaces = False,
-    rules: LoopRules = None,
-    fixed: Fixed = None,
+    *,
+    options: ReadOptions,
 ) -> None:
     """Turn an input and a target into a problem file."""
-    from stowplan.portfolio.read import read
-    from stowplan.portfolio.registry import kind_of
+    from stowplan.frontends.read import open_input
+    from stowplan.portfolio.kind import kind_of
 
-    check_outputs((output,), inputs=(source, target_file(target), fixed, *(cycles or ())))
-    network = network_options(precision, granularity, address_spaces)
-    problem = read(
-        source,
-        target,
-        capacity=capacity,
-        cost_model=cost_model,
-        stalls=stalls,
-        cycles=cycles,
-        network=network,
-        loop=loop_options(rules, fixed),
-    )
+    check_outputs((output,), inputs=(source, *files_of(options)))
+    problem = open_input(source, options).problem
     problem.save(output)
-    facts = kind_of(problem).facts(problem, None)
-    counts = ", ".join(
-        f"{facts[name]} {name}"
-        for name in ("steps", "layers", "tensors", "uses", "buffers", "instructions", "edges")
-        if name in facts
-    )
+    kind = kind_of(problem)
+    facts = kind.facts(problem, None)
+    counts = ", ".join(f"{facts[name]} {name}" for name in kind.counts)
     note(f"{output}: {counts}")
 
 
+@with_input_options
 def show_command(
     plan: PlanFile,
     problem: Annotated[Path, typer.Argument(metavar="INPUT", help="The compiled program or problem file it is for.")],
-    target: TargetOption = None,
-    capacity: Capacity = None,
-    cost_model: CostModel = None,
-    stalls: StallMode = None,
-    cycles: Cycles = None,
-    precision: Precision = None,
-    granularity: Granularity = None,
-    address_spaces: AddressSpaces = False,
-    rules: LoopRules = None,
-    fixed: Fixed = None,
     compare: Annotated[Path | None, typer.Option("--compare", metavar="PLAN", help="A second plan to show beside it.")] = None,
     png: Annotated[
         Path | None,
@@ -155,14 +99,13 @@ def show_command(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For data-flow graphs: print the tables as JSON.")] = False,
+    *,
+    options: ReadOptions,
 ) -> None:
     """Print a plan for people to read, or draw it."""
-    check_outputs((png, config), inputs=(plan, problem, target_file(target), compare, fixed, *(cycles or ())))
-    network = network_options(precision, granularity, address_spaces)
-    found, given, assumed = _open_both(
-        problem, plan, target, capacity, cost_model, stalls, cycles, network, loop_options(rules, fixed)
-    )
-    from stowplan.portfolio.read import read_plan
+    check_outputs((png, config), inputs=(plan, problem, compare, *files_of(options)))
+    found, given, assumed = _open_both(problem, plan, options)
+    from stowplan.frontends.read import read_plan
     from stowplan.report.presenter import presenter_for
 
     presenter = presenter_for(found)
@@ -184,7 +127,7 @@ def show_command(
 
 def _expect_plan(problem: Any, given: Any, path: Path, assumed: str | None) -> None:
     """Raise InputError for a plan of another kind, or for another problem that a target not named may be the reason of."""
-    from stowplan.portfolio.registry import describe_plan, kind_of
+    from stowplan.portfolio.kind import describe_plan, kind_of
 
     kind = kind_of(problem)
     if not isinstance(given, kind.plan_type):
@@ -228,47 +171,18 @@ def targets_command(
 
         say(template_of(template).rstrip("\n"))
         return
-    from stowplan.hardware.inferentia import target as banked
-    from stowplan.hardware.nnp_i import target as tiered
-    from stowplan.hardware.targets import load_target, target_names
-    from stowplan.portfolio.loop_bodies import named_arrays
+    from stowplan.frontends.formats import formats
 
-    groups: dict[str, list[tuple[str, str, str]]] = {}
-    programs = groups.setdefault("compiled programs (memory mapping)", [])
-    for name in target_names():
-        described = load_target(name)
-        programs.append((name, f"{described.fast_memory.capacity / 2**20:g} MiB fast memory", described.description))
-    networks = groups.setdefault("networks (tier placement)", [])
-    for name in tiered.target_names():
-        chip = tiered.load_target(name)
-        sizes = ", ".join(f"{tier.name} {tier.capacity / 2**20:g} MiB" for tier in chip.tiers)
-        networks.append((name, sizes, chip.description))
-    graphs = groups.setdefault("graphs (bank mapping)", [])
-    for name in banked.target_names():
-        machine = banked.load_target(name)
-        size = machine.scratchpad.capacity / 2**20
-        graphs.append((name, f"{machine.banks} banks, {size:g} MiB scratchpad", machine.description))
-    arrays = groups.setdefault("loop bodies (modulo scheduling)", [])
-    for name, array, description in named_arrays():
-        arrays.append((name, f"{array.tiles} tiles, latency {array.latency}", description))
-    for number, (title, rows) in enumerate(groups.items()):
-        say(("\n" if number else "") + f"for {title}")
-        width = max(len(what) for _, what, _ in rows)
-        for name, what, description in rows:
-            say(f"  {name:<12}  {what:<{width}}  {description}".rstrip())
+    families = [each.targets for each in reversed(formats()) if each.targets is not None]
+    for number, family in enumerate(families):
+        say(("\n" if number else "") + f"for {family.inputs} ({family.kind})")
+        rows = family.rows()
+        width = max(len(row.size) for row in rows)
+        for row in rows:
+            say(f"  {row.name:<12}  {row.size:<{width}}  {row.description}".rstrip())
 
 
-def _open_both(
-    problem: Path,
-    plan: Path,
-    target: str | None,
-    capacity: int | None,
-    cost_model: str | None,
-    stalls: str | None,
-    cycles: tuple[Path, Path] | None,
-    network: NetworkOptions,
-    loop: LoopOptions,
-) -> tuple[Any, Any, str | None]:
+def _open_both(problem: Path, plan: Path, options: ReadOptions) -> tuple[Any, Any, str | None]:
     """Problem, plan, and the target of the plan where it decided: an input that needs one is read for it if none is named.
 
     Raises
@@ -276,33 +190,28 @@ def _open_both(
     UsageError
         The plan was made for a target file: its name is none of those that come with the package.
     """
-    from stowplan.models.packing.csv_files import is_packing_csv
-    from stowplan.portfolio.loop_bodies import is_loop_body
-    from stowplan.portfolio.networks import is_network
-    from stowplan.portfolio.read import check_regular, read, read_plan
+    from stowplan.frontends.formats import check_regular, format_of, look
+    from stowplan.frontends.read import open_input, read_plan
 
-    check_regular(problem)
-    # A table of buffers with offsets is a plan only for a problem that is known.
-    given = None if is_packing_csv(plan) else read_plan(plan)
-    data = files.read_bytes(problem) if files.is_json(problem) else None
+    check_regular(plan)
+    # Other tables are plans only for a problem that is known.
+    given = read_plan(plan) if files.is_json(plan) else None
     assumed: str | None = None
-    needs_target = not is_packing_csv(problem) if data is None else is_network(problem, data) or is_loop_body(problem, data)
-    if given is not None and target is None and needs_target:
-        target = assumed = given.target or None
+    if given is not None and options.target is None and format_of(look(problem)).targets is not None:
+        assumed = given.target or None
+        options = msgspec.structs.replace(options, target=assumed)
     if assumed is not None and not _is_shipped(assumed):
         raise UsageError(f"{plan}: was made for target {assumed!r}, which does not come with stowplan: pass --target FILE")
-    opened = read(
-        problem, target, capacity=capacity, cost_model=cost_model, stalls=stalls, cycles=cycles, network=network, loop=loop
-    )
+    opened = open_input(problem, options).problem
     return opened, read_plan(plan, opened) if given is None else given, assumed
 
 
 def _is_shipped(target: str) -> bool:
     """Whether a target is known by its name."""
-    from stowplan.portfolio.targets import sort_targets
+    from stowplan.frontends.formats import target_family
 
     try:
-        sort_targets([target])
+        target_family(target)
     except InputError:
         return False
     return True

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from stowplan.cli.output import note
 from stowplan.portfolio.standing import Progress
-from stowplan.result import SCHEDULE_UNIT, format_gap, format_quantity
+from stowplan.result import format_gap, format_quantity, two_numbers
 
 
 class ProgressPrinter:
@@ -71,6 +71,6 @@ class ProgressPrinter:
         objective = "no plan yet" if progress.objective is None else format_quantity(progress.objective, self._unit)
         bound = "no bound" if progress.bound is None else f"bound {format_quantity(progress.bound, self._unit)}"
         gap = ""
-        if progress.objective and progress.bound is not None and self._unit != SCHEDULE_UNIT:
+        if progress.objective and progress.bound is not None and two_numbers(self._unit) is None:
             gap = f", gap {format_gap(max(0.0, 1 - progress.bound / progress.objective))}"
         return f"[{progress.seconds:6.1f} s] {objective}, {bound}{gap} ({progress.source})"

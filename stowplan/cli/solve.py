@@ -14,29 +14,18 @@ from stowplan.cli.common import (
     DEFAULT_CANDIDATES,
     DEFAULT_TIME_LIMIT,
     DEFAULT_WORKERS,
-    AddressSpaces,
     Baseline,
     Candidates,
-    Capacity,
-    CostModel,
-    Cycles,
     Deterministic,
-    Fixed,
     Gap,
-    Granularity,
     Input,
-    LoopRules,
-    Precision,
     Quiet,
     Seed,
-    StallMode,
-    TargetOption,
     TimeLimit,
     Workers,
     check_outputs,
-    loop_options,
-    network_options,
-    target_file,
+    files_of,
+    with_input_options,
 )
 from stowplan.cli.output import say, say_json
 from stowplan.cli.pictures import check_picture, write_pictures
@@ -45,11 +34,12 @@ from stowplan.cli.schedules import check_config, save_config
 from stowplan.cli.signals import stopping
 from stowplan.deadline import limit_after, reading_within
 from stowplan.errors import UsageError
+from stowplan.frontends.options import ReadOptions
 
 
+@with_input_options
 def solve_command(
     source: Input,
-    target: TargetOption = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plan here.")] = None,
     time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
     candidates: Candidates = DEFAULT_CANDIDATES,
@@ -67,15 +57,6 @@ def solve_command(
     deterministic: Deterministic = False,
     seed: Seed = 0,
     workers: Workers = DEFAULT_WORKERS,
-    capacity: Capacity = None,
-    cost_model: CostModel = None,
-    stalls: StallMode = None,
-    cycles: Cycles = None,
-    precision: Precision = None,
-    granularity: Granularity = None,
-    address_spaces: AddressSpaces = False,
-    rules: LoopRules = None,
-    fixed: Fixed = None,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report here.")] = None,
     png: Annotated[
         Path | None,
@@ -87,26 +68,19 @@ def solve_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
     quiet: Quiet = False,
+    *,
+    options: ReadOptions,
 ) -> None:
     """Find the best plan, verified, with a proven bound."""
     began = time.monotonic()
-    check_outputs((output, report, png, config), inputs=(source, target_file(target), xla_plan, fixed, *(cycles or ())))
-    from stowplan.portfolio.read import open_input
-    from stowplan.portfolio.registry import kind_of
+    check_outputs((output, report, png, config), inputs=(source, xla_plan, *files_of(options)))
+    from stowplan.frontends.read import open_input
+    from stowplan.portfolio.kind import kind_of
     from stowplan.portfolio.solve import solve
 
     # A deterministic run must not depend on how long reading took.
     with reading_within(None if deterministic else time_limit):
-        opened = open_input(
-            source,
-            target,
-            capacity=capacity,
-            cost_model=cost_model,
-            stalls=stalls,
-            cycles=cycles,
-            network=network_options(precision, granularity, address_spaces),
-            loop=loop_options(rules, fixed),
-        )
+        opened = open_input(source, options)
     check_config(opened.problem, config)
     check_picture(opened.problem, png)
     plans: dict[str, Any] = {}
@@ -144,7 +118,7 @@ def solve_command(
 
 
 def _import_xla(problem: Any, program: Any, path: Path) -> tuple[Any, tuple[str, ...]]:
-    from stowplan.hardware.frontends.xla_plan import import_xla_plan
+    from stowplan.frontends.xla_plan import import_xla_plan
 
     if program is None:
         raise UsageError("--xla-plan needs the compiled program itself: a problem file does not name its instructions")

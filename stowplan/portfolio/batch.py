@@ -18,13 +18,13 @@ from stowplan import files
 from stowplan.arguments import flag, show, whole
 from stowplan.deadline import limit_after
 from stowplan.errors import InputError, StowplanError, UsageError
-from stowplan.portfolio import registry
+from stowplan.frontends.formats import is_input
+from stowplan.frontends.options import ReadOptions
+from stowplan.frontends.read import open_with
+from stowplan.frontends.targets import check_targets, target_for
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.loop_bodies import is_loop_body, parse_rules
-from stowplan.portfolio.networks import AS_THE_FILE_SAYS, NetworkOptions, is_network
-from stowplan.portfolio.read import read
+from stowplan.portfolio.kind import kind_of
 from stowplan.portfolio.solve import FAMILIES, check_options, solve
-from stowplan.portfolio.targets import Targets, sort_targets
 from stowplan.result import Result
 
 FORMAT = "stowplan.batch.result"
@@ -38,7 +38,6 @@ CANCELLED = 130
 #: Settings that are options of solve, too.
 _OF_SOLVE = Options.__struct_fields__
 
-_INPUT_SUFFIXES = (".hlo", ".hlo.txt", ".csv", ".json", ".onnx", ".dot", ".gv")
 _OWN_SUFFIXES = (".plan.json", ".result.json")
 
 
@@ -171,7 +170,7 @@ def run_batch(
     output = Path(folder)
     settings = check_settings(settings)
     flag("fresh {}", fresh)
-    targets = sort_targets(settings.targets)
+    targets = check_targets(settings.targets)
     _make_folder(output)
     for item in items:
         if on_start is not None:
@@ -243,7 +242,7 @@ def read_records(folder: str | Path) -> dict[str, Record]:
 def _inputs_of(suite: Path) -> Iterator[Item]:
     if suite.is_dir():
         for path in sorted(suite.rglob("*")):
-            if path.is_file() and _is_input(path):
+            if path.is_file() and not path.name.endswith(_OWN_SUFFIXES) and is_input(path):
                 yield Item(path, (path.relative_to(suite).parent / _stem(path)).as_posix())
     elif suite.exists():
         yield Item(suite, _stem(suite))
@@ -263,28 +262,11 @@ def _stem(path: Path) -> str:
     return name or path.name
 
 
-def _is_input(path: Path) -> bool:
-    name = path.name.lower().removesuffix(".gz")
-    if name.startswith(".") or name.endswith(_OWN_SUFFIXES) or not name.endswith(_INPUT_SUFFIXES):
-        return False
-    if not name.endswith(".json"):
-        return True
-    try:
-        data = files.read_bytes(path)
-        return (
-            is_loop_body(path, data)
-            or is_network(path, data)
-            or files.peek_format(data) in {kind.problem_format for kind in registry.kinds()}
-        )
-    except InputError:
-        return False
-
-
-def _solve_item(item: Item, output: Path, settings: Settings, targets: Targets, fresh: bool) -> tuple[Record, bool]:
+def _solve_item(item: Item, output: Path, settings: Settings, targets: tuple[str, ...], fresh: bool) -> tuple[Record, bool]:
     began = time.monotonic()
     problem = _read(item.path, settings, targets)
     if not fresh:
-        earlier = _finished(item, output, settings, registry.kind_of(problem).identity(problem)["digest"])
+        earlier = _finished(item, output, settings, kind_of(problem).identity(problem)["digest"])
         if earlier is not None:
             return earlier, True
     result = solve(
@@ -308,28 +290,10 @@ def _failure(item: Item, settings: Settings, error: Exception) -> Record:
     return Record(input=files.printable(item.path), settings=settings, exit_code=code, error=text)
 
 
-def _read(path: Path, settings: Settings, targets: Targets) -> Any:
-    """Problem of an input, with those of the settings that inputs of its kind take: a suite may hold all kinds side by side."""
-    target = targets.for_input(path)
-    data = files.read_bytes(path) if files.is_json(path) else None
-    if targets.is_loop_body(path, data):
-        return read(path, target, loop=parse_rules(settings.rules))
-    is_graph = target is not None and target == targets.banks
-    network = AS_THE_FILE_SAYS
-    if is_network(path, data) and not is_graph:
-        network = NetworkOptions(
-            precision=settings.precision,
-            granularity=settings.granularity if data is None else None,
-            address_spaces=settings.address_spaces,
-        )
-    return read(
-        path,
-        target,
-        capacity=settings.capacity,
-        cost_model=settings.cost_model if target is not None and target == targets.programs else None,
-        stalls=settings.stalls,
-        network=network,
-    )
+def _read(path: Path, settings: Settings, targets: tuple[str, ...]) -> Any:
+    """Problem of an input, with those of the settings that its format takes: a suite may hold all kinds side by side."""
+    options = {name: getattr(settings, name) for name in ReadOptions.__struct_fields__ if name in Settings.__struct_fields__}
+    return open_with(path, ReadOptions(**options | {"target": target_for(path, targets)})).problem
 
 
 def _finished(item: Item, output: Path, settings: Settings, digest: str) -> Record | None:

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.registry import Candidate
+from stowplan.portfolio.kind import Candidate
 
 #: What torch and a policy take to start: seconds, on one core at leisure.
 START_SECONDS = 3.0

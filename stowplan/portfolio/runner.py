@@ -17,8 +17,8 @@ import msgspec
 
 from stowplan.errors import StowplanError
 from stowplan.notes import cut
+from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.process import MAIL_SIZE, Letter, Mail, WorkerProcess
-from stowplan.portfolio.registry import Candidate
 from stowplan.portfolio.standing import Standing
 from stowplan.portfolio.worker import Incumbent, Job, Report
 from stowplan.result import CandidateReport, StopReason
@@ -252,7 +252,7 @@ class Race:
             start_plan = None if self.standing.best is None else msgspec.json.encode(self.standing.best.plan)
             start_bound = self.standing.bound
         job = Job(
-            kind=self._kind.name,
+            kind=self._kind.modules,
             candidate=asdict(candidate),
             options=self._options,
             problem=self._problem,

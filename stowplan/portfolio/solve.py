@@ -14,7 +14,7 @@ from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
 from stowplan.notes import bounded
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.registry import Candidate, Kind, check, describe_plan, kind_of
+from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan, kind_of
 from stowplan.portfolio.runner import Race
 from stowplan.portfolio.standing import Progress, Standing
 from stowplan.result import Provenance, Result, Status, StopReason
@@ -231,6 +231,7 @@ def _result(race: Race, stop_reason: StopReason, baseline: str, baselines: tuple
         ),
         seconds=round(known.deadline.elapsed, 3),
         unit=known.kind.unit,
+        highlights=known.kind.highlights,
         # What every heuristic and model reached, not only the best.
         details=(known.why if known.infeasible else {})
         | known.kind.facts(known.problem, known.plan)

@@ -14,7 +14,7 @@ from typing import Any
 
 from stowplan.deadline import Deadline
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.registry import Check, Kind, check
+from stowplan.portfolio.kind import Check, Kind, check
 from stowplan.result import HistoryEntry, StopReason
 
 

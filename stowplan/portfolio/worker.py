@@ -19,8 +19,10 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from stowplan import kinds
+from stowplan.kinds import KindModules
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.registry import Candidate, kind
+from stowplan.portfolio.kind import Candidate
 
 _LENGTH = struct.Struct("<Q")
 
@@ -36,7 +38,7 @@ _PR_SET_PDEATHSIG = 1
 class Job(msgspec.Struct):
     """What a worker is to do."""
 
-    kind: str
+    kind: KindModules
     candidate: dict[str, Any]
     options: Options
     problem: bytes
@@ -93,7 +95,7 @@ class WorkerContext:
 
     def __init__(self, job: Job, outgoing: BinaryIO):
         self.options = job.options
-        self._kind = kind(job.kind)
+        self._kind = job.kind
         self.start_plan = None if job.start_plan is None else self._kind.decode_plan(job.start_plan)
         self._end = job.end
         self._outgoing = outgoing
@@ -177,10 +179,12 @@ def main() -> None:
         return
     job = msgspec.msgpack.decode(data, type=Job)
     _end_with_parent(job.parent)
+    # It may have been registered by the parent's program.
+    kinds.register(job.kind)
     context = WorkerContext(job, outgoing)
     threading.Thread(target=context.listen, args=(incoming,), daemon=True).start()
     try:
-        problem = kind(job.kind).decode_problem(job.problem)
+        problem = job.kind.decode_problem(job.problem)
         Candidate(**job.candidate).load()(problem, context)
     except BaseException as error:
         traceback.print_exc()

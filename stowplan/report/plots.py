@@ -15,7 +15,7 @@ from stowplan.report.boxes import DENSE, Box
 from stowplan.report.colours import PALETTE, ink_on
 from stowplan.report.page import Details
 from stowplan.report.units import byte_unit, format_bytes, format_tick, format_value, nice_ticks, shorten, time_unit
-from stowplan.result import SCHEDULE_UNIT, HistoryEntry
+from stowplan.result import HistoryEntry, two_numbers
 
 WIDE, HIGH = 20_000, 2_000
 
@@ -103,8 +103,8 @@ def _scale_of(unit: str, top: int) -> tuple[int, str]:
         name, size = time_unit(top)
     elif unit in ("bytes", "B"):
         name, size = byte_unit(top)
-    elif unit == SCHEDULE_UNIT:
-        name, size = "II + latency / 10⁶", 1_000_000
+    elif (pair := two_numbers(unit)) is not None:
+        name, size = f"{pair[0]} + {pair[2]} / {pair[1]:,}", pair[1]
     else:
         name, size = unit, 1
     return size, name

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from stowplan.errors import InputError, StowplanError, UsageError
-from stowplan.portfolio.registry import Kind, kind_of
+from stowplan.portfolio.kind import Kind, kind_of
 from stowplan.report.figures import check_format, import_matplotlib
 from stowplan.report.page import Details, Overview, Section
 from stowplan.report.units import format_value
@@ -78,7 +78,7 @@ class GenericPresenter:
 
     def check_fits(self, problem: Any, plan: object) -> None:
         """The plan must say that it is of this kind and for this problem."""
-        expected = None if self._kind is None else self._kind.plan_format
+        expected = None if self._kind is None else self._kind.modules.plan_format
         found = getattr(plan, "format", None)
         if expected is not None and found != expected:
             raise InputError(f"found a plan of another kind ({found or type(plan).__name__}), expected {expected}")

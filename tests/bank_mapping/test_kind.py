@@ -13,12 +13,11 @@ import pytest
 import stowplan
 from stowplan.cli import main
 from stowplan.errors import InputError, UsageError
+from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.execute import random_inputs, run
 from stowplan.hardware.affine.expression import evaluate
 from stowplan.hardware.affine.program import Program
-from stowplan.hardware.elimination.eliminate import eliminate
-from stowplan.hardware.frontends.affine import Builder
 from stowplan.hardware.inferentia.memcopies import insert_copies
 from stowplan.hardware.inferentia.problem import MappedProgram, build_problem
 from stowplan.hardware.inferentia.target import decode_target, is_bank_target, load_target
@@ -30,6 +29,7 @@ from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.candidates import agrees, local_plan, propagated_plan
 from stowplan.report.bank_mapping.mapping import bytes_on_chip, moved
 from stowplan.report.bank_mapping.text import summarize_mapping
+from stowplan.transforms.elimination.eliminate import eliminate
 from tests.affine_cases import random_program
 from tests.bank_mapping.cases import random_problem
 
@@ -123,7 +123,7 @@ def test_what_is_shown_is_what_the_verifier_counts() -> None:
 
 
 def test_options_that_do_not_belong(graph: Path) -> None:
-    with pytest.raises(UsageError, match="takes a graph, a capacity and a precision"):
+    with pytest.raises(UsageError, match="takes --target, --capacity, --precision, but not"):
         stowplan.read(graph, target="inferentia", stalls="allowed")
     assert stowplan.read(graph, target="inferentia", capacity=1000).capacity == 1000
 

@@ -13,10 +13,9 @@ import pytest
 
 import stowplan
 from stowplan.errors import InputError, UsageError
+from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.execute import random_inputs, run
-from stowplan.hardware.elimination.eliminate import eliminate
-from stowplan.hardware.frontends.affine import Builder
 from stowplan.hardware.inferentia.memcopies import insert_copies
 from stowplan.hardware.inferentia.problem import build_problem
 from stowplan.hardware.inferentia.target import BankTarget, load_target
@@ -28,7 +27,7 @@ from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.tiles import split
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping.candidates import local_plan, propagated_plan
-from stowplan.portfolio.networks import NetworkOptions
+from stowplan.transforms.elimination.eliminate import eliminate
 from tests.affine_cases import random_program
 from tests.bank_mapping.cases import random_problem
 
@@ -305,8 +304,7 @@ def test_precision(tmp_path: Path) -> None:
     graph.write_text(GRAPH)
 
     def sizes(precision: str | None) -> dict[str, int]:
-        network = NetworkOptions(precision=precision)
-        problem = stowplan.read(graph, target="inferentia", network=network)
+        problem = stowplan.read(graph, target="inferentia", precision=precision)
         return {tensor.name: tensor.bytes for tensor in problem.tensors}
 
     own = sizes(None)
@@ -320,7 +318,7 @@ def test_precision(tmp_path: Path) -> None:
 
 def test_precision_of_onnx(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
-    from stowplan.hardware.frontends.affine.onnx_graph import read_affine_onnx
+    from stowplan.frontends.affine.onnx_graph import read_affine_onnx
 
     kinds = onnx.TensorProto
     made = onnx.helper.make_graph(

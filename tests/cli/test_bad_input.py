@@ -177,7 +177,9 @@ def test_files_in_each_others_places(cli: Cli, solved: Solved, tmp_path: Path) -
     assert "no JSON object, expected a plan" in error_line(
         cli("verify", problem, tmp_path / "made") if False else cli("verify", problem, TEACHING)
     )
-    assert "target and cost model were fixed" in error_line(cli("solve", problem, "--target", "teaching"))
+    assert "is a problem already: it takes --capacity, --stalls, but not --target" in error_line(
+        cli("solve", problem, "--target", "teaching")
+    )
     assert "name a target" in error_line(cli("solve", ALEXNET))
 
 
@@ -198,7 +200,7 @@ OPTIONS = {
     "--capacity 0": "capacity: found 0, expected at least 1",
     "--capacity -4096": "capacity: found -4096",
     "--capacity 1MiB": "'--capacity'",
-    "--stalls alowed": "found stalls 'alowed', expected one of forbidden, allowed",
+    "--stalls alowed": "found stalls 'alowed', expected allowed or forbidden",
     "--cost-model roofine": "found cost model 'roofine', expected one of roofline",
     "--cost-model table": "'table' needs cycles",
     "--target tpu-v9": "found target 'tpu-v9', expected one of teaching, tpu-v4",
@@ -222,7 +224,7 @@ def test_outputs_are_looked_at_before_anything_is_solved(
         raise AssertionError("solved before the outputs were looked at")
 
     monkeypatch.setattr("stowplan.portfolio.solve.solve", refuse)
-    monkeypatch.setattr("stowplan.portfolio.read.open_input", refuse)
+    monkeypatch.setattr("stowplan.frontends.read.open_input", refuse)
     (tmp_path / "file").write_text("")
     for option in ("-o", "--report", "--png"):
         for output, expected in (
@@ -254,7 +256,7 @@ def test_an_error_of_our_own_is_no_proof_of_infeasibility(cli: Cli, monkeypatch:
     def break_down(*_: object, **__: object) -> None:
         raise ZeroDivisionError("of all things")
 
-    monkeypatch.setattr("stowplan.portfolio.read.open_input", break_down)
+    monkeypatch.setattr("stowplan.frontends.read.open_input", break_down)
     outcome = cli("solve", ALEXNET)
     assert outcome.code == 70
     assert outcome.out == ""

@@ -8,8 +8,8 @@ from pathlib import Path
 import highspy
 import pytest
 
+from stowplan.frontends.read import read
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.read import read
 from tests.cli.conftest import ALEXNET, EXAMPLES, Cli, error_line
 from tests.memory_mapping.relaxations import relaxation
 from tests.mip.test_export import by_cbc

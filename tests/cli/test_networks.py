@@ -97,8 +97,11 @@ BAD = {
     "no target": (["solve", NETWORK], "is a network: name a target with tiers"),
     "a program's target": (["solve", NETWORK, "--target", "tpu-v4"], "found target 'tpu-v4', expected one of nnp-i"),
     "precision": (["solve", NETWORK, *NNP, "--precision", "int3"], "found precision 'int3', expected one of int8, fp16"),
-    "granularity": (["solve", NETWORK, *NNP, "--granularity", "fine"], "has its layers already"),
-    "stalls": (["solve", NETWORK, *NNP, "--stalls", "allowed"], "it takes a target and a precision"),
+    "granularity": (["solve", NETWORK, *NNP, "--granularity", "fine"], "but not --granularity"),
+    "stalls": (
+        ["solve", NETWORK, *NNP, "--stalls", "allowed"],
+        "--precision, --address-spaces, but not --stalls",
+    ),
     "capacity": (["solve", NETWORK, *NNP, "--capacity", -1], "found capacity -1"),
     "candidate": (["solve", NETWORK, *NNP, "--candidates", "egr"], "found candidate 'egr'"),
 }
@@ -118,7 +121,7 @@ def test_precision_is_for_networks_only(run: Run, tmp_path: Path) -> None:
     path.write_text("id,lower,upper,size\na,0,1,5\n")
     code, _, err = run("solve", path, "--precision", "fp16")
     assert (code, err.count("\n")) == (2, 1)
-    assert f"{path} is no network" in err
+    assert f"{path} is a list of buffers to pack: it takes --capacity, but not --precision" in err
 
 
 @pytest.mark.parametrize(

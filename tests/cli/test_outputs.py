@@ -14,7 +14,7 @@ import pytest
 
 from stowplan.cli.common import check_outputs
 from stowplan.errors import UsageError
-from stowplan.portfolio.read import read_plan
+from stowplan.frontends.read import read_plan
 from tests.cli.conftest import ALEXNET, BRIEF, Cli, Solved, error_line
 
 TARGET = Path(__file__).resolve().parents[2] / "stowplan" / "hardware" / "targets" / "teaching.toml"
@@ -27,7 +27,7 @@ def unsolved(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("read before the outputs were looked at")
 
-    for name in ("stowplan.portfolio.solve.solve", "stowplan.portfolio.read.open_input", "stowplan.portfolio.read.read"):
+    for name in ("stowplan.portfolio.solve.solve", "stowplan.frontends.read.open_input", "stowplan.frontends.read.read"):
         monkeypatch.setattr(name, refuse)
 
 

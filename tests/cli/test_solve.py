@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import stowplan
-from stowplan.portfolio.read import read_plan
+from stowplan.frontends.read import read_plan
 from tests.cli.conftest import ALEXNET, BRIEF, EXAMPLES, Cli, Solved, error_line
 
 #: What stands in a result, and so in its JSON.

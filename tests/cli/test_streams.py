@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from stowplan.portfolio.read import read_plan
+from stowplan.frontends.read import read_plan
 from tests.cli.conftest import ALEXNET, BRIEF, EXAMPLES, Cli, Solved, run_process
 from tests.patience import HANG, wait_until
 

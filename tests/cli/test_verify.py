@@ -12,12 +12,12 @@ import pytest
 
 import stowplan
 from stowplan.errors import InputError
+from stowplan.frontends.read import read_plan
 from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping import plan as plans
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.read import read_plan
 from tests.cli.conftest import ALEXNET, EXAMPLES, Cli, Outcome, Solved, error_line
 from tests.memory_mapping import reference
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from ortools.sat.python import cp_model
 
+from stowplan.frontends.hlo import read_program
 from stowplan.hardware.costs import make_problem
-from stowplan.hardware.frontends.hlo import read_program
 from stowplan.hardware.targets import load_target
 from stowplan.models.memory_mapping.accesses import access_sequences
 from stowplan.models.memory_mapping.cpsat import MemoryMappingModel, build, solve

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from ortools.sat.python import cp_model
 
-from stowplan.hardware.frontends.dfg import kernels, lower
+from stowplan.frontends.dfg import kernels, lower
 from stowplan.hardware.se import grid, streaming_engine
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.cpsat.model import ModuloModel, latest_time

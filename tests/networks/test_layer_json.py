@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stowplan.errors import InputError
-from stowplan.hardware.frontends.network import decode_layers, encode_layers, is_layer_file, read_layers, save_layers
+from stowplan.frontends.network import decode_layers, encode_layers, is_layer_file, read_layers, save_layers
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "data"
 

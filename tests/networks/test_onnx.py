@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stowplan.errors import InputError, MissingDependencyError
-from stowplan.hardware.frontends.network import is_onnx, read_onnx
+from stowplan.frontends.network import is_onnx, read_onnx
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "data"
 

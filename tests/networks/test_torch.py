@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stowplan.errors import InputError, MissingDependencyError
-from stowplan.hardware.frontends.network import read_layers, read_torch
+from stowplan.frontends.network import read_layers, read_torch
 from tests.patience import HANG
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +95,7 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_torch_and_onnx_are_imported_when_needed_only() -> None:
     code = (
-        "import sys, stowplan.hardware.frontends.network, stowplan.portfolio.read\n"
+        "import sys, stowplan.frontends.network, stowplan.frontends.read\n"
         "import stowplan.portfolio.tier_placement.candidates\n"
         "assert not {'torch', 'onnx'} & set(sys.modules)"
     )

@@ -76,7 +76,7 @@ def test_nothing_to_pack(tmp_path: Path) -> None:
 
 
 def test_no_target_for_buffers(five: Path) -> None:
-    with pytest.raises(UsageError, match="no target"):
+    with pytest.raises(UsageError, match="but not --target"):
         stowplan.read(five, target="tpu-v4")
 
 

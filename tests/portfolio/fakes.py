@@ -18,8 +18,8 @@ import msgspec
 
 from stowplan.models.memory_mapping.plan import Plan, Residency
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
+from stowplan.portfolio.kind import Candidate, Kind
 from stowplan.portfolio.memory_mapping.kind import KIND
-from stowplan.portfolio.registry import Candidate, Kind
 from stowplan.portfolio.worker import WorkerContext
 from tests.patience import FOREVER
 

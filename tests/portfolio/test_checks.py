@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import stowplan
+from stowplan import kinds
 from stowplan.errors import UsageError
-from stowplan.portfolio.registry import Check, check, describe_plan, kind, kinds
+from stowplan.portfolio.kind import Check, check, describe_plan, kind
 from tests.bank_mapping import cases as banks
 from tests.memory_mapping import cases as programs
 from tests.modulo_scheduling import cases as loops
@@ -34,7 +35,7 @@ PLANS = {name: next(iter(kind(name).initial(problem).values()), None) for name, 
 
 
 def test_kinds_know_their_plans() -> None:
-    assert {each.name for each in kinds()} == {*PROBLEMS}
+    assert {each.name for each in kinds.registered()} == {*PROBLEMS}
     assert {name for name, plan in PLANS.items() if plan is None} == {"modulo_scheduling"}
     for name, plan in PLANS.items():
         if plan is not None:
@@ -81,7 +82,7 @@ def test_capacities_that_are_no_whole_numbers(capacity: Any) -> None:
         ("buffers.csv", None),
         ("nothing", None),
     ):
-        expected = f"found capacity {capacity!r}, expected a whole number of bytes"
+        expected = f"found a capacity of {capacity!r} bytes, expected a whole number"
         with pytest.raises(UsageError, match=re.escape(expected)):
             stowplan.read(EXAMPLES / name, target, capacity=capacity)
 

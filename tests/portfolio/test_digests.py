@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowplan import files
+from stowplan import files, kinds
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
-from stowplan.portfolio.registry import Kind, check, kind, kinds
+from stowplan.portfolio.kind import Kind, check, kind
 from tests.bank_mapping import cases as banks
 from tests.memory_mapping import cases as programs
 from tests.modulo_scheduling import cases as loops
@@ -74,7 +74,7 @@ def plans_of(of: Kind, problem: Any) -> list[Any]:
 
 
 def test_every_kind_is_here() -> None:
-    assert {each.name for each in kinds()} == {*MAKERS}
+    assert {each.name for each in kinds.registered()} == {*MAKERS}
 
 
 @pytest.mark.parametrize("name", MAKERS)

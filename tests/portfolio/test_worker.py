@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stowplan import kinds
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.worker import Incumbent, Job, Report, WorkerContext, read_message, write_message
 from tests.patience import HANG, wait_until
@@ -57,7 +58,7 @@ def test_a_length_beyond_reason_is_an_error() -> None:
 def context(seconds: float, deterministic: bool = False) -> tuple[WorkerContext, io.BytesIO]:
     problem, outgoing = ladder_problem(), io.BytesIO()
     job = Job(
-        kind="memory_mapping",
+        kind=kinds.named("memory_mapping"),
         candidate={},
         options=Options(deterministic=deterministic),
         problem=b"",

@@ -14,10 +14,10 @@ import stowplan
 from stowplan import files
 from stowplan.cli import main
 from stowplan.errors import InputError, UsageError
+from stowplan.frontends.dfg.problem import LoopOptions, parse_rules
 from stowplan.hardware.se import compare
 from stowplan.hardware.se import configuration as configurations
 from stowplan.models.modulo_scheduling.problem import Rules
-from stowplan.portfolio.loop_bodies import LoopOptions, parse_rules
 
 FIR = Path(__file__).resolve().parents[2] / "examples" / "data" / "fir.dfg.json"
 SE = ["--target", "se"]
@@ -217,7 +217,7 @@ BAD_OPTIONS = {
     "value": ([FIR, *SE, "--rule", "siblings=all"], "--rule: found siblings 'all', expected one of consumers"),
     "number": ([FIR, *SE, "--rule", "max_delay=-1"], "--rule: found max_delay '-1', expected a number"),
     "flag": ([FIR, *SE, "--rule", "pass_through=perhaps"], "--rule: found pass_through 'perhaps', expected yes or no"),
-    "capacity": ([FIR, *SE, "--capacity", 5], "is a data-flow graph: it takes a machine, rules and fixed instructions"),
+    "capacity": ([FIR, *SE, "--capacity", 5], "is a data-flow graph: it takes --target, --rule, --fixed, but not --capacity"),
     "candidate": ([FIR, *SE, "--candidates", "annealing"], "found candidate 'annealing', expected some of cpsat"),
 }
 
@@ -276,20 +276,20 @@ def test_targets(run: Run) -> None:
 
 
 def test_from_python() -> None:
-    problem = stowplan.read(FIR, "se", loop=LoopOptions(rules=Rules(max_delay=4), inputs="instructions"))
+    problem = stowplan.read(FIR, "se", rules=["max_delay=4", "inputs=instructions"])
     result = stowplan.solve(problem, time_limit=20, candidates="search", gap=0.5)
     assert result.verified
     assert max(result.plan.delays) <= 4
     compare(problem, result.plan, 6)
     assert parse_rules(["max_delay=4", "inputs=instructions"]) == LoopOptions(rules=Rules(max_delay=4), inputs="instructions")
     with pytest.raises(UsageError, match="found inputs 'guess'"):
-        stowplan.read(FIR, "se", loop=LoopOptions(inputs="guess"))
+        stowplan.read(FIR, "se", rules=["inputs=guess"])
     with pytest.raises(InputError, match="expected one of mesh"):
         stowplan.read(FIR, "sea")
 
 
 def test_deterministic_runs_are_alike() -> None:
-    problem = stowplan.read(FIR, "se", loop=LoopOptions(inputs="instructions"))
+    problem = stowplan.read(FIR, "se", rules=["inputs=instructions"])
     results = [stowplan.solve(problem, time_limit=2, deterministic=True, seed=3, workers=workers) for workers in (1, 2)]
     assert results[0].plan == results[1].plan
     assert results[0].stop_reason == results[1].stop_reason

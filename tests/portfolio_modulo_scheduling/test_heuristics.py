@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import stowplan
-from stowplan.hardware.frontends.dfg import kernels, lower
+from stowplan.frontends.dfg import kernels, lower
 from stowplan.hardware.se import compare, streaming_engine
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective

@@ -168,12 +168,12 @@ def muzero_command(
 
 
 def _read(programs: list[Path], target: str | None, capacity: int | None, cost_model: str | None) -> list[Any]:
+    from stowplan.frontends.read import read
     from stowplan.models.memory_mapping.problem import Problem
-    from stowplan.portfolio.read import open_input
 
     problems = []
     for path in programs:
-        problem = open_input(path, target, capacity=capacity, cost_model=cost_model).problem
+        problem = read(path, target, capacity=capacity, cost_model=cost_model)
         if not isinstance(problem, Problem):
             raise InputError("found another kind of problem, expected memory mapping (a compiled program)", source=path)
         problems.append(problem)

@@ -1,6 +1,6 @@
 """Cost models: how long each step takes for each choice of fast uses. :func:`make_problem` is the way in."""
 
-from stowplan.hardware.costs.cycles import CycleTable, StepCycles, read_cycle_table
+from stowplan.hardware.costs.cycles import CycleTable, StepCycles
 from stowplan.hardware.costs.measured import Measurements, StepMeasurement, measurement_sheet, read_measurements
 from stowplan.hardware.costs.problem import CostModel, make_problem
 
@@ -12,6 +12,5 @@ __all__ = [
     "StepMeasurement",
     "make_problem",
     "measurement_sheet",
-    "read_cycle_table",
     "read_measurements",
 ]

@@ -6,15 +6,13 @@ from typing import Any
 
 import msgspec
 
-from stowplan.models.bank_mapping import plan as plans
-from stowplan.models.bank_mapping import problem as problems
 from stowplan.models.bank_mapping.assemble import objective_bound
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping.candidates import local_plan, propagated_plan
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.registry import Candidate, Check, Kind
+from stowplan.portfolio.kind import Candidate, Check, Kind
 
 _HERE = "stowplan.portfolio.bank_mapping.candidates"
 
@@ -66,12 +64,6 @@ def _identity(problem: Problem) -> dict[str, str]:
 
 KIND = Kind(
     name="bank_mapping",
-    problem_type=Problem,
-    plan_type=Plan,
-    problem_format=problems.FORMAT,
-    plan_format=plans.FORMAT,
-    decode_problem=problems.decode,
-    decode_plan=plans.decode,
     verify=_verify,
     finish=_finish,
     initial=_initial,
@@ -79,6 +71,7 @@ KIND = Kind(
     candidates=_candidates,
     baseline="local",
     facts=_facts,
+    counts=("operators", "tensors"),
     identity=_identity,
     unit="bytes",
     baseline_sources=("local", "propagation"),

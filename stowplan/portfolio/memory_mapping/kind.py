@@ -7,15 +7,13 @@ from typing import Any
 import msgspec
 
 from stowplan.hardware.simulator import simulate
-from stowplan.models.memory_mapping import plan as plans
-from stowplan.models.memory_mapping import problem as problems
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
+from stowplan.portfolio.kind import Candidate, Check, Kind, identify
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.quick import quick_plan
-from stowplan.portfolio.registry import Candidate, Check, Kind, identify
 
 _HERE = "stowplan.portfolio.memory_mapping"
 
@@ -115,12 +113,6 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
 
 KIND = Kind(
     name="memory_mapping",
-    problem_type=Problem,
-    plan_type=Plan,
-    problem_format=problems.FORMAT,
-    plan_format=plans.FORMAT,
-    decode_problem=problems.decode,
-    decode_plan=plans.decode,
     verify=_verify,
     finish=_finish,
     initial=_initial,
@@ -128,6 +120,7 @@ KIND = Kind(
     candidates=_candidates,
     baseline="greedy",
     facts=_facts,
+    counts=("steps", "tensors", "uses"),
     identity=identify,
     baseline_sources=("greedy",),
     notes=lambda problem: problem.notes,

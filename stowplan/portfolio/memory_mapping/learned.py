@@ -11,8 +11,8 @@ import numpy as np
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.policies import PolicySource
-from stowplan.portfolio.registry import Candidate
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame

@@ -7,16 +7,13 @@ from typing import Any
 
 import msgspec
 
-from stowplan.models.modulo_scheduling import plan as plans
-from stowplan.models.modulo_scheduling import problem as problems
 from stowplan.models.modulo_scheduling.bounds import critical_path, objective_bound, recurrence_mii, resource_mii
 from stowplan.models.modulo_scheduling.plan import Plan, decode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.registry import Candidate, Check, Kind
-from stowplan.result import SCHEDULE_UNIT
+from stowplan.portfolio.kind import Candidate, Check, Kind
 
 _HERE = "stowplan.portfolio.modulo_scheduling.candidates"
 
@@ -94,14 +91,11 @@ def _identity(problem: Problem) -> dict[str, str]:
     return {"program": problem.name, "target": problem.target, "cost_model": model, "digest": problem.digest}
 
 
+#: Fewest clocks between iterations come first, then fewest for one iteration.
+UNIT = "clocks (II x 1000000 + latency)"
+
 KIND = Kind(
     name="modulo_scheduling",
-    problem_type=Problem,
-    plan_type=Plan,
-    problem_format=problems.FORMAT,
-    plan_format=plans.FORMAT,
-    decode_problem=problems.decode,
-    decode_plan=plans.decode,
     verify=_verify,
     finish=_finish,
     initial=lambda problem: {},
@@ -109,8 +103,10 @@ KIND = Kind(
     candidates=_candidates,
     baseline="list",
     facts=_facts,
+    counts=("instructions", "edges"),
+    highlights=("interval",),
     identity=_identity,
-    unit=SCHEDULE_UNIT,
+    unit=UNIT,
     baseline_sources=("list",),
     proven=_proven,
     quick_plan=_quick_plan,

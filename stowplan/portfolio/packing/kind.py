@@ -6,15 +6,13 @@ from typing import Any
 
 import msgspec
 
-from stowplan.models.packing import plan as plans
-from stowplan.models.packing import problem as problems
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
+from stowplan.portfolio.kind import Candidate, Check, Kind
 from stowplan.portfolio.packing.quick import quick_plan
-from stowplan.portfolio.registry import Candidate, Check, Kind
 
 _HERE = "stowplan.portfolio.packing.candidates"
 
@@ -101,12 +99,6 @@ def _identity(problem: Problem) -> dict[str, str]:
 
 KIND = Kind(
     name="packing",
-    problem_type=Problem,
-    plan_type=Plan,
-    problem_format=problems.FORMAT,
-    plan_format=plans.FORMAT,
-    decode_problem=problems.decode,
-    decode_plan=plans.decode,
     verify=_verify,
     finish=_finish,
     initial=_initial,
@@ -114,6 +106,7 @@ KIND = Kind(
     candidates=_candidates,
     baseline="greedy",
     facts=_facts,
+    counts=("buffers",),
     identity=_identity,
     unit="bytes",
     baseline_sources=("greedy",),

@@ -6,14 +6,12 @@ from typing import Any
 
 import msgspec
 
-from stowplan.models.tier_placement import plan as plans
-from stowplan.models.tier_placement import problem as problems
 from stowplan.models.tier_placement.bounds import find_overload, floor_bound
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.registry import Candidate, Check, Kind, identify
+from stowplan.portfolio.kind import Candidate, Check, Kind, identify
 
 _HERE = "stowplan.portfolio.tier_placement.candidates"
 
@@ -86,12 +84,6 @@ def _bytes_in(problem: Problem, tiers: range, tier_of: tuple[int, ...], sizes: l
 
 KIND = Kind(
     name="tier_placement",
-    problem_type=Problem,
-    plan_type=Plan,
-    problem_format=problems.FORMAT,
-    plan_format=plans.FORMAT,
-    decode_problem=problems.decode,
-    decode_plan=plans.decode,
     verify=_verify,
     finish=_finish,
     initial=_initial,
@@ -99,6 +91,7 @@ KIND = Kind(
     candidates=_candidates,
     baseline="compiler",
     facts=_facts,
+    counts=("layers", "tensors"),
     identity=identify,
     baseline_sources=("compiler", "greedy_dp"),
     notes=lambda problem: problem.notes,

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.game import Action, State, reset
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Table
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.read import read
 from tests.learned_guidance.memory_mapping.programs import play, play_on, program
 from tests.memory_mapping.cases import random_problem
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.game import Action, State, reset
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState, layout
 from stowplan.models.memory_mapping.problem import Loop, Problem
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.read import read
 from tests.learned_guidance.memory_mapping.programs import program
 from tests.memory_mapping.cases import random_problem
 

@@ -10,7 +10,7 @@ from stowplan.learned_guidance.memory_mapping.game.game import Game
 from stowplan.learned_guidance.memory_mapping.game.synthetic import FORMS, Form, synthetic
 from stowplan.models.memory_mapping.problem import decode
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.registry import kind_of
+from stowplan.portfolio.kind import kind_of
 
 
 @pytest.mark.parametrize("form", FORMS)

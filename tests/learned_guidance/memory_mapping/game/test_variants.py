@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from stowplan.errors import UsageError
+from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.game import reset
 from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
 from stowplan.learned_guidance.memory_mapping.game.variants import (
@@ -25,7 +26,6 @@ from stowplan.models.memory_mapping.accesses import Boundaries
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Loop, Problem
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.read import read
 from tests.learned_guidance.memory_mapping.programs import play_on, program
 from tests.memory_mapping.cases import random_problem
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stowplan.errors import InputError
+from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, State
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig
@@ -23,7 +24,6 @@ from stowplan.learned_guidance.memory_mapping.observation.layout import (
     SupplyFeature,
 )
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observations, Observer, empty_observations
-from stowplan.portfolio.read import read
 from tests.learned_guidance.memory_mapping.programs import program
 from tests.memory_mapping.cases import random_problem
 

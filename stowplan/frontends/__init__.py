@@ -1,0 +1,1 @@
+"""Readers of foreign formats, and what makes problems of their files."""

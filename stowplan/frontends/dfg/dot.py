@@ -1,0 +1,182 @@
+"""Data-flow graphs in Graphviz DOT, as other CGRA tools write them.
+
+Read are nodes and edges (also chains, ``a -> b -> c``) with attributes; subgraphs are flattened. The op of a node is its
+attribute ``opcode``, ``op``, ``operation`` or ``type``, else the first word of its ``label``, else its name without digits. The
+distance of an edge is its attribute ``distance``, ``dist`` or ``iteration``; its operand is ``operand`` where that is a number.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+from stowplan import files
+from stowplan.errors import InputError
+from stowplan.frontends.dfg.graph import Arrow, Dfg, Node, join
+from stowplan.hardware.se.operations import known_operation
+
+_TOKEN = re.compile(
+    r"""(?P<skip>\s+|//[^\n]*|\#[^\n]*|/\*.*?\*/)
+    |(?P<arrow>->|--)
+    |(?P<mark>[\[\]{};,=:])
+    |"(?P<quoted>(?:[^"\\]|\\.)*)"
+    |(?P<html><[^<>]*>)
+    |(?P<word>[^\s\[\]{};,=:"<>]+?(?=->|--|[\s\[\]{};,=:"<>]|$))""",
+    re.VERBOSE | re.DOTALL,
+)
+
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+class _Tokens:
+    """Tokens with their lines; quoted text is told apart from words."""
+
+    def __init__(self, text: str, source: str | Path | None):
+        self._source = source
+        self._found: list[tuple[str, str, int]] = []
+        at, line = 0, 1
+        while at < len(text):
+            match = _TOKEN.match(text, at)
+            if match is None:
+                raise InputError(f"found {text[at : at + 10]!r}, expected DOT", source=source, place=f"line {line}")
+            kind = match.lastgroup or ""
+            if kind == "word" and match[0].startswith("/*"):
+                raise InputError("found a comment that never ends, expected */", source=source, place=f"line {line}")
+            if kind != "skip":
+                self._found.append((kind, re.sub(r"\\(.)", r"\1", match[kind]) if kind == "quoted" else match[kind], line))
+            line += match[0].count("\n")
+            at = match.end()
+        self._at = 0
+
+    @property
+    def line(self) -> str:
+        last = self._found[min(self._at, len(self._found) - 1)] if self._found else ("", "", 1)
+        return f"line {last[2]}"
+
+    def peek(self) -> str | None:
+        """The next mark or word as it stands; quoted text never looks like a mark."""
+        if self._at >= len(self._found):
+            return None
+        kind, text, _ = self._found[self._at]
+        return text if kind in ("mark", "arrow", "word") else "\0"
+
+    def take(self, expected: str | None = None) -> str:
+        if self._at >= len(self._found) or (expected is not None and self.peek() != expected):
+            found = "the end" if self._at >= len(self._found) else repr(self._found[self._at][1])
+            raise InputError(f"found {found}, expected {expected or 'a name'}", source=self._source, place=self.line)
+        self._at += 1
+        return self._found[self._at - 1][1]
+
+    def name(self) -> str:
+        """A name: a word or quoted text."""
+        if self._at < len(self._found) and self._found[self._at][0] in ("mark", "arrow"):
+            raise InputError(f"found {self.peek()!r}, expected a name", source=self._source, place=self.line)
+        return self.take()
+
+
+def read_dot(path: str | Path) -> Dfg:
+    """Graph of a file; raises :class:`~stowplan.errors.InputError` naming file and line."""
+    return parse_dot(files.read_text(path), source=path)
+
+
+def parse_dot(text: str, source: str | Path | None = None) -> Dfg:
+    """Graph of DOT text; raises :class:`~stowplan.errors.InputError` naming source and line."""
+    tokens = _Tokens(text, source)
+    if tokens.peek() == "strict":
+        tokens.take()
+    if tokens.peek() not in ("digraph", "Digraph"):
+        raise InputError("expected a digraph", source=source, place=tokens.line)
+    tokens.take()
+    name = tokens.name() if tokens.peek() != "{" else ""
+    tokens.take("{")
+    nodes: dict[str, tuple[dict[str, str], str]] = {}
+    arrows: list[Arrow] = []
+    depth = 1
+    while depth:
+        word = tokens.peek()
+        if word is None:
+            raise InputError("found the end, expected }", source=source, place=tokens.line)
+        if word in (";", ","):
+            tokens.take()
+        elif word == "{":
+            tokens.take()
+            depth += 1
+        elif word == "}":
+            tokens.take()
+            depth -= 1
+        elif word == "subgraph":
+            tokens.take()
+            if tokens.peek() != "{":
+                tokens.name()
+        elif word in ("graph", "node", "edge"):
+            tokens.take()
+            _attributes(tokens)
+        else:
+            _statement(tokens, nodes, arrows, source)
+    found = [Node(each, _op(each, values), (), place) for each, (values, place) in nodes.items()]
+    return join(name or (Path(source).name.split(".")[0] if source is not None else ""), found, arrows, source)
+
+
+def _statement(
+    tokens: _Tokens, nodes: dict[str, tuple[dict[str, str], str]], arrows: list[Arrow], source: str | Path | None
+) -> None:
+    """A node, a chain of edges, or an attribute of the graph."""
+    place = tokens.line
+    chain = [_node_name(tokens)]
+    if tokens.peek() == "=":
+        tokens.take()
+        tokens.name()
+        return
+    while tokens.peek() == "->":
+        tokens.take()
+        chain.append(_node_name(tokens))
+    if tokens.peek() == "--":
+        raise InputError("found --, expected -> between nodes", source=source, place=tokens.line)
+    values = _attributes(tokens)
+    for each in chain:
+        nodes.setdefault(each, ({}, place))
+    if len(chain) == 1:
+        nodes[chain[0]][0].update(values)
+        return
+    distance = next((values[key] for key in ("distance", "dist", "iteration") if key in values), None)
+    operand = values.get("operand", "")
+    if distance is not None and _NUMBER.fullmatch(distance) is None:
+        raise InputError(f"found distance {distance!r}, expected a number, 0 or more", source=source, place=place)
+    for one, two in pairwise(chain):
+        steps = None if distance is None else int(distance)
+        arrows.append(Arrow(one, two, steps, int(operand) if _NUMBER.fullmatch(operand) else None, place))
+
+
+def _node_name(tokens: _Tokens) -> str:
+    name = tokens.name()
+    while tokens.peek() == ":":
+        # A port says where an edge is drawn, no more.
+        tokens.take()
+        tokens.name()
+    return name
+
+
+def _attributes(tokens: _Tokens) -> dict[str, str]:
+    values: dict[str, str] = {}
+    while tokens.peek() == "[":
+        tokens.take()
+        while tokens.peek() != "]":
+            if tokens.peek() in (",", ";"):
+                tokens.take()
+                continue
+            key = tokens.name()
+            values[key] = "true"
+            if tokens.peek() == "=":
+                tokens.take()
+                values[key] = tokens.name()
+        tokens.take("]")
+    return values
+
+
+def _op(name: str, values: dict[str, str]) -> str:
+    for key in ("opcode", "op", "operation", "type"):
+        if key in values:
+            return values[key]
+    words = [*re.findall(r"[A-Za-z_]+", values.get("label", "")), re.sub(r"[^A-Za-z]", "", name)]
+    return next((word for word in words if known_operation(word)), words[0] or name)

@@ -1,0 +1,213 @@
+"""Loop bodies written in Python: a function run once on symbols, whose operations become a graph.
+
+>>> def distance(x, y, z, x0=0.0, y0=0.0, z0=0.0):
+...     return (x - x0) ** 2 + (y - y0) ** 2 + (z - z0) ** 2
+>>> problem = lower(trace(distance))
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, TypeAlias
+
+import msgspec
+
+from stowplan.errors import InputError, UsageError
+from stowplan.frontends.dfg.fuse import fuse_multiply_add
+from stowplan.frontends.dfg.graph import Dfg
+from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Variable
+
+#: Powers up to this are multiplied out.
+MOST_POWER = 64
+
+Term: TypeAlias = "Expression | int | float"
+
+_TRACE: ContextVar[_Trace] = ContextVar("trace")
+
+
+class _Trace:
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self.carried: list[Carried] = []
+        self._known: dict[tuple[str, tuple[Operand, ...]], Expression] = {}
+
+    def add(self, op: str, *terms: Term) -> Expression:
+        """A new instruction, or the one that computes the same already."""
+        operands = tuple(_operand(term) for term in terms)
+        if (op, operands) not in self._known:
+            name = f"{op}{len(self.instructions)}"
+            self.instructions.append(Instruction(id=name, op=op, operands=operands))
+            self._known[op, operands] = Expression(Operand(instruction=name))
+        return self._known[op, operands]
+
+
+class Expression:
+    """A value of the loop body: operators make new ones."""
+
+    __array_ufunc__ = None
+
+    def __init__(self, operand: Operand):
+        self.operand = operand
+
+    def __add__(self, other: Term) -> Expression:
+        return _TRACE.get().add("add", self, other)
+
+    def __radd__(self, other: Term) -> Expression:
+        return _TRACE.get().add("add", other, self)
+
+    def __sub__(self, other: Term) -> Expression:
+        return _TRACE.get().add("sub", self, other)
+
+    def __rsub__(self, other: Term) -> Expression:
+        return _TRACE.get().add("sub", other, self)
+
+    def __mul__(self, other: Term) -> Expression:
+        return _TRACE.get().add("mul", self, other)
+
+    def __rmul__(self, other: Term) -> Expression:
+        return _TRACE.get().add("mul", other, self)
+
+    def __truediv__(self, other: Term) -> Expression:
+        return _TRACE.get().add("div", self, other)
+
+    def __rtruediv__(self, other: Term) -> Expression:
+        return _TRACE.get().add("div", other, self)
+
+    def __lshift__(self, other: Term) -> Expression:
+        return _TRACE.get().add("shl", self, other)
+
+    def __rshift__(self, other: Term) -> Expression:
+        return _TRACE.get().add("shr", self, other)
+
+    def __neg__(self) -> Expression:
+        return _TRACE.get().add("neg", self)
+
+    def __lt__(self, other: Term) -> Expression:
+        return _TRACE.get().add("lt", self, other)
+
+    def __gt__(self, other: Term) -> Expression:
+        return _TRACE.get().add("gt", self, other)
+
+    def __pow__(self, power: int) -> Expression:
+        if not isinstance(power, int) or not 1 <= power <= MOST_POWER:
+            raise UsageError(f"found the power {power!r}, expected a whole number from 1 to {MOST_POWER}")
+        half = self if power < 4 else self ** (power // 2)
+        if power == 1:
+            return self
+        if power < 4:
+            return self * self if power == 2 else self * self * self
+        return half * half if power % 2 == 0 else half * half * self
+
+    def __bool__(self) -> bool:
+        raise UsageError("a value of the loop body is not known while it is traced: use select(condition, a, b)")
+
+
+class Carried(Expression):
+    """A value of an earlier iteration; see :func:`carried`."""
+
+    def __init__(self, name: str, initial: float):
+        super().__init__(Operand(instruction=name, distance=1, initial=initial))
+        self.source: Expression | None = None
+        self.distance = 1
+
+    def becomes(self, value: Expression, distance: int = 1) -> Expression:
+        """Say what it is: ``value``, ``distance`` iterations ago."""
+        if not isinstance(value, Expression) or value.operand.instruction is None or isinstance(value, Carried):
+            raise UsageError("expected a value that the loop body computes")
+        if distance < 1:
+            raise UsageError(f"found distance {distance}, expected 1 or more")
+        self.source, self.distance = value, distance
+        return value
+
+
+def carried(initial: float = 0.0) -> Carried:
+    """A value from an earlier iteration, ``initial`` at first; its ``becomes`` must be called once the value is there."""
+    known = _TRACE.get()
+    value = Carried(f"carried {len(known.carried)}", initial)
+    known.carried.append(value)
+    return value
+
+
+def select(condition: Term, when: Term, otherwise: Term) -> Expression:
+    """``when`` where the condition is not zero, else ``otherwise``."""
+    return _TRACE.get().add("select", condition, when, otherwise)
+
+
+def minimum(one: Term, two: Term) -> Expression:
+    """The smaller of two."""
+    return _TRACE.get().add("min", one, two)
+
+
+def maximum(one: Term, two: Term) -> Expression:
+    """The larger of two."""
+    return _TRACE.get().add("max", one, two)
+
+
+def _operand(term: Term) -> Operand:
+    if isinstance(term, Expression):
+        return term.operand
+    if isinstance(term, int | float) and not isinstance(term, bool):
+        return Operand(constant=float(term))
+    raise UsageError(f"found {term!r} in a loop body, expected a number or a value of the loop body")
+
+
+def trace(function: Callable[..., Any], *, name: str | None = None, fuse: bool = True) -> Dfg:
+    """Graph of a function that computes one iteration.
+
+    Its parameters are tile-memory variables: those without a default are streams, read anew every iteration; those with one are
+    the same in all iterations. What it returns, one value or several, is all that is kept: instructions that lead to none of it
+    are left out.
+
+    Raises
+    ------
+    UsageError
+        The function uses a value in a way that no instruction can.
+    InputError
+        It returns nothing that it computes.
+    """
+    label = str(name or getattr(function, "__name__", "loop"))
+    known = _Trace()
+    token = _TRACE.set(known)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+        variables = [Variable(id=each.name, streams=each.default is inspect.Parameter.empty) for each in parameters]
+        returned = function(*(Expression(Operand(variable=each.id)) for each in variables))
+    finally:
+        _TRACE.reset(token)
+    results = returned if isinstance(returned, tuple | list) else (returned,)
+    kept = [each.operand.instruction for each in results if isinstance(each, Expression)]
+    if not kept or None in kept:
+        raise InputError("found no computed value returned, expected one or more", place=label)
+    graph = _live(label, known, [each for each in kept if each is not None], variables)
+    return fuse_multiply_add(graph) if fuse else graph
+
+
+def _live(label: str, known: _Trace, kept: list[str], variables: list[Variable]) -> Dfg:
+    """The instructions that what is kept needs, with carried values resolved."""
+    sources: dict[str, tuple[str, int]] = {}
+    for value in known.carried:
+        if value.source is None:
+            raise UsageError(f"a carried value of {label} never says what it becomes")
+        sources[value.operand.instruction or ""] = (value.source.operand.instruction or "", value.distance)
+
+    def resolved(operand: Operand) -> Operand:
+        if operand.instruction not in sources:
+            return operand
+        source, distance = sources[operand.instruction]
+        return msgspec.structs.replace(operand, instruction=source, distance=distance)
+
+    instructions = {
+        each.id: msgspec.structs.replace(each, operands=tuple(map(resolved, each.operands))) for each in known.instructions
+    }
+    live: set[str] = set()
+    open_names = [sources[each][0] if each in sources else each for each in kept]
+    while open_names:
+        each = open_names.pop()
+        if each not in live:
+            live.add(each)
+            open_names += [o.instruction for o in instructions[each].operands if o.instruction is not None]
+    body = tuple(each for name, each in instructions.items() if name in live)
+    used = {name for each in body for name in each.variables}
+    return Dfg(label, body, tuple(variable for variable in variables if variable.id in used))

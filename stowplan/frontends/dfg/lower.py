@@ -1,0 +1,107 @@
+"""From a graph to a problem on a machine: inputs become variables, multiply-adds are fused, large fan-outs are relayed."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import msgspec
+
+from stowplan.errors import UsageError
+from stowplan.frontends.dfg.fuse import fuse_multiply_add
+from stowplan.frontends.dfg.graph import Dfg
+from stowplan.frontends.dfg.relay import relay_fan_out
+from stowplan.hardware.se.machines import streaming_engine
+from stowplan.hardware.se.operations import INVARIANT, STREAMED
+from stowplan.models.modulo_scheduling.machine import Machine
+from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
+
+Inputs = Literal["variables", "copies", "instructions"]
+
+
+def lower(
+    graph: Dfg,
+    machine: Machine | None = None,
+    *,
+    rules: Rules | None = None,
+    inputs: Inputs = "variables",
+    fuse: bool = False,
+    fan_out: int | None = None,
+    pins: tuple[Pin, ...] = (),
+) -> Problem:
+    """Problem of a graph.
+
+    Parameters
+    ----------
+    machine
+        The Streaming Engine where None.
+    inputs
+        What becomes of loads, inputs, parameters and constants that nothing leads to. ``variables``: each is a tile-memory
+        variable (constants: a constant), so that its readers share a tile. ``copies``: a variable for each reader.
+        ``instructions``: an instruction as any other.
+    fuse
+        Whether a multiplication that only one addition reads becomes one instruction with it.
+    fan_out
+        Consumers of one value at most; others read it from relays (op ``copy``). None: one less than the tiles that a tile
+        reaches, where siblings need different tiles and values do not pass through; 0: no relays.
+    pins
+        Instructions with a fixed tile, time or slot.
+    """
+    if inputs not in get_args(Inputs):
+        raise UsageError(f"found inputs {inputs!r}, expected one of {', '.join(get_args(Inputs))}")
+    target = machine or streaming_engine()
+    reading = rules or Rules()
+    result = graph if inputs == "instructions" else _inputs_to_variables(graph, copies=inputs == "copies")
+    if fuse:
+        result = fuse_multiply_add(result)
+    limit = _default_fan_out(target, reading) if fan_out is None else fan_out
+    if limit:
+        result = relay_fan_out(result, limit)
+    return Problem(
+        instructions=result.instructions,
+        machine=target,
+        variables=result.variables,
+        rules=reading,
+        pins=pins,
+        name=result.name,
+    )
+
+
+def _default_fan_out(machine: Machine, rules: Rules) -> int:
+    if rules.siblings == "none" or rules.pass_through:
+        return 0
+    reach = max(sum(clocks is not None for clocks in row) for row in machine.one_link)
+    return max(2, reach - 1) if reach > 1 else 0
+
+
+def _inputs_to_variables(graph: Dfg, *, copies: bool) -> Dfg:
+    """Replace instructions that bring data from outside, and have no operands, by what their readers read."""
+    outside = {
+        each.id: each
+        for each in graph.instructions
+        if each.op in (*STREAMED, *INVARIANT) and not each.operands and not each.writes
+    }
+    read = {operand.instruction for each in graph.instructions for operand in each.operands}
+    # Data that nothing reads is what the loop body is for: it stays.
+    outside = {name: each for name, each in outside.items() if name in read}
+    number = {name: at for at, name in enumerate(outside)}
+    variables: dict[str, Variable] = {variable.id: variable for variable in graph.variables}
+
+    def replaced(reader: Instruction, operand: Operand) -> Operand:
+        source = outside.get(operand.instruction or "")
+        if source is None:
+            return operand
+        if source.op == "constant":
+            # The file says no value: any will do, but not the same for all.
+            return Operand(constant=1.0 + number[source.id] / 8)
+        name = f"{source.id}@{reader.id}" if copies else source.id
+        while name in variables and variables[name].streams != (source.op in STREAMED):
+            name += "'"
+        variables[name] = Variable(id=name, streams=source.op in STREAMED)
+        return Operand(variable=name)
+
+    instructions = [
+        msgspec.structs.replace(each, operands=tuple(replaced(each, operand) for operand in each.operands))
+        for each in graph.instructions
+        if each.id not in outside
+    ]
+    return Dfg(graph.name, tuple(instructions), tuple(variables.values()))

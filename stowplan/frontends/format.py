@@ -1,0 +1,85 @@
+"""What a front end says about the files it reads, and about the targets that they are planned for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stowplan.errors import InputError
+from stowplan.frontends.options import ReadOptions
+
+
+class Source(NamedTuple):
+    """A file that is to be opened."""
+
+    path: Path
+    data: bytes | None
+    """Its content, unpacked, where it begins like a JSON object; None elsewhere."""
+    target: str | Path | None
+    """What it is to be planned for, where that is known: a file may mean one thing for one target and another for others."""
+
+
+class Opened(NamedTuple):
+    """A problem, and the program it was made of where a front end made one."""
+
+    problem: Any
+    program: Any = None
+
+
+class TargetRow(NamedTuple):
+    """A target that comes with the package, for people."""
+
+    name: str
+    size: str
+    description: str
+
+
+@dataclass(frozen=True)
+class TargetFamily:
+    """The targets that files of a format are planned for."""
+
+    inputs: str
+    """What is planned for them: ``networks``."""
+    kind: str
+    """The kind of problem that comes of it, in words."""
+    example: str
+    """What to name, as in ``a target with tiers for it (nnp-i)``."""
+    load: Callable[[str], object]
+    """Target by name or path; raises InputError where it is none of these."""
+    rows: Callable[[], list[TargetRow]]
+    """Those that come with the package."""
+
+    def holds(self, target: str) -> bool:
+        """Whether a target, by name or path, is one of these."""
+        try:
+            self.load(target)
+        except InputError:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class InputFormat:
+    """A format of input files."""
+
+    what: str
+    """What such a file is, for messages: ``a network``."""
+    suffixes: tuple[str, ...]
+    """How names of such files end, in lower case and without ``.gz``: what ``batch`` takes of a folder."""
+    accepts: Callable[[Source], frozenset[str]]
+    """Names of the options that a file takes."""
+    matches: Callable[[Source], bool]
+    """Whether a file is of this format. Formats are asked one after the other; cheap, and never fails."""
+    open: Callable[[Source, ReadOptions], Opened]
+    """Makes the problem. Raises InputError for what is wrong with the file, UsageError for what is wrong with the options."""
+    targets: TargetFamily | None = None
+    """What it is planned for; None for files that stand without a target."""
+    claims: Callable[[Source], bool | None] = lambda source: None
+    """Whether a file that matches is surely of this format (True), surely of another (False), or may be (None).
+
+    For suites with several targets, where a file may match one format for one target and another for the next.
+    """
+    is_input: Callable[[Source], bool] = lambda source: True
+    """Whether a file of a folder that matches is meant as an input at all."""

@@ -1,0 +1,164 @@
+"""Arithmetic of instructions: multiply-adds of convolutions and matrix products, elements of everything else."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+from stowplan.frontends.hlo.attributes import convolution_labels, numbers, window
+from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
+from stowplan.frontends.hlo.shape import ArrayShape, Shape
+
+#: These move or name data and compute nothing.
+_NO_ARITHMETIC = frozenset({
+    "after-all", "async-done", "async-update", "bitcast", "bitcast-convert", "broadcast", "concatenate", "constant", "copy",
+    "copy-done", "copy-start", "custom-call", "domain", "dynamic-slice", "dynamic-update-slice", "gather",
+    "get-dimension-size", "get-tuple-element", "infeed", "iota", "opt-barrier", "optimization-barrier", "outfeed", "pad",
+    "parameter", "partition-id", "replica-id", "reshape", "reverse", "slice", "transpose", "tuple",
+    "call", "conditional", "while",  # counted where they stand in line
+})  # fmt: skip
+#: These combine many elements into one (or one into many), so that their operands may say more than their result.
+_COMBINING = frozenset({"reduce", "scatter", "select-and-scatter", "sort"})
+#: Windows with more positions than this are refused: counting their taps takes time in proportion.
+_MAX_POSITIONS = 1 << 20
+
+
+class Work(NamedTuple):
+    """What one run computes."""
+
+    flops: int
+    """Multiplications and additions of convolutions and matrix products, two per multiply-add."""
+    elementwise: int
+    """Elements computed by everything else; pure data movement counts for nothing."""
+
+
+def computation_work(module: HloModule) -> dict[str, Work]:
+    """Work of every computation, nested fusions included; loops, calls and branches are not followed."""
+    known: dict[str, Work] = {}
+    for computation in module.computations.values():
+        flops = elementwise = 0
+        for instruction in computation.instructions:
+            own = instruction_work(instruction, computation, known)
+            flops += own.flops
+            elementwise += own.elementwise
+        known[computation.name] = Work(flops, elementwise)
+    return known
+
+
+def instruction_work(instruction: Instruction, computation: Computation, known: dict[str, Work]) -> Work:
+    """Work of one instruction; ``known`` holds that of the computations above.
+
+    Raises
+    ------
+    InputError
+        A convolution or dot whose attributes do not fit its operands.
+    """
+    opcode = instruction.opcode
+    if opcode in _NO_ARITHMETIC:
+        return Work(0, 0)
+    if opcode in ("fusion", "async-start"):
+        return known[instruction.called[0]] if instruction.called else Work(0, 0)
+    if opcode == "convolution":
+        return Work(_convolution_flops(instruction, computation), 0)
+    if opcode == "dot":
+        return Work(_dot_flops(instruction, computation), 0)
+    elements = _elements(instruction.shape)
+    if opcode in _COMBINING:
+        elements = max([elements, *(_elements(computation.by_name[name].shape) for name in instruction.operands)])
+        if opcode == "scatter" and len(instruction.operands) == 3:
+            elements = _elements(computation.by_name[instruction.operands[2]].shape)
+    elif opcode == "reduce-window":
+        # A window as long as the dimension is a total or a running reduction; nobody computes those position by position.
+        reduced = _operand_array(instruction, computation, 0)
+        sizes = window(instruction, len(reduced.dims)).size
+        elements *= math.prod(size for size, extent in zip(sizes, reduced.dims, strict=True) if size < extent)
+        elements = max(elements, reduced.elements)
+    return Work(0, elements)
+
+
+def _elements(shape: Shape) -> int:
+    return sum(leaf.elements for _, leaf in shape.leaves())
+
+
+def _operand_array(instruction: Instruction, computation: Computation, number: int) -> ArrayShape:
+    if number < len(instruction.operands):
+        shape = computation.by_name[instruction.operands[number]].shape
+        if isinstance(shape, ArrayShape):
+            return shape
+    raise instruction.error(f"expected an array as operand {number} of {instruction.opcode}")
+
+
+def _result_array(instruction: Instruction) -> ArrayShape:
+    if not isinstance(instruction.shape, ArrayShape):
+        raise instruction.error(f"found a tuple, expected an array as result of {instruction.opcode}")
+    return instruction.shape
+
+
+def _dot_flops(instruction: Instruction, computation: Computation) -> int:
+    left = _operand_array(instruction, computation, 0)
+    contracted = numbers(instruction, "lhs_contracting_dims", below=len(left.dims), needed=False)
+    return 2 * _result_array(instruction).elements * math.prod(left.dims[dim] for dim in contracted)
+
+
+def _convolution_flops(instruction: Instruction, computation: Computation) -> int:
+    """Two for every product of a kernel element with an input element, positions in the padding and in holes left out.
+
+    XLA writes batched matrix products as convolutions whose window slides mostly over padding, so that counting every tap
+    would be wrong by the batch size.
+    """
+    left, right = _operand_array(instruction, computation, 0), _operand_array(instruction, computation, 1)
+    out = _result_array(instruction)
+    left_labels, right_labels, out_labels = convolution_labels(instruction, len(left.dims), len(right.dims), len(out.dims))
+    rank = len(left_labels) - 2
+    sliding = window(instruction, rank)
+    taps = 1
+    for dim in range(rank):
+        label = str(dim)
+        kernel, size = right.dims[right_labels.index(label)], out.dims[out_labels.index(label)]
+        if min(kernel, size) > _MAX_POSITIONS:
+            raise instruction.error(f"found a window of {kernel} by {size} positions, expected fewer than {_MAX_POSITIONS}")
+        taps *= _valid_taps(
+            left.dims[left_labels.index(label)],
+            kernel,
+            size,
+            sliding.stride[dim],
+            sliding.pad[dim][0],
+            sliding.lhs_dilate[dim],
+            sliding.rhs_dilate[dim],
+        )
+    batch_groups = _group_count(instruction, "batch_group_count")
+    batch = left.dims[left_labels.index("b")] // batch_groups
+    inputs = left.dims[left_labels.index("f")] // _group_count(instruction, "feature_group_count")
+    return 2 * batch * inputs * out.dims[out_labels.index("f")] * taps
+
+
+def _group_count(instruction: Instruction, name: str) -> int:
+    found = numbers(instruction, name, needed=False) or [1]
+    if len(found) != 1 or found[0] < 1:
+        raise instruction.error(f"found {name} {found}, expected a positive number")
+    return found[0]
+
+
+@lru_cache(maxsize=4096)
+def _valid_taps(size: int, kernel: int, out: int, stride: int, pad: int, left_dilation: int, right_dilation: int) -> int:
+    """Pairs (output position, kernel position) along one dimension that meet an input element."""
+    if size == 0:
+        return 0
+    if out < kernel:  # the condition is the same with the two roles exchanged; walk the shorter one
+        kernel, out, stride, right_dilation = out, kernel, right_dilation, stride
+    common = math.gcd(stride, left_dilation)
+    period = left_dilation // common
+    inverse = pow(stride // common, -1, period) if period > 1 else 0
+    total = 0
+    for tap in range(kernel):
+        # Output positions o with 0 <= o * stride + offset <= last, at a multiple of the dilation.
+        offset = tap * right_dilation - pad
+        if offset % common:
+            continue
+        low = max(0, -(offset // stride))
+        high = min(out - 1, ((size - 1) * left_dilation - offset) // stride)
+        first = low + (-offset // common * inverse - low) % period
+        if first <= high:
+            total += (high - first) // period + 1
+    return total

@@ -1,0 +1,319 @@
+"""Reading HLO text, as ``--xla_dump_hlo_as_text`` writes it, with or without ``%`` signs and computation signatures.
+
+One regular expression takes nearly every line; what it cannot take (tuple shapes, literals with parentheses) goes through a
+scanner. Shapes repeat, so each text of a shape is parsed once.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from stowplan import files
+from stowplan.deadline import check_reading
+from stowplan.errors import InputError
+from stowplan.frontends.hlo.module import Computation, HloModule, Instruction, end_of_value, split_attributes
+from stowplan.frontends.hlo.shape import Shape, excerpt, parse_shape
+
+_HEADER = re.compile(r"HloModule\s+([\w.\-]+)\s*(?:,\s*(.*))?")
+_COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) ")
+_INSTRUCTION = re.compile(
+    r"(ROOT )?%?([\w.\-]+) = ([a-z][a-z0-9]*\[[^\]]*\](?:\{[^{}]*\})?|\(.*?\)) ([a-z][\w\-]*)\(([^()\"]*)\)(?:, (.*))?"
+)
+_INSTRUCTION_HEAD = re.compile(r"(ROOT )?%?([\w.\-]+) = ([a-z][a-z0-9]*\[[^\]]*\](?:\{[^{}]*\})?|\(.*?\)) ([a-z][\w\-]*)\(")
+_COMMENT = re.compile(r"/\*[^*]*\*/")
+_OPERAND = re.compile(r"(?:.*\s)?%?([\w.\-]+)")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+#: Tables of source locations that newer compilers write between the header and the computations.
+_TABLES = frozenset({"FileNames", "FunctionNames", "FileLocations", "StackFrames"})
+#: What names the computations an instruction calls.
+_CALL_ATTRIBUTES = (
+    "condition",
+    "body",
+    "calls",
+    "to_apply",
+    "true_computation",
+    "false_computation",
+    "branch_computations",
+    "called_computations",
+    "select",
+    "scatter",
+)
+#: How many computations an instruction must call, at least.
+_CALLS = {"while": 2, "fusion": 1, "call": 1, "conditional": 1}
+#: A file's first bytes say whether reading on is worth it.
+_PEEK_BYTES = 1 << 12
+
+
+def read_module(path: str | Path) -> HloModule:
+    """Module from a plain or gzip file of HLO text.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or is not HLO text; the message names the line. A file that does not start like a module is
+        refused without reading on.
+    """
+    try:
+        _check_start(_peek(path))
+        return parse_module(files.read_text(path), source=str(path))
+    except InputError as error:
+        raise error.within(path) from error
+
+
+def parse_module(text: str, source: str | None = None) -> HloModule:
+    """Module from HLO text.
+
+    Raises
+    ------
+    InputError
+        Naming the line, what was found and what was expected.
+    """
+    return _Parser(text, source).parse()
+
+
+def _peek(path: str | Path) -> bytes:
+    """First bytes of a file, after decompression; damage is left for the full read to report."""
+    try:
+        with open(path, "rb") as stream:
+            if stream.read(2) != b"\x1f\x8b":
+                stream.seek(0)
+                return stream.read(_PEEK_BYTES)
+            stream.seek(0)
+            with gzip.GzipFile(fileobj=stream) as unpacked:
+                return unpacked.read(_PEEK_BYTES)
+    except (OSError, EOFError, zlib.error):
+        return b"HloModule"
+
+
+def _check_start(head: bytes) -> None:
+    line = 1
+    for row in head.splitlines():
+        stripped = row.strip()
+        if stripped and not stripped.startswith(b"//"):
+            if not stripped.startswith(b"HloModule"):
+                raise InputError(f"found {excerpt(repr(stripped)[2:-1], 40)}, expected HloModule", place=f"line {line}")
+            return
+        line += 1
+    if len(head) < _PEEK_BYTES:
+        raise InputError("found an empty file, expected HloModule", place="line 1")
+    raise InputError(f"found {len(head)} bytes without HloModule", place="line 1")
+
+
+def _is_signature(text: str) -> bool:
+    """Whether ``text`` is ``{`` or ``(parameters) -> result {``; instructions say the same, so no more of it is read."""
+    return text == "{" or (text.startswith("(") and text.endswith(" {") and ") -> " in text)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Lines one at a time: a list of a large file's lines would double its memory."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end].strip()
+        start = end + 1
+    if start < len(text):
+        yield text[start:].strip()
+
+
+class _Parser:
+    """State of one pass over the text."""
+
+    def __init__(self, text: str, source: str | None):
+        self.text = text
+        self.source = source
+        self.line = 0
+        self.computations: dict[str, Computation] = {}
+        self.shapes: dict[str, Shape] = {}
+
+    def parse(self) -> HloModule:
+        lines = _lines(self.text)
+        try:
+            return self._parse(lines)
+        except InputError as error:
+            placed = error if error.place else InputError(error.message, place=f"line {self.line}")
+            raise (placed.within(self.source) if self.source else placed) from error
+
+    def _parse(self, lines: Iterator[str]) -> HloModule:
+        name, attributes_text = self._header(lines)
+        entry: Computation | None = None
+        in_table = False
+        for line in lines:
+            self.line += 1
+            if not line:
+                in_table = False
+            elif not in_table:
+                if line in _TABLES:
+                    in_table = True
+                    continue
+                match = _COMPUTATION.match(line)
+                if match is None or not _is_signature(line[match.end() :]):
+                    raise InputError(f"found {excerpt(line)}, expected the start of a computation, '%name (...) -> ... {{'")
+                if match[2] in self.computations:
+                    raise InputError(
+                        f"found computation %{match[2]} a second time (first in line {self.computations[match[2]].line})"
+                    )
+                if match[1] and entry is not None:
+                    raise InputError(f"found a second ENTRY (first in line {entry.line})")
+                computation = self._computation(match[2], lines)
+                self.computations[computation.name] = computation
+                if match[1]:
+                    entry = computation
+        if entry is None:
+            raise InputError("found the end of the text, expected an ENTRY computation")
+        return HloModule(name, attributes_text, self.computations, entry, self.source)
+
+    def _header(self, lines: Iterator[str]) -> tuple[str, str]:
+        for line in lines:
+            self.line += 1
+            if not line or line.startswith("//"):
+                continue
+            match = _HEADER.fullmatch(line)
+            if match is None:
+                raise InputError(f"found {excerpt(line)}, expected 'HloModule name, ...'")
+            attributes_text = match[2] or ""
+            for _ in split_attributes(attributes_text, self.line):
+                pass
+            return match[1], attributes_text
+        raise InputError("found the end of the text, expected HloModule")
+
+    def _computation(self, name: str, lines: Iterator[str]) -> Computation:
+        opened = self.line
+        instructions: dict[str, Instruction] = {}
+        root: Instruction | None = None
+        parameters: set[str] = set()
+        for line in lines:
+            self.line += 1
+            if not self.line % 1024:
+                check_reading()
+            if line.startswith("}"):
+                if not instructions:
+                    raise InputError(f"found the end of %{name}, expected an instruction")
+                if len(parameters) and max(map(int, parameters)) != len(parameters) - 1:
+                    raise InputError(
+                        f"found parameters {', '.join(sorted(parameters))} in %{name}, expected 0 to {len(parameters) - 1}"
+                    )
+                rows = tuple(instructions.values())
+                return Computation(name, rows, root or rows[-1], opened)
+            if not line:
+                continue
+            instruction = self._instruction(line, instructions)
+            if instruction.name in instructions:
+                raise InputError(
+                    f"found instruction %{instruction.name} a second time (first in line {instructions[instruction.name].line})"
+                )
+            if instruction.is_root:
+                if root is not None:
+                    raise InputError(f"found a second ROOT in %{name} (first in line {root.line})")
+                root = instruction
+            if instruction.opcode == "parameter":
+                if instruction.argument in parameters:
+                    raise InputError(f"found parameter({instruction.argument}) a second time in %{name}")
+                parameters.add(instruction.argument)
+            instructions[instruction.name] = instruction
+        raise InputError(f"found the end of the text, expected the closing brace of %{name} opened in line {opened}")
+
+    def _instruction(self, line: str, known: dict[str, Instruction]) -> Instruction:
+        match = _INSTRUCTION.fullmatch(line)
+        if match is not None:
+            root, name, shape_text, opcode, argument, attributes_text = match.groups()
+            attributes_text = attributes_text or ""
+        else:
+            root, name, shape_text, opcode, argument, attributes_text = self._split_slowly(line)
+        shape = self.shapes.get(shape_text)
+        if shape is None:
+            shape = self.shapes[shape_text] = parse_shape(shape_text)
+        operands: tuple[str, ...] = ()
+        if opcode == "parameter":
+            if _NUMBER.fullmatch(argument) is None:
+                raise InputError(f"found parameter({argument}), expected a number")
+            argument = str(int(argument))
+        elif opcode != "constant":
+            operands = self._operands(argument, known)
+            argument = ""
+        called: tuple[str, ...] = ()
+        if attributes_text:
+            _check_balance(attributes_text, self.line)
+            if opcode in _CALLS or any(f"{key}=" in attributes_text for key in _CALL_ATTRIBUTES):
+                called = self._called(attributes_text, opcode)
+        elif opcode in _CALLS:
+            raise InputError(f"found {opcode} without attributes, expected the computations it calls")
+        return Instruction(name, opcode, shape, operands, argument, attributes_text, called, root is not None, self.line)
+
+    def _split_slowly(self, line: str) -> tuple[str | None, str, str, str, str, str]:
+        match = _INSTRUCTION_HEAD.match(line)
+        if match is None:
+            raise InputError(f"found {excerpt(line)}, expected an instruction, '%name = shape opcode(operands), ...'")
+        start = end = match.end()
+        while end < len(line) and line[end] != ")":
+            end = end_of_value(line, end, self.line)
+            if line[end : end + 1] in ("}", "]"):
+                raise InputError(f"found {line[end]!r} after {excerpt(line[start:end])}, expected ')'")
+            if line[end : end + 1] == ",":
+                end += 1
+        if end >= len(line):
+            raise InputError(f"found the end of the line after {excerpt(line[start:])}, expected ')'")
+        rest = line[end + 1 :]
+        if rest and not rest.startswith(", "):
+            raise InputError(f"found {excerpt(rest)} after the operands, expected ', name=value'")
+        return match[1], match[2], match[3], match[4], line[start:end], rest[2:]
+
+    def _operands(self, text: str, known: dict[str, Instruction]) -> tuple[str, ...]:
+        if not text:
+            return ()
+        if "/*" in text:
+            text = _COMMENT.sub("", text)
+        names = tuple(part.removeprefix("%") for part in text.split(", "))
+        if all(name in known for name in names):
+            return names
+        return self._operands_with_shapes(text, known)
+
+    def _operands_with_shapes(self, text: str, known: dict[str, Instruction]) -> tuple[str, ...]:
+        """Operands written as ``f32[2]{0} %name``; also finds which operand is unknown where there are no shapes."""
+        names = []
+        position = 0
+        while position < len(text):
+            end = end_of_value(text, position, self.line)
+            match = _OPERAND.fullmatch(text[position:end].strip())
+            if match is None or match[1] not in known:
+                raise self._unknown_operand(match[1] if match else text[position:end])
+            names.append(match[1])
+            position = end + 1
+        return tuple(names)
+
+    def _unknown_operand(self, name: str) -> InputError:
+        defined = re.compile(rf"^\s*(?:ROOT )?%?{re.escape(name)} = ", re.MULTILINE)
+        later = defined.search(self.text) if name else None
+        if later is not None:
+            line = self.text.count("\n", 0, later.end()) + 1
+            where = "later" if line >= self.line else "in another computation"
+            return InputError(f"found operand %{name}, which is defined {where}, in line {line}; expected one defined above")
+        return InputError(f"found unknown operand {excerpt(name)}, expected an instruction defined above")
+
+    def _called(self, attributes_text: str, opcode: str) -> tuple[str, ...]:
+        expected = _CALLS.get(opcode, 0)
+        found: dict[str, list[str]] = {}
+        for key, value in split_attributes(attributes_text, self.line):
+            if key in _CALL_ATTRIBUTES:
+                found[key] = value.strip("{}").split(",")
+            if expected and len(found) == expected and opcode != "conditional":
+                break  # what follows may be a long backend configuration
+        called = tuple(name.strip().removeprefix("%") for key in _CALL_ATTRIBUTES for name in found.get(key, ()))
+        for name in called:
+            if name not in self.computations:
+                raise InputError(
+                    f"found a call of computation {excerpt(name)}, expected one that ends above (callees come first, no cycles)"
+                )
+        if len(called) < expected:
+            raise InputError(f"found {opcode} with {len(called)} called computations, expected {expected}")
+        return called
+
+
+def _check_balance(text: str, line: int) -> None:
+    # Counting is a hundred times faster than scanning; only strings with braces in them make the counts differ.
+    if text.count("{") != text.count("}") or text.count("(") != text.count(")") or text.count('"') % 2:
+        for _ in split_attributes(text, line):
+            pass

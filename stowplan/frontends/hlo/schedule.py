@@ -1,0 +1,366 @@
+"""The schedule of a module: its entry's instructions as steps, with the computations of loops, calls and branches in line.
+
+A value is one write of one array. Instructions that only name data (tuples, bitcasts, results of loops) make no values: their
+leaves are the values behind them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from stowplan.deadline import check_reading
+from stowplan.frontends.hlo.access import InPlace, fused_access, instruction_access
+from stowplan.frontends.hlo.extent import check_extent
+from stowplan.frontends.hlo.flops import Work, computation_work, instruction_work
+from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
+from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
+from stowplan.frontends.hlo.storage import START, Values
+from stowplan.frontends.hlo.trips import trip_count
+from stowplan.hardware.program import ProgramLoop
+
+#: Programs with more instructions than this, loops and calls in line, are refused.
+MAX_INSTRUCTIONS = 2_000_000
+#: Programs that name more arrays than this are refused.
+MAX_ARRAYS = 10_000_000
+#: A step that runs more often than this is refused, and so is one that computes more; sums then stay within 64 bits.
+MAX_WEIGHT = 10**9
+MAX_WORK = 1 << 53
+
+#: Stands for a leaf without storage: a token, an array without elements, a flag of an asynchronous copy.
+NOWHERE = -1
+
+#: These pass their first operand on: no step, no storage.
+_SAME_VALUE = frozenset({"bitcast", "optimization-barrier", "opt-barrier", "domain", "add-dependency"})
+#: Computations of these stand in line.
+IN_LINE = frozenset({"while", "call", "conditional"})
+_FINISHING = frozenset({"copy-done", "async-update", "async-done"})
+
+
+class Read(NamedTuple):
+    """A step reads ``bytes`` of a value: a slice of it, or nothing of what it overwrites in place."""
+
+    value: int
+    bytes: int
+
+
+class Update(NamedTuple):
+    """A step may write ``result`` in the storage of ``operand``, and then moves ``write`` bytes instead of all."""
+
+    operand: int
+    result: int
+    write: int
+
+
+class ScheduledStep(NamedTuple):
+    """One instruction that is a step of the program."""
+
+    instruction: Instruction
+    name: str
+    opcode: str
+    work: Work
+    weight: int
+    reads: list[Read]
+    writes: list[int]
+    updates: list[Update]
+
+
+class _Scope(NamedTuple):
+    """One computation while it is walked; ``leaves`` are the values behind the leaves of each of its instructions."""
+
+    computation: Computation
+    leaves: dict[str, list[int]]
+    path: str
+    weight: int
+
+    def operands(self, instruction: Instruction) -> list[list[int]]:
+        return [self.leaves[operand] for operand in instruction.operands]
+
+    def first(self, instruction: Instruction) -> Instruction:
+        if not instruction.operands:
+            raise instruction.error(f"found no operand, expected one of {instruction.opcode}")
+        return self.computation.by_name[instruction.operands[0]]
+
+
+class Schedule:
+    """Steps, loops and values of a module; everything is there once it is constructed.
+
+    Raises
+    ------
+    InputError
+        An instruction does not fit its operands or computations, or the program exceeds a limit.
+    """
+
+    def __init__(self, module: HloModule):
+        check_extent(module, IN_LINE, instructions=MAX_INSTRUCTIONS, arrays=MAX_ARRAYS)
+        self.values = Values()
+        self.value_of: dict[str, int] = {}
+        """Value of every leaf of every instruction, by ``name`` or ``name{index}``."""
+        self.steps: list[ScheduledStep] = []
+        self.loops: list[ProgramLoop] = []
+        self.carried: list[tuple[int, int]] = []
+        """Pairs of values that loops carry from one to the other: they must share storage."""
+        self.branch_results: list[tuple[int, int]] = []
+        """Pairs of values that stand for the same result of a conditional."""
+        self.notes: list[str] = []
+        self._module = module
+        self._work = computation_work(module)
+        self._access = fused_access(module)
+        self._donated = {(alias.operand, alias.operand_index) for alias in module.input_output_alias}
+        self._repeated = _repeated_names(module)
+        self._trips: dict[tuple[str, str], int | None] = {}
+        self._leaf_cache: dict[int, list[tuple[str, int]]] = {}
+        self._offset_cache: dict[int, list[int]] = {}
+        found = self._walk(module.entry, None, "", 1)
+        self._read(found, 2 * len(self.steps))
+        self.outputs = [value for value in found if value != NOWHERE]
+
+    def _walk(self, computation: Computation, arguments: list[list[int]] | None, path: str, weight: int) -> list[int]:
+        """Steps of one computation; ``arguments`` are the values of its parameters' leaves, None for the entry."""
+        scope = _Scope(computation, {}, path, weight)
+        check_reading()
+        for instruction in computation.instructions:
+            name = f"{path}{instruction.name}" if path and instruction.name in self._repeated else instruction.name
+            if instruction.opcode == "parameter" and arguments is not None:
+                values = arguments[int(instruction.argument)]
+            else:
+                values = self._instruction(instruction, name, scope)
+            leaves = self._leaves(instruction.shape)
+            if len(values) != len(leaves):
+                raise instruction.error(f"found {len(values)} arrays, expected the {len(leaves)} of its shape")
+            scope.leaves[instruction.name] = values
+            for (index, _), value in zip(leaves, values, strict=True):
+                if value != NOWHERE:
+                    self.value_of[name + index] = value
+        return scope.leaves[computation.root.name]
+
+    def _instruction(self, instruction: Instruction, name: str, scope: _Scope) -> list[int]:
+        opcode = instruction.opcode
+        if opcode in ("parameter", "constant"):
+            return self._inputs(instruction, name)
+        if opcode == "after-all":
+            return [NOWHERE]
+        if opcode == "tuple":
+            return [value for leaves in scope.operands(instruction) for value in leaves]
+        if opcode == "get-tuple-element":
+            return self._element(instruction, scope)
+        if opcode in _SAME_VALUE or _custom_target(instruction) == "ConcatBitcast":
+            return scope.leaves[scope.first(instruction).name]
+        if opcode in _FINISHING:
+            return self._finished(instruction, scope)
+        if opcode == "while":
+            return self._loop(instruction, scope)
+        if opcode == "call":
+            return self._in_line(instruction, instruction.called[0], scope.operands(instruction), scope)
+        if opcode == "conditional":
+            return self._branches(instruction, scope)
+        return self._step(instruction, name, scope)
+
+    # Instructions that are no steps
+
+    def _inputs(self, instruction: Instruction, name: str) -> list[int]:
+        number = instruction.parameter_number
+        return [
+            self.values.add(name + _index_text(index), leaf.bytes, START, frozen=(number, index) not in self._donated)
+            if leaf.bytes
+            else NOWHERE
+            for index, leaf in instruction.shape.leaves()
+        ]
+
+    def _element(self, instruction: Instruction, scope: _Scope) -> list[int]:
+        source = scope.first(instruction)
+        index = instruction.attribute("index") or ""
+        if not isinstance(source.shape, TupleShape):
+            raise instruction.error(f"found operand %{source.name}, expected a tuple")
+        if not (index.isdecimal() and len(index) < 9 and int(index) < len(source.shape.parts)):
+            raise instruction.error(f"found index={index}, expected one below {len(source.shape.parts)}")
+        return self._part(source, int(index), scope)
+
+    def _finished(self, instruction: Instruction, scope: _Scope) -> list[int]:
+        """The result of an asynchronous operation: part 0 of a copy-start, part 1 of an async-start."""
+        start = scope.first(instruction)
+        if instruction.opcode == "async-update":
+            return scope.leaves[start.name]
+        part = 0 if instruction.opcode == "copy-done" else 1
+        if not isinstance(start.shape, TupleShape) or part >= len(start.shape.parts):
+            raise instruction.error(f"found operand %{start.name}, expected the tuple of an asynchronous start")
+        return self._part(start, part, scope)
+
+    def _part(self, source: Instruction, part: int, scope: _Scope) -> list[int]:
+        offsets = self._offsets(source.shape)
+        return scope.leaves[source.name][offsets[part] : offsets[part + 1]]
+
+    # Computations in line
+
+    def _in_line(
+        self, instruction: Instruction, called: str, operands: list[list[int]], scope: _Scope, trips: int = 1
+    ) -> list[int]:
+        computation = self._module.computations[called]
+        if len(computation.parameters) != len(operands):
+            raise instruction.error(f"found {len(operands)} operands, expected the {len(computation.parameters)} of %{called}")
+        return self._walk(computation, operands, f"{scope.path}{instruction.name}/", scope.weight * trips)
+
+    def _loop(self, instruction: Instruction, scope: _Scope) -> list[int]:
+        carried = scope.leaves[scope.first(instruction).name]
+        key = scope.computation.name, instruction.name
+        if key not in self._trips:
+            self._trips[key] = trip_count(instruction, scope.computation, self._module)
+        known = self._trips[key]
+        if known is None:
+            self.notes.append(f"trip count of {instruction.name} unknown, taken as 1")
+        # A loop that never runs keeps its place: its values need storage in the compiled program as well.
+        trips = max(1, known or 1)
+        if scope.weight * trips > MAX_WEIGHT:
+            raise instruction.error(f"found steps that run {scope.weight * trips} times, expected at most {MAX_WEIGHT}")
+        condition, body = instruction.called
+        start = len(self.steps)
+        self._in_line(instruction, condition, [carried], scope, trips)
+        results = self._in_line(instruction, body, [carried], scope, trips)
+        end = len(self.steps)
+        if len(results) != len(carried):
+            raise instruction.error(f"found a body with {len(results)} results, expected the {len(carried)} of its operand")
+        self._read(results, 2 * end - 1)
+        self.carried += [
+            (before, after)
+            for before, after in zip(carried, results, strict=True)
+            if before != after and NOWHERE not in (before, after)
+        ]
+        if end > start:
+            self.loops.append(ProgramLoop(start, end, trips, instruction.name, known is not None))
+        return results
+
+    def _branches(self, instruction: Instruction, scope: _Scope) -> list[int]:
+        """All branches, one after the other: each might run."""
+        if len(instruction.operands) != len(instruction.called) + 1:
+            raise instruction.error(f"found {len(instruction.called)} branches, expected {len(instruction.operands) - 1}")
+        chosen_by, *operands = scope.operands(instruction)
+        self._read(chosen_by, 2 * len(self.steps) - 1)
+        self.notes.append(f"branches of {instruction.name} stand one after the other, each counted once")
+        results: list[int] | None = None
+        for called, operand in zip(instruction.called, operands, strict=True):
+            found = self._in_line(instruction, called, [operand], scope)
+            if results is not None:
+                if len(results) != len(found):
+                    raise instruction.error("found branches with results of different shapes, expected the same")
+                self.branch_results += [pair for pair in zip(results, found, strict=True) if NOWHERE not in pair]
+            results = found
+        return results or []
+
+    # Steps
+
+    def _step(self, instruction: Instruction, name: str, scope: _Scope) -> list[int]:
+        moment = 2 * len(self.steps)
+        access = instruction_access(instruction, scope.computation, self._access)
+        work = instruction_work(instruction, scope.computation, self._work)
+        if max(work) > MAX_WORK:
+            raise instruction.error(f"found more operations than {MAX_WORK}, expected fewer")
+        operands = scope.operands(instruction)
+        reads = []
+        for leaves, part in zip(operands, access.reads, strict=True):
+            self._read(leaves, moment)
+            for value in leaves:
+                if value != NOWHERE:
+                    size = self.values.sizes[value]
+                    reads.append(Read(value, size if part is None else min(part, size)))
+        results = self._results(instruction, operands, name, moment)
+        updates = [self._update(pair, instruction, operands, results) for pair in access.in_place]
+        opcode = instruction.opcode
+        if _custom_target(instruction) == "AllocateBuffer":
+            opcode = "AllocateBuffer"
+        elif opcode == "copy-start":
+            opcode = "copy"
+        self.steps.append(
+            ScheduledStep(
+                instruction,
+                name,
+                opcode,
+                work,
+                scope.weight,
+                reads,
+                writes=[value for value in results if value != NOWHERE and self.values.defined[value] == moment],
+                updates=[update for update in updates if update is not None],
+            )
+        )
+        return results
+
+    def _results(self, instruction: Instruction, operands: list[list[int]], name: str, moment: int) -> list[int]:
+        """New values for the leaves a step writes. A start of an asynchronous operation passes its operands on."""
+        leaves = self._leaves(instruction.shape)
+        passed: dict[int, int] = {}
+        if instruction.opcode in ("copy-start", "async-start"):
+            source, result = (1, 0) if instruction.opcode == "copy-start" else (0, 1)
+            values = [value for operand in operands for value in operand]
+            offsets = self._offsets(instruction.shape)
+            if len(offsets) < 3 or offsets[source + 1] - offsets[source] != len(values):
+                raise instruction.error(f"expected a tuple of operands and results as shape of {instruction.opcode}")
+            passed = dict.fromkeys(range(len(leaves)), NOWHERE)
+            passed.update(zip(range(offsets[source], offsets[source + 1]), values, strict=True))
+            for leaf in range(offsets[result], offsets[result + 1]):
+                del passed[leaf]
+        return [
+            passed[number] if number in passed else self.values.add(name + index, size, moment) if size else NOWHERE
+            for number, (index, size) in enumerate(leaves)
+        ]
+
+    def _update(self, pair: InPlace, instruction: Instruction, operands: list[list[int]], results: list[int]) -> Update | None:
+        operand = operands[pair.operand]
+        if pair.output_leaf >= len(results) or pair.operand_leaf >= len(operand):
+            raise instruction.error(
+                "found a computation whose parameters or result do not fit, expected the instruction's shapes"
+            )
+        value, result = operand[pair.operand_leaf], results[pair.output_leaf]
+        if NOWHERE in (value, result):
+            return None
+        size = self.values.sizes[result]
+        return Update(value, result, size if pair.write is None else min(pair.write, size))
+
+    # Helpers
+
+    def _read(self, values: list[int], moment: int) -> None:
+        for value in values:
+            if value != NOWHERE:
+                self.values.read(value, moment)
+
+    def _leaves(self, shape: Shape) -> list[tuple[str, int]]:
+        """Index text and bytes of each leaf. The parser makes one object of equal shapes, so identity is the key."""
+        if isinstance(shape, ArrayShape):
+            return [("", shape.bytes)]
+        found = self._leaf_cache.get(id(shape))
+        if found is None:
+            found = self._leaf_cache[id(shape)] = [(_index_text(index), leaf.bytes) for index, leaf in shape.leaves()]
+        return found
+
+    def _offsets(self, shape: Shape) -> list[int]:
+        """First leaf of each part of a tuple, and the number of leaves at the end."""
+        found = self._offset_cache.get(id(shape))
+        if found is None:
+            found = [0]
+            for part in shape.parts if isinstance(shape, TupleShape) else ():
+                found.append(found[-1] + sum(1 for _ in part.leaves()))
+            self._offset_cache[id(shape)] = found
+        return found
+
+
+def _index_text(index: tuple[int, ...]) -> str:
+    return "{" + ",".join(map(str, index)) + "}" if index else ""
+
+
+def _custom_target(instruction: Instruction) -> str | None:
+    if instruction.opcode != "custom-call":
+        return None
+    return (instruction.attribute("custom_call_target") or "").strip('"')
+
+
+def _computations_in_line(computation: Computation) -> list[str]:
+    return [name for instruction in computation.instructions if instruction.opcode in IN_LINE for name in instruction.called]
+
+
+def _repeated_names(module: HloModule) -> set[str]:
+    """Instruction names that occur more than once when loops and calls stand in line."""
+    names: Counter[str] = Counter()
+    waiting = [module.entry]
+    while waiting:
+        computation = waiting.pop()
+        names.update(instruction.name for instruction in computation.instructions)
+        waiting += [module.computations[name] for name in _computations_in_line(computation)]
+    return {name for name, count in names.items() if count > 1}

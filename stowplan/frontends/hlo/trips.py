@@ -1,0 +1,159 @@
+"""How often a while loop runs: from the compiler's note, or from its condition, its step and its initial value."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
+
+_KNOWN = re.compile(r'"known_trip_count":\{"n":"([0-9]{1,18})"')
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_SAME_VALUE = frozenset({"bitcast", "copy", "convert", "reshape"})
+_FLIPPED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE", "EQ": "EQ"}
+#: Chains of instructions longer than this are given up.
+_MAX_CHAIN = 1000
+
+
+class _Value(NamedTuple):
+    """``leaf + offset`` of the loop's parameter, or the integer ``offset`` where ``leaf`` is None."""
+
+    leaf: int | None
+    offset: int
+
+
+def trip_count(loop: Instruction, computation: Computation, module: HloModule) -> int | None:
+    """Times the body of a ``while`` runs, or None where that cannot be told; ``computation`` holds the loop."""
+    known = _KNOWN.search(loop.attributes_text)
+    if known is not None:
+        return int(known[1])
+    condition, body = (module.computations[name] for name in loop.called)
+    compare = _comparison(condition, module)
+    if compare is None:
+        return None
+    left, right, direction = compare
+    if left.leaf is None:
+        left, right, direction = right, left, _FLIPPED.get(direction, direction)
+    if left.leaf is None:
+        return None
+    limit = _constant_in_loop(right, loop, computation, body, module)
+    start = _initial(loop, computation, left.leaf, module)
+    stepped = _root_leaf(body, left.leaf, module)
+    if limit is None or start is None or stepped is None or stepped.leaf != left.leaf:
+        return None
+    return _count(start + left.offset, stepped.offset, limit, direction)
+
+
+def _count(start: int, step: int, limit: int, direction: str) -> int | None:
+    if direction in ("GT", "GE"):
+        start, step, limit = -start, -step, -limit
+        direction = {"GT": "LT", "GE": "LE"}[direction]
+    if direction == "LE":
+        limit, direction = limit + 1, "LT"
+    if direction == "LT" and step > 0:
+        return max(0, -(-(limit - start) // step))
+    if direction == "NE" and step and (limit - start) % step == 0 and (limit - start) // step >= 0:
+        return (limit - start) // step
+    return None
+
+
+def _comparison(condition: Computation, module: HloModule) -> tuple[_Value, _Value, str] | None:
+    root, home, arguments = condition.root, condition, None
+    if root.opcode == "fusion":
+        arguments = _arguments(root, condition, module, None)
+        home = module.computations[root.called[0]]
+        root = home.root
+    direction = root.attribute("direction")
+    if root.opcode != "compare" or direction is None or len(root.operands) != 2:
+        return None
+    left, right = (_evaluate(home.by_name[name], home, module, arguments) for name in root.operands)
+    return None if left is None or right is None else (left, right, direction)
+
+
+def _arguments(
+    fusion: Instruction, home: Computation, module: HloModule, arguments: list[_Value | None] | None
+) -> list[_Value | None]:
+    """Values of a fusion's operands, each looked at once."""
+    known = {name: _evaluate(home.by_name[name], home, module, arguments) for name in dict.fromkeys(fusion.operands)}
+    return [known[name] for name in fusion.operands]
+
+
+def _constant_in_loop(value: _Value, loop: Instruction, home: Computation, body: Computation, module: HloModule) -> int | None:
+    """An integer, or a leaf that the loop passes through and that starts as one."""
+    if value.leaf is None:
+        return value.offset
+    if _root_leaf(body, value.leaf, module) != _Value(value.leaf, 0):
+        return None
+    start = _initial(loop, home, value.leaf, module)
+    return None if start is None else start + value.offset
+
+
+def _initial(loop: Instruction, home: Computation, leaf: int, module: HloModule) -> int | None:
+    operand = home.by_name[loop.operands[0]] if loop.operands else None
+    if operand is None or operand.opcode != "tuple" or leaf >= len(operand.operands):
+        return None
+    value = _evaluate(home.by_name[operand.operands[leaf]], home, module, None)
+    return value.offset if value is not None and value.leaf is None else None
+
+
+def _root_leaf(body: Computation, leaf: int, module: HloModule) -> _Value | None:
+    root = body.root
+    if root.opcode != "tuple" or leaf >= len(root.operands):
+        return None
+    return _evaluate(body.by_name[root.operands[leaf]], body, module, None)
+
+
+def _evaluate(
+    instruction: Instruction, home: Computation, module: HloModule, arguments: list[_Value | None] | None
+) -> _Value | None:
+    """Follow copies, additions of constants and one level of fusion; ``arguments`` are those of a fused computation."""
+    offset = 0
+    for _ in range(_MAX_CHAIN):
+        operands = [home.by_name[name] for name in instruction.operands]
+        opcode = instruction.opcode
+        if opcode == "constant":
+            return _Value(None, offset + int(instruction.argument)) if _INTEGER.fullmatch(instruction.argument) else None
+        if opcode == "parameter" and arguments is not None:
+            number = int(instruction.argument)
+            value = arguments[number] if number < len(arguments) else None
+            return None if value is None else _Value(value.leaf, value.offset + offset)
+        if opcode in _SAME_VALUE and operands:
+            instruction = operands[0]
+        elif opcode == "get-tuple-element" and not arguments and operands and operands[0].opcode == "parameter":
+            index = instruction.attribute("index") or ""
+            return _Value(int(index), offset) if index.isdecimal() and len(index) < 9 else None
+        elif opcode in ("add", "subtract") and len(operands) == 2:
+            constants = [_literal(operand, home, module, arguments) for operand in operands]
+            if constants[1] is not None:
+                offset += constants[1] if opcode == "add" else -constants[1]
+                instruction = operands[0]
+            elif constants[0] is not None and opcode == "add":
+                offset += constants[0]
+                instruction = operands[1]
+            else:
+                return None
+        elif opcode == "fusion" and arguments is None:
+            inner = _arguments(instruction, home, module, [])
+            called = module.computations[instruction.called[0]]
+            value = _evaluate(called.root, called, module, inner)
+            return None if value is None else _Value(value.leaf, value.offset + offset)
+        else:
+            return None
+    return None
+
+
+def _literal(
+    instruction: Instruction, home: Computation, module: HloModule, arguments: list[_Value | None] | None
+) -> int | None:
+    for _ in range(_MAX_CHAIN):
+        if instruction.opcode in _SAME_VALUE and instruction.operands:
+            instruction = home.by_name[instruction.operands[0]]
+        elif instruction.opcode == "constant":
+            return int(instruction.argument) if _INTEGER.fullmatch(instruction.argument) else None
+        elif instruction.opcode == "parameter" and arguments:
+            number = int(instruction.argument)
+            value = arguments[number] if number < len(arguments) else None
+            return value.offset if value is not None and value.leaf is None else None
+        else:
+            return None
+    return None

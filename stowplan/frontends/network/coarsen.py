@@ -1,0 +1,224 @@
+"""Gathers a framework's operators into operational layers, the units that the hardware runs and whose tensors are placed.
+
+Two granularities. ``layer`` is for networks of convolutions: views cost nothing, and a convolution or matrix product takes up
+the batch norm, bias, activation and residual add behind it. ``fine`` is for transformers, where views and transposes move
+data on such hardware: every operator stands alone. ``auto`` chooses ``layer`` where there is a convolution. These are the
+counts of the EGRL paper (section 4): ResNet-50 57 layers, ResNet-101 108, BERT 376.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stowplan.errors import InputError, UsageError
+from stowplan.frontends.network.trace import FREE, Dims, Operation, Trace, elements, feature_map
+from stowplan.hardware.network import Layer, Network
+
+Granularity = Literal["auto", "layer", "fine"]
+
+#: Operations that take up what follows them.
+_ANCHORS = frozenset(("conv", "matmul_w", "matmul"))
+
+#: Operations that an earlier one can take up: one result for each element of what they read.
+_ELEMENTWISE = frozenset(
+    ("batchnorm", "bias_add", "add", "mul", "activation", "gelu", "relu", "tanh", "sigmoid", "elementwise")
+)
+
+_VIEWS = frozenset(("view", "reshape", "transpose"))
+
+
+@dataclass
+class _Group:
+    """A layer in the making. ``position`` is where its first operation stands in the trace."""
+
+    position: int
+    operations: list[Operation]
+    inputs: list[str] = field(default_factory=list)
+
+    @property
+    def output(self) -> str:
+        return self.operations[-1].name
+
+
+def coarsen(trace: Trace, granularity: Granularity = "auto") -> Network:
+    """Network of a trace.
+
+    Raises
+    ------
+    InputError
+        An operation reads a value that nothing before it makes, or nothing is left to run.
+    UsageError
+        An unknown granularity.
+    """
+    if granularity not in ("auto", "layer", "fine"):
+        raise UsageError(f"found granularity {granularity!r}, expected auto, layer or fine")
+    if granularity == "auto":
+        granularity = "layer" if any(each.op == "conv" for each in trace.operations) else "fine"
+    steps, external, outputs = _simplify(trace, views_are_free=granularity == "layer")
+    if not steps:
+        raise InputError(f"found no operation to run in {trace.name!r}, expected at least one")
+    steps = _merge_embeddings(steps, outputs)
+    groups = _group(steps, outputs, fuse=granularity == "layer")
+    return _network(trace, groups, external, rename_products=granularity == "layer")
+
+
+def _simplify(trace: Trace, views_are_free: bool) -> tuple[list[Operation], dict[str, Dims], list[str]]:
+    """Live operations that run on the device, reading each other; the values that come from outside; and the outputs.
+
+    What is computed from indices and masks alone, without weights, is prepared by the host: it comes from outside.
+    """
+    source: dict[str, str] = {name: name for name in trace.inputs}
+    external = dict(trace.inputs)
+    host = set(trace.integer_inputs)
+    kept: dict[str, Operation] = {}
+    for each in trace.operations:
+        for name in each.inputs:
+            if name not in source:
+                raise InputError(f"{each.name} reads {name!r}, which nothing before it makes", place=each.name)
+        # Each value once: reading it twice costs no more than once.
+        inputs = tuple(dict.fromkeys(source[name] for name in each.inputs))
+        if not each.weights and host.issuperset(inputs):
+            host.add(each.name)
+            external[each.name], source[each.name] = each.shape, each.name
+        elif each.op == FREE or (views_are_free and each.op in _VIEWS):
+            source[each.name] = inputs[0]
+        else:
+            source[each.name] = each.name
+            kept[each.name] = _replace_inputs(each, inputs)
+    live: set[str] = set()
+    outputs = [source[name] for name in trace.outputs if name in source]
+    waiting = list(outputs)
+    while waiting:
+        name = waiting.pop()
+        if name in kept and name not in live:
+            live.add(name)
+            waiting.extend(kept[name].inputs)
+    return [each for name, each in kept.items() if name in live], external, outputs
+
+
+def _merge_embeddings(steps: list[Operation], outputs: list[str]) -> list[Operation]:
+    """Embeddings that are only added to each other are one operation: a gather from several tables."""
+    readers = _reader_counts(steps, outputs)
+    done: dict[str, Operation] = {}
+    for each in steps:
+        parts = [done[name] for name in each.inputs if name in done and done[name].op == "embedding"]
+        if each.op == "add" and parts and len(parts) == len(each.inputs) and all(readers[part.name] == 1 for part in parts):
+            for part in parts:
+                del done[part.name]
+            each = Operation(
+                name=each.name,
+                op="embedding",
+                inputs=tuple(dict.fromkeys(name for part in parts for name in part.inputs)),
+                shape=each.shape,
+                weights=sum(part.weights for part in parts) + each.weights,
+                gathered=sum(part.weights if part.gathered is None else part.gathered for part in parts) + each.weights,
+                label="embedding",
+            )
+        done[each.name] = each
+    return list(done.values())
+
+
+def _group(steps: list[Operation], outputs: list[str], fuse: bool) -> list[_Group]:
+    """Layers in the order of their first operations."""
+    readers = _reader_counts(steps, outputs)
+    made_by: dict[str, _Group] = {}
+    groups: list[_Group] = []
+    for position, each in enumerate(steps):
+        host = _host_group(each, made_by, readers) if fuse else None
+        if host is None:
+            host = _Group(position, [each], list(each.inputs))
+            groups.append(host)
+        else:
+            host.inputs.extend(name for name in each.inputs if name != host.output and name not in host.inputs)
+            host.operations.append(each)
+        made_by[each.name] = host
+    return groups
+
+
+def _host_group(each: Operation, made_by: dict[str, _Group], readers: Counter[str]) -> _Group | None:
+    """The layer that can take up an operation: the latest of its inputs, and nobody else reads that one."""
+    if each.op not in _ELEMENTWISE:
+        return None
+    found = [made_by[name] for name in each.inputs if name in made_by]
+    if not found:
+        return None
+    latest = max(found, key=lambda group: group.position)
+    first = latest.operations[0]
+    if readers[latest.output] != 1 or (first.op not in _ANCHORS and first.op not in _ELEMENTWISE):
+        return None
+    # What grows on the way (a broadcast add, say) would be a layer with an output of another size.
+    return latest if elements(each.shape) == elements(latest.operations[-1].shape) else None
+
+
+def _network(trace: Trace, groups: list[_Group], external: dict[str, Dims], rename_products: bool) -> Network:
+    number = {group.output: index for index, group in enumerate(groups)}
+    shapes = external | {each.name: each.shape for group in groups for each in group.operations}
+    names: dict[str, int] = defaultdict(int)
+    layers = []
+    for group in groups:
+        first, last = group.operations[0], group.operations[-1]
+        op = "fc" if rename_products and first.op == "matmul_w" else first.op
+        batch, output_shape = feature_map(last.shape)
+        # By what it computes, as in the corpus of layer files; frameworks' names are long paths.
+        name = first.name if names[first.name] == 0 else f"{first.name}_{names[first.name]}"
+        names[first.name] += 1
+        layers.append(
+            Layer(
+                name=name,
+                op=op,
+                inputs=tuple(sorted(number[each] for each in group.inputs if each in number)),
+                input_shape=feature_map(shapes[group.inputs[0]])[1] if group.inputs else (0, 0, 0),
+                output_shape=output_shape,
+                input_elements=sum(elements(shapes[each]) for each in group.inputs),
+                output_elements=elements(last.shape),
+                weight_elements=_weights(group.operations),
+                weight_read_elements=first.gathered,
+                macs=sum(each.macs for each in group.operations),
+                groups=first.window.groups,
+                kernel_x=first.window.kernel_x,
+                kernel_y=first.window.kernel_y,
+                stride=first.window.stride,
+                pad=first.window.pad,
+                dilation=first.window.dilation,
+                batch=batch,
+                fused=tuple(each.label or each.op for each in group.operations[1:]),
+            )
+        )
+    unknown = dict.fromkeys(each.label for group in groups for each in group.operations if each.op == "other")
+    notes = tuple(f"{label} is not known here: it counts as moving its inputs and its output" for label in unknown)
+    return Network(name=trace.name, layers=tuple(layers), notes=notes)
+
+
+def _weights(operations: list[Operation]) -> int:
+    """Elements of a layer's weights; a batch norm is folded into the kernel before it, so that only its shifts remain."""
+    total, has_bias = 0, False
+    for each in operations:
+        if each.op == "batchnorm" and each is not operations[0] and operations[0].op in _ANCHORS:
+            total += 0 if has_bias else each.weights // 2
+            has_bias = True
+        else:
+            total += each.weights
+            has_bias = has_bias or each.op == "bias_add"
+    return total
+
+
+def _reader_counts(steps: Iterable[Operation], outputs: Iterable[str]) -> Counter[str]:
+    """How many read each value, whoever takes the network's outputs included."""
+    return Counter(name for each in steps for name in each.inputs) + Counter(outputs)
+
+
+def _replace_inputs(each: Operation, inputs: tuple[str, ...]) -> Operation:
+    return Operation(
+        name=each.name,
+        op=each.op,
+        inputs=inputs,
+        shape=each.shape,
+        weights=each.weights,
+        gathered=each.gathered,
+        macs=each.macs,
+        window=each.window,
+        label=each.label,
+    )

@@ -1,0 +1,261 @@
+"""ONNX models: their nodes become a :class:`~.trace.Trace`. Weights need not be there: shapes are enough.
+
+Models whose weights were stripped have them as graph inputs. Such an input is taken for a weight where a node has it in the
+place of one (a convolution's kernel, the table of a Gather, the right side of a MatMul).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stowplan.errors import InputError
+from stowplan.frontends.network.coarsen import Granularity, coarsen
+from stowplan.frontends.network.trace import FREE, Dims, Operation, Trace, Window, elements
+from stowplan.frontends.onnx_file import OnnxFile, missing_text, read_onnx_file
+from stowplan.hardware.network import Network
+
+_OPS = {
+    FREE: "Identity Dropout Cast CastLike Flatten Squeeze Unsqueeze Expand Split Slice QuantizeLinear DequantizeLinear",
+    "reshape": "Reshape",
+    "transpose": "Transpose",
+    "layernorm": "LayerNormalization SimplifiedLayerNormalization RMSNormalization GroupNormalization InstanceNormalization "
+    "LpNormalization",
+    "batchnorm": "BatchNormalization",
+    "softmax": "Softmax LogSoftmax",
+    "maxpool": "MaxPool GlobalMaxPool",
+    "avgpool": "AveragePool GlobalAveragePool",
+    "add": "Add Sub Sum",
+    "mul": "Mul Div",
+    "relu": "Relu",
+    "gelu": "Gelu",
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+    "activation": "LeakyRelu PRelu Elu Selu Celu HardSigmoid HardSwish Mish Softplus Clip Swish ThresholdedRelu",
+    "elementwise": "Erf Sqrt Pow Exp Log Neg Abs Where Min Max Sin Cos Reciprocal Equal Greater Less And Or Not Floor "
+    "Ceil Round",
+    "concat": "Concat",
+    "pad": "Pad",
+    "resize": "Resize Upsample",
+    "gather": "Gather GatherND GatherElements",
+    "reduce": "ReduceMean ReduceSum ReduceMax ReduceMin ReduceL2 ArgMax ArgMin",
+    "conv": "Conv ConvTranspose",
+    "matmul": "MatMul",
+    "gemm": "Gemm",
+}
+_OP_OF = {name: op for op, names in _OPS.items() for name in names.split()}
+
+#: Inputs of a node that are weights, where they come from outside the graph.
+_WEIGHT_SLOTS = {
+    "Conv": (1, 2),
+    "ConvTranspose": (1, 2),
+    "Gemm": (1, 2),
+    "MatMul": (1,),
+    "Gather": (0,),
+    "BatchNormalization": (1, 2, 3, 4),
+    "LayerNormalization": (1, 2),
+    "GroupNormalization": (1, 2),
+    "InstanceNormalization": (1, 2),
+    "PRelu": (1,),
+}
+
+_CONTROL_FLOW = ("If", "Loop", "Scan")
+
+
+def is_onnx(path: str | Path) -> bool:
+    """Whether a file is an ONNX model, by its name or its first byte (no text begins with it)."""
+    if Path(path).name.removesuffix(".gz").endswith(".onnx"):
+        return True
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(1) == b"\x08"
+    except OSError:
+        return False
+
+
+def read_onnx(path: str | Path, *, granularity: Granularity = "auto") -> Network:
+    """Network of an ONNX file, plain or gzip; weights beside it are not looked at.
+
+    Raises
+    ------
+    MissingDependencyError
+        There is no onnx.
+    InputError
+        Not an ONNX model, control flow, or shapes that are not fixed.
+    """
+    found = read_onnx_file(path)
+    try:
+        return coarsen(_Tracer(found).trace(), granularity)
+    except InputError as error:
+        raise error.within(path) from None
+
+
+class _Tracer:
+    """Walks a graph whose shapes have been inferred."""
+
+    def __init__(self, file: OnnxFile):
+        graph, types = file.graph, file.onnx.TensorProto
+        self._graph, self._name, self._missing = graph, file.name, file.missing
+        self._floats = {types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE}
+        self._shapes: dict[str, Dims | None] = {}
+        self._is_float: dict[str, bool] = {}
+        for each in (*graph.input, *graph.value_info, *graph.output):
+            self._know(each)
+        self._weights: set[str] = set()
+        """Values that are stored."""
+        self._constants: set[str] = set()
+        """Numbers and indices in the graph, which nothing has to read."""
+        for each in graph.initializer:
+            self._store(each)
+        for each in (each.values for each in graph.sparse_initializer):
+            self._store(each)
+        self._operations: list[Operation] = []
+
+    def _know(self, value: Any) -> None:
+        kind = value.type.tensor_type
+        fixed = kind.HasField("shape") and all(each.HasField("dim_value") for each in kind.shape.dim)
+        self._shapes[value.name] = tuple(each.dim_value for each in kind.shape.dim) if fixed else None
+        self._is_float[value.name] = kind.elem_type in self._floats
+
+    def _store(self, tensor: Any, name: str | None = None) -> None:
+        name = name or tensor.name
+        self._shapes[name] = tuple(tensor.dims)
+        self._is_float[name] = tensor.data_type in self._floats
+        (self._weights if self._is_float[name] and elements(tuple(tensor.dims)) > 1 else self._constants).add(name)
+
+    def trace(self) -> Trace:
+        given = [each.name for each in self._graph.input if each.name not in self._weights | self._constants]
+        self._weights |= self._stripped(given)
+        inputs = {name: self._shape(name) for name in given if name not in self._weights}
+        for node in self._graph.node:
+            self._take(node)
+        return Trace(
+            name=self._name,
+            inputs=inputs,
+            integer_inputs=frozenset(name for name in inputs if not self._is_float[name]),
+            operations=tuple(self._operations),
+            outputs=tuple(each.name for each in self._graph.output),
+        )
+
+    def _stripped(self, given: list[str]) -> set[str]:
+        """Graph inputs that are weights without their values."""
+        candidates = {name for name in given[1:] if self._is_float[name]}
+        found = set()
+        for node in self._graph.node:
+            slots = _WEIGHT_SLOTS.get(node.op_type, ())
+            found |= {name for slot, name in enumerate(node.input) if slot in slots and name in candidates}
+            if node.op_type in ("Add", "Mul"):
+                found |= {name for name in node.input if name in candidates and len(self._shapes[name] or ()) == 1}
+        return found
+
+    def _shape(self, name: str) -> Dims:
+        shape = self._shapes.get(name)
+        if shape is None:
+            message = "found no fixed shape, expected one: export the model with fixed input shapes"
+            raise InputError(message + missing_text(self._missing), place=name)
+        return shape
+
+    def _take(self, node: Any) -> None:
+        kind = node.op_type
+        options = {each.name: each for each in node.attribute}
+        if kind in _CONTROL_FLOW:
+            raise InputError(f"found a {kind}, expected a graph without control flow", place=node.output[0] or node.name)
+        if kind == "Constant":
+            if "value" in options:
+                self._store(options["value"].t, node.output[0])
+            else:
+                self._constants.add(node.output[0])
+            return
+        names = [name for name in node.input if name]
+        weights = [name for name in names if name in self._weights]
+        activations = [name for name in names if name not in self._weights and name not in self._constants]
+        if not activations:
+            # Computed from stored values alone: stored itself.
+            self._fold(node, weights)
+            return
+        op = _OP_OF.get(kind, "other")
+        output = node.output[0]
+        if op == "conv":
+            self._convolution(node, options)
+        elif op == "gemm" or (op == "matmul" and names[1] in self._weights and names[0] not in self._weights):
+            self._product(node, options)
+        elif op == "matmul":
+            depth = self._shape(names[0])[-1]
+            self._add(output, "matmul", activations, weights, kind, macs=elements(self._shape(output)) * depth)
+        elif op == "gather" and names[0] in self._weights:
+            self._add(output, "embedding", activations, weights, kind, gathered=elements(self._shape(output)))
+        else:
+            if op == "add" and weights and len(self._shape(weights[0])) == 1:
+                op = "bias_add"
+            if op == "reduce" and kind == "ReduceMean" and len(self._shape(names[0])) == 4:
+                # How some exporters write a global average pool.
+                op = "avgpool"
+            window = self._window(node, options) if op in ("maxpool", "avgpool") else Window()
+            operation_weights = weights[:2] if op == "batchnorm" else weights
+            self._add(output, op, activations, operation_weights, kind, window=window)
+            for other in node.output[1:]:
+                # Further outputs: parts of a split, or what training alone needs.
+                if other and self._shapes.get(other) is not None:
+                    self._add(other, FREE, activations[:1] if op == FREE else [output], [], kind)
+
+    def _fold(self, node: Any, weights: list[str]) -> None:
+        for name in node.output:
+            if name:
+                stored = bool(weights) and self._is_float.get(name, False)
+                (self._weights if stored else self._constants).add(name)
+
+    def _add(self, name: str, op: str, inputs: list[str], weights: list[str], label: str, **more: Any) -> None:
+        size = sum(elements(self._shape(each)) for each in weights)
+        if "shape" not in more:
+            more["shape"] = self._shape(name)
+        self._operations.append(Operation(name=name, op=op, inputs=tuple(inputs), weights=size, label=label.lower(), **more))
+
+    def _product(self, node: Any, options: dict[str, Any]) -> None:
+        """A product with a weight matrix; the bias of a Gemm is an operation of its own."""
+        data, weight, *rest = [each for each in node.input if each]
+        shape = self._shape(node.output[0])
+        transposed = bool(options["transA"].i) if "transA" in options else False
+        depth = self._shape(data)[0 if transposed else -1]
+        name = f"{node.output[0]}/product" if rest else node.output[0]
+        self._add(name, "matmul_w", [data], [weight], node.op_type, shape=shape, macs=elements(shape) * depth)
+        if rest:
+            self._add(node.output[0], "bias_add", [name], [each for each in rest if each in self._weights], "bias")
+
+    def _convolution(self, node: Any, options: dict[str, Any]) -> None:
+        data, weight, *rest = [each for each in node.input if each]
+        shape, kernel = self._shape(node.output[0]), self._shape(weight)
+        # [out, in / groups, kernel ...]; of a transposed convolution [in, out / groups, kernel ...].
+        meets = self._shape(data) if node.op_type == "ConvTranspose" else shape
+        name = f"{node.output[0]}/product" if rest else node.output[0]
+        self._add(
+            name,
+            "conv",
+            [data],
+            [weight],
+            node.op_type,
+            shape=shape,
+            macs=elements(meets) * elements(kernel[1:]),
+            window=self._window(node, options, kernel[2:]),
+        )
+        if rest:
+            self._add(node.output[0], "bias_add", [name], [each for each in rest if each in self._weights], "bias")
+
+    def _window(self, node: Any, options: dict[str, Any], kernel: Dims = ()) -> Window:
+        def last(name: str, default: int) -> int:
+            return int(options[name].ints[-1]) if name in options and options[name].ints else default
+
+        if not kernel and "kernel_shape" in options:
+            kernel = tuple(options["kernel_shape"].ints)
+        if not kernel:
+            # A global pool: as large as the map.
+            kernel = self._shape(node.input[0])[2:]
+        groups = int(options["group"].i) if "group" in options else 1
+        stride = last("strides", 1 if node.op_type in ("Conv", "ConvTranspose", "MaxPool", "AveragePool") else kernel[-1])
+        return Window(
+            groups,
+            kernel[-1] if kernel else 0,
+            kernel[-2] if len(kernel) > 1 else 1,
+            stride,
+            last("pads", 0),
+            last("dilations", 1),
+        )

@@ -1,0 +1,328 @@
+"""Live PyTorch models, traced by ``torch.export``: its ATen operators become a :class:`~.trace.Trace`.
+
+Torch is imported when a model is read, never before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from stowplan.errors import InputError, MissingDependencyError
+from stowplan.frontends.network.coarsen import Granularity, coarsen
+from stowplan.frontends.network.trace import FREE, Dims, Operation, Trace, Window, elements
+from stowplan.hardware.network import Network
+
+if TYPE_CHECKING:
+    import torch
+
+#: ATen operators by what they are here. What is missing is element-wise if torch says so, else ``other``.
+_OPS = {
+    FREE: "dropout feature_dropout alpha_dropout native_dropout contiguous clone alias detach detach_ lift_fresh_copy to "
+    "_to_copy type_as flatten squeeze unsqueeze expand expand_as split split_with_sizes chunk unbind getitem slice select "
+    "narrow tensor_split unflatten movedim view_as_real",
+    "view": "view _unsafe_view view_as",
+    "reshape": "reshape reshape_as",
+    "transpose": "transpose transpose_ permute t swapaxes numpy_T",
+    "layernorm": "layer_norm native_layer_norm group_norm native_group_norm instance_norm rms_norm",
+    "batchnorm": "batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit native_batch_norm cudnn_batch_norm",
+    "softmax": "softmax _softmax log_softmax _log_softmax _safe_softmax",
+    "maxpool": "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices adaptive_max_pool2d",
+    "avgpool": "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
+    "_adaptive_avg_pool2d",
+    "add": "add add_ sub sub_ rsub",
+    "mul": "mul mul_ div div_",
+    "relu": "relu relu_",
+    "gelu": "gelu gelu_",
+    "tanh": "tanh tanh_",
+    "sigmoid": "sigmoid sigmoid_",
+    "activation": "relu6 relu6_ hardtanh hardtanh_ silu silu_ mish mish_ hardswish hardswish_ hardsigmoid hardsigmoid_ elu "
+    "elu_ leaky_relu leaky_relu_ prelu softplus selu celu glu clamp clamp_ clamp_min clamp_max",
+    "concat": "cat concat stack",
+    "pad": "constant_pad_nd pad reflection_pad2d replication_pad2d",
+    "resize": "upsample_nearest2d upsample_bilinear2d upsample_bicubic2d",
+    "gather": "index index_select gather take_along_dim",
+    "reduce": "mean sum amax amin max min var std var_mean prod linalg_vector_norm argmax argmin logsumexp",
+    "conv": "conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d conv_transpose3d",
+    "embedding": "embedding embedding_bag",
+    "linear": "linear addmm",
+    "matmul": "matmul bmm mm baddbmm",
+    "attention": "scaled_dot_product_attention",
+}
+_OP_OF = {name: op for op, names in _OPS.items() for name in names.split()}
+
+
+def read_torch(
+    model: torch.nn.Module,
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    granularity: Granularity = "auto",
+) -> Network:
+    """Network of a model, traced with example arguments (their shapes count; put it into ``eval()`` mode first).
+
+    Raises
+    ------
+    MissingDependencyError
+        There is no torch.
+    InputError
+        ``torch.export`` cannot trace the model.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependencyError("reading a PyTorch model needs torch: pip install 'stowplan[learned]'") from error
+    title = name or type(model).__name__
+    try:
+        with torch.no_grad():
+            program = torch.export.export(model, tuple(arguments), dict(keywords or {}))
+    except Exception as error:
+        # What torch raises here has no common type, and runs over pages.
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(f"torch.export cannot trace {title}: {reason[0]}") from error
+    return read_exported(program, name=title, granularity=granularity)
+
+
+def read_exported(program: Any, *, name: str = "network", granularity: Granularity = "auto") -> Network:
+    """Network of a ``torch.export.ExportedProgram`` with static shapes; raises InputError where a shape is not static."""
+    return coarsen(_Tracer(program, name).trace(), granularity)
+
+
+class _Tracer:
+    """Walks the graph of an exported program."""
+
+    def __init__(self, program: Any, name: str):
+        signature = program.graph_signature
+        stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        stored.update(getattr(signature, "inputs_to_lifted_tensor_constants", {}))
+        self._stored = set(stored)
+        self._parameters = set(signature.inputs_to_parameters)
+        self._program, self._name = program, name
+        self._weights: dict[str, int] = {}
+        self._operations: list[Operation] = []
+        self._names: set[str] = set()
+
+    def trace(self) -> Trace:
+        inputs: dict[str, Dims] = {}
+        integers: set[str] = set()
+        outputs: list[str] = []
+        for node in self._program.graph.nodes:
+            value = node.meta.get("val")
+            if node.op == "placeholder":
+                stored = node.name in self._stored
+                if stored and _is_float(value) and (node.name in self._parameters or elements(_shape(node)) > 1):
+                    self._weights[node.name] = elements(_shape(node))
+                elif hasattr(value, "shape"):
+                    inputs[node.name] = _shape(node)
+                    # Numbers that a model stores for itself are no feature maps either.
+                    if stored or not _is_float(value):
+                        integers.add(node.name)
+            elif node.op == "output":
+                outputs = [each.name for each in node.all_input_nodes]
+            elif _tensor(value) is not None:
+                self._take(node)
+        return Trace(
+            name=self._name,
+            inputs=inputs,
+            integer_inputs=frozenset(integers),
+            operations=tuple(self._operations),
+            outputs=tuple(outputs),
+        )
+
+    def _take(self, node: Any) -> None:
+        target = _target_name(node)
+        op = _OP_OF.get(target) or ("elementwise" if _is_pointwise(node.target) else "other")
+        weights = [each for each in node.all_input_nodes if each.name in self._weights]
+        if op == "linear":
+            self._linear(node, target)
+        elif op == "matmul":
+            self._matmul(node)
+        elif op == "conv":
+            self._convolution(node)
+        elif op == "attention":
+            self._attention(node)
+        elif op == "embedding":
+            self._add(node, "embedding", weights=self._size(weights), gathered=elements(_shape(node)))
+        else:
+            activations = self._activations(node)
+            if op == FREE and (not activations or weights):
+                # A view of a weight is a weight; a view of nothing comes from the host.
+                self._pass_weights(node, weights, activations)
+                return
+            if weights and not activations and op in ("view", "reshape", "transpose"):
+                self._pass_weights(node, weights, activations)
+                return
+            if op == "add" and weights and elements(_shape(weights[0])) == _shape(node)[-1]:
+                op = "bias_add"
+            window = _pool_window(node) if op in ("maxpool", "avgpool") else Window()
+            # A batch norm at inference scales and shifts, whatever it stores.
+            size = 2 * _shape(node)[1] if op == "batchnorm" else self._size(weights)
+            self._add(node, op, weights=size, window=window, label=target)
+
+    def _pass_weights(self, node: Any, weights: list[Any], activations: tuple[str, ...]) -> None:
+        if weights and not activations:
+            self._weights[node.name] = elements(_shape(node))
+        else:
+            self._add(node, FREE)
+
+    def _activations(self, node: Any) -> tuple[str, ...]:
+        return tuple(each.name for each in node.all_input_nodes if each.name not in self._weights and _has_tensor(each))
+
+    def _size(self, weights: list[Any]) -> int:
+        return sum(self._weights[each.name] for each in weights)
+
+    def _add(self, node: Any, op: str, name: str | None = None, **more: Any) -> None:
+        more.setdefault("inputs", self._activations(node))
+        more.setdefault("shape", _shape(node))
+        self._operations.append(Operation(name=name or node.name, op=op, **more))
+
+    def _product(self, node: Any, data: Any, weight: Any, bias: Any, depth: int, target: str) -> None:
+        """A product with a weight matrix, and its bias as an operation of its own."""
+        product = f"{node.name}_product" if bias is not None else node.name
+        self._add(
+            node,
+            "matmul_w",
+            product,
+            inputs=(data.name,),
+            weights=self._weights[weight.name],
+            macs=elements(_shape(node)) * depth,
+            label=target,
+        )
+        if bias is not None:
+            self._add(node, "bias_add", inputs=(product,), weights=self._weights.get(bias.name, 0), label="bias")
+
+    def _linear(self, node: Any, target: str) -> None:
+        if target == "addmm":
+            bias, data, weight = node.args[:3]
+        else:
+            data, weight = node.args[:2]
+            bias = node.args[2] if len(node.args) > 2 else node.kwargs.get("bias")
+        if weight.name not in self._weights or data.name in self._weights:
+            macs = elements(_shape(node)) * _shape(data)[-1]
+            self._add(
+                node, "matmul", macs=macs, weights=self._size([each for each in node.all_input_nodes if self._is_weight(each)])
+            )
+            return
+        self._product(node, data, weight, bias, _shape(data)[-1], target)
+
+    def _is_weight(self, node: Any) -> bool:
+        return node.name in self._weights
+
+    def _matmul(self, node: Any) -> None:
+        left, right = node.args[-2:] if _target_name(node) != "baddbmm" else node.args[1:3]
+        depth = _shape(left)[-1]
+        if self._is_weight(right) and not self._is_weight(left):
+            self._product(node, left, right, None, depth, "matmul")
+            return
+        weights = [each for each in (left, right) if self._is_weight(each)]
+        self._add(node, "matmul", weights=self._size(weights), macs=elements(_shape(node)) * depth, label="matmul")
+
+    def _convolution(self, node: Any) -> None:
+        data, weight, *rest = node.args
+        bias = rest[0] if rest else node.kwargs.get("bias")
+        options = _options(node)
+        kernel = _shape(weight)[2:]
+        transposed = _target_name(node).startswith("conv_transpose") or bool(options.get("transposed", False))
+        groups = int(options.get("groups", 1))
+        product = f"{node.name}_product" if bias is not None else node.name
+        # Each input element (of a transposed convolution) or output element (of any other) meets the kernel once a channel.
+        reach = elements(_shape(data)) * _shape(weight)[1] if transposed else elements(_shape(node)) * _shape(weight)[1]
+        self._add(
+            node,
+            "conv",
+            product,
+            inputs=(data.name,),
+            weights=self._weights.get(weight.name, 0),
+            macs=reach * elements(kernel),
+            window=Window(
+                groups,
+                kernel[-1],
+                kernel[-2] if len(kernel) > 1 else 1,
+                _first(options.get("stride"), 1),
+                _first(options.get("padding"), 0),
+                _first(options.get("dilation"), 1),
+            ),
+            label=_target_name(node),
+        )
+        if bias is not None:
+            self._add(node, "bias_add", inputs=(product,), weights=self._weights.get(bias.name, 0), label="bias")
+
+    def _attention(self, node: Any) -> None:
+        """Scaled dot-product attention in its three steps."""
+        query, key, value = node.args[:3]
+        mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+        scores = (*_shape(query)[:-1], _shape(key)[-2])
+        macs = elements(scores) * _shape(query)[-1]
+        inputs = (query.name, key.name)
+        self._add(node, "matmul", f"{node.name}_scores", inputs=inputs, shape=scores, macs=macs, label="matmul")
+        before = f"{node.name}_scores"
+        if mask is not None and not self._is_weight(mask):
+            self._add(node, "add", f"{node.name}_mask", inputs=(before, mask.name), shape=scores, label="mask")
+            before = f"{node.name}_mask"
+        self._add(node, "softmax", f"{node.name}_softmax", inputs=(before,), shape=scores, label="softmax")
+        macs = elements(_shape(node)) * scores[-1]
+        self._add(node, "matmul", inputs=(f"{node.name}_softmax", value.name), macs=macs, label="matmul")
+
+
+def _target_name(node: Any) -> str:
+    """``conv2d`` of ``aten.conv2d.default``; the name of a function that is no ATen operator."""
+    packet = getattr(node.target, "overloadpacket", None)
+    return str(packet).rpartition(".")[2] if packet is not None else getattr(node.target, "__name__", str(node.target))
+
+
+def _is_pointwise(target: Any) -> bool:
+    return any(getattr(tag, "name", "") == "pointwise" for tag in getattr(target, "tags", ()))
+
+
+def _tensor(value: Any) -> Any:
+    """The tensor of a node's value: the first of several, None where there is none."""
+    if isinstance(value, (tuple, list)):
+        return next((each for each in value if hasattr(each, "shape")), None)
+    return value if hasattr(value, "shape") else None
+
+
+def _has_tensor(node: Any) -> bool:
+    return _tensor(node.meta.get("val")) is not None
+
+
+def _is_float(value: Any) -> bool:
+    tensor = _tensor(value)
+    return tensor is not None and bool(tensor.dtype.is_floating_point)
+
+
+def _shape(node: Any) -> Dims:
+    tensor = _tensor(node.meta.get("val"))
+    if tensor is None:
+        raise InputError("expected a tensor", place=node.name)
+    if not all(isinstance(each, int) for each in tensor.shape):
+        found = [str(each) for each in tensor.shape]
+        raise InputError(f"found shape {found}, expected fixed sizes: export without dynamic shapes", place=node.name)
+    return tuple(int(each) for each in tensor.shape)
+
+
+def _options(node: Any) -> dict[str, Any]:
+    """Arguments of an operator by name."""
+    schema = getattr(node.target, "_schema", None)
+    names = [each.name for each in schema.arguments] if schema is not None else []
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+
+
+def _first(value: Any, default: int) -> int:
+    """One number for an option that may be one for each axis, or a word."""
+    if isinstance(value, int):
+        return value
+    return int(value[-1]) if isinstance(value, (tuple, list)) and value else default
+
+
+def _pool_window(node: Any) -> Window:
+    options = _options(node)
+    if "kernel_size" not in options:
+        # An adaptive pool: as large as it takes.
+        before, after = _shape(node.args[0]), _shape(node)
+        kernel = (before[-2] // max(1, after[-2]), before[-1] // max(1, after[-1]))
+        return Window(1, kernel[1], kernel[0], kernel[1], 0, 1)
+    size = options["kernel_size"]
+    kernel = (size, size) if isinstance(size, int) else tuple(size)
+    stride = _first(options.get("stride"), kernel[-1])
+    return Window(1, kernel[-1], kernel[-2] if len(kernel) > 1 else 1, stride, _first(options.get("padding"), 0), 1)

@@ -1,0 +1,64 @@
+"""What may be said of an input beside its path: the same names in :func:`stowplan.read` and on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stowplan.arguments import show, whole
+from stowplan.errors import UsageError
+
+
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of all front ends; each takes some of them (:attr:`~stowplan.frontends.format.InputFormat.accepts`)."""
+
+    target: str | Path | None = None
+    """Name of a target, or path of a target file."""
+    capacity: int | None = None
+    """Bytes of fast memory (of the fastest tier), in place of the target's; for packing, the bytes to fit into."""
+    cost_model: str | None = None
+    """``roofline`` or ``table``, in place of the target's."""
+    stalls: str | None = None
+    """``allowed`` or ``forbidden``, in place of the target's."""
+    cycles: tuple[str | Path, str | Path] | None = None
+    """For the table cost model: the module compiled without and with a fast-memory plan, cycles in both."""
+    precision: str | None = None
+    """Type of weights and activations."""
+    granularity: str | None = None
+    """``auto``, ``layer`` or ``fine``: whether an operation of a model takes up what follows it."""
+    address_spaces: bool = False
+    """Whether a plan gives every tensor an offset in its tier."""
+    rules: tuple[str, ...] = ()
+    """``NAME=VALUE``: the machine's rules for a loop body."""
+    fixed: str | Path | None = None
+    """Path of a file with instructions that are fixed."""
+
+    def __post_init__(self) -> None:
+        if self.capacity is not None:
+            # NumPy's numbers are whole numbers, too; files hold Python's.
+            msgspec.structs.force_setattr(self, "capacity", whole("a capacity of {} bytes", self.capacity))
+        if self.stalls is not None and self.stalls not in ("allowed", "forbidden"):
+            raise UsageError(f"found stalls {show(self.stalls)}, expected allowed or forbidden")
+
+    def given(self) -> dict[str, Any]:
+        """The options that are not at their defaults."""
+        defaults = ReadOptions()
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in values.items() if value != getattr(defaults, name)}
+
+    def only(self, names: frozenset[str]) -> ReadOptions:
+        """These options, those of other names at their defaults."""
+        return ReadOptions(**{name: value for name, value in self.given().items() if name in names})
+
+
+def spelt(name: str) -> str:
+    """An option as the command line has it."""
+    return "--rule" if name == "rules" else "--" + name.replace("_", "-")
+
+
+def spelt_all(names: Collection[str]) -> str:
+    """Options as the command line has them, in one order."""
+    return ", ".join(spelt(name) for name in ReadOptions.__struct_fields__ if name in names) or "no options"

@@ -1,0 +1,103 @@
+"""One reader for every input: a problem file, or a front end's file together with a target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from stowplan import files, kinds
+from stowplan.errors import UsageError
+from stowplan.frontends.format import Opened
+from stowplan.frontends.formats import format_of, look
+from stowplan.frontends.options import ReadOptions, spelt, spelt_all
+
+
+def read(
+    path: str | Path,
+    target: str | Path | None = None,
+    *,
+    capacity: int | None = None,
+    cost_model: str | None = None,
+    stalls: str | None = None,
+    cycles: tuple[str | Path, str | Path] | None = None,
+    precision: str | None = None,
+    granularity: str | None = None,
+    address_spaces: bool = False,
+    rules: Iterable[str] = (),
+    fixed: str | Path | None = None,
+) -> Any:
+    """Problem from a file, whatever kind it is.
+
+    Parameters
+    ----------
+    path
+        A problem file written by ``stowplan convert``, a compiled program (scheduled HLO text), a network (layer file or ONNX
+        model), a graph (HLO before XLA's optimisations, or ONNX), a data-flow graph (JSON or DOT) or a CSV file of buffers to
+        pack; each plain or gzip.
+    target
+        Name of a target, or path of a target file; needed for all but problem files and CSV files, which take none.
+    capacity
+        Bytes of fast memory (of the fastest tier), in place of the target's; for packing, the bytes to fit into.
+    cost_model, stalls
+        In place of the target's own; see :func:`stowplan.hardware.costs.make_problem`.
+    cycles
+        For the ``table`` cost model: the module compiled without and with a fast-memory plan, with cycles in it.
+    precision, granularity, address_spaces
+        For networks; graphs for a target with banks take the precision, too. See
+        :class:`stowplan.frontends.options.ReadOptions`.
+    rules, fixed
+        For data-flow graphs: texts ``NAME=VALUE`` (docs/modulo-scheduling.md), and a file of fixed instructions.
+
+    Raises
+    ------
+    InputError
+        What is wrong with the file, and where.
+    UsageError
+        An option that a file of this format does not take, or no target where one is needed.
+    """
+    options = ReadOptions(
+        target=target,
+        capacity=capacity,
+        cost_model=cost_model,
+        stalls=stalls,
+        cycles=cycles,
+        precision=precision,
+        granularity=granularity,
+        address_spaces=address_spaces,
+        rules=tuple(rules),
+        fixed=fixed,
+    )
+    return open_input(path, options).problem
+
+
+def open_input(path: str | Path, options: ReadOptions) -> Opened:
+    """As :func:`read`, with the program beside the problem."""
+    source = look(path, options.target)
+    found = format_of(source)
+    accepted = found.accepts(source)
+    for name in options.given():
+        if name not in accepted:
+            raise UsageError(f"{path} is {found.what}: it takes {spelt_all(accepted)}, but not {spelt(name)}")
+    if found.targets is not None and options.target is None:
+        raise UsageError(f"{path} is {found.what}: name {found.targets.example}; stowplan targets lists them")
+    return found.open(source, options)
+
+
+def open_with(path: str | Path, options: ReadOptions) -> Opened:
+    """As :func:`open_input`, without the options that a file of this format does not take: for suites of many formats."""
+    source = look(path, options.target)
+    return open_input(path, options.only(format_of(source).accepts(source)))
+
+
+def read_plan(path: str | Path, problem: Any = None) -> Any:
+    """Plan of whatever kind from a plan file; raises :class:`~stowplan.errors.InputError` naming file and field.
+
+    Some kinds read plans from other files as well (offsets from CSV, for packing), but only together with their ``problem``.
+    """
+    if problem is not None and not files.is_json(path):
+        reader = kinds.of_problem(problem).plan_reader
+        if reader:
+            return kinds.load(reader)(path, problem)
+    data = files.read_bytes(path)
+    return kinds.of_plan_file(data, path).decode_plan(data, path)

@@ -1,0 +1,190 @@
+"""XLA's own plan as a plan of ours, as faithful as the rules allow, and a report of what became of it on the way.
+
+What the rules of ``docs/memory-mapping.md`` cannot express is dropped: the uses that stay would serve become slow, which is
+always possible, and the result says what was dropped and why.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from stowplan.errors import InputError, UsageError, VerificationError
+from stowplan.frontends.hlo import read_module
+from stowplan.frontends.xla_plan.offsets import find_offsets, read_offsets
+from stowplan.frontends.xla_plan.settle import Dropped, Home, Settlement
+from stowplan.frontends.xla_plan.stays import Source
+from stowplan.frontends.xla_plan.trace import Trace
+from stowplan.hardware.program import Program
+from stowplan.hardware.simulator import simulate
+from stowplan.models.memory_mapping.plan import Copy, Plan
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.verify import Violation, verify
+
+
+class ImportedPlan(msgspec.Struct, frozen=True):
+    """A production compiler's plan as one of ours, and what became of it on the way."""
+
+    plan: Plan
+    sliced: int
+    """Copies that XLA does in slices, merged into one each."""
+    delayed: int
+    """Of these, how many begin later than their first slice, because their place is not free before."""
+    postponed: int
+    """Other copies in that begin later than XLA has them, because the tensor's stay before is not over."""
+    advanced: int
+    """Stays whose copy out begins earlier than XLA has it, so that their place is free in time."""
+    moved: int
+    """Stays at another offset than XLA's, which reuses their place within a step."""
+    mixed_reads: int
+    """Reads of a tensor from both memories at once, taken as slow."""
+    idle: int
+    """Copies in that serve no use, left out: XLA fetches the next run's preload at the end of the program."""
+    replaced: tuple[str, ...]
+    """Steps of the program that XLA replaced by copies of its own."""
+    foreign: tuple[str, ...]
+    """Instructions of XLA's own that are neither copies nor steps of the program."""
+    homeless: tuple[str, ...]
+    """Values in fast memory that are no tensor of the program."""
+    dropped: tuple[Dropped, ...]
+    """Stays in fast memory that the plan does not have."""
+
+    @property
+    def preloads(self) -> int:
+        """Tensors in fast memory before the program starts."""
+        return sum(residency.preloaded for residency in self.plan.residencies)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What differs from what XLA does, for people to read; one line each."""
+        counts = (
+            (self.preloads, "tensors in fast memory before the program starts (cross-program prefetch)"),
+            (self.sliced, f"sliced copies merged, {self.delayed} of them begin later than their first slice"),
+            (self.postponed, "copies in begin later, when the tensor's stay before is over"),
+            (self.advanced, "copies out begin earlier, so that their place is free in time"),
+            (self.moved, "stays at other offsets, where XLA reuses a place within a step"),
+            (self.mixed_reads, "reads of one tensor from both memories taken as slow"),
+            (self.idle, "copies that serve no use left out (the next run's preload)"),
+        )
+        lines = [f"{count} {what}" for count, what in counts if count]
+        for names, what in (
+            (self.replaced, "steps replaced by copies of XLA's own"),
+            (self.foreign, "instructions of XLA's own"),
+            (self.homeless, "values in fast memory that are no tensor of the program"),
+        ):
+            if names:
+                lines.append(f"{len(names)} {what}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}")
+        for reason, count in Counter(item.reason for item in self.dropped).most_common():
+            same = [item for item in self.dropped if item.reason == reason]
+            size, traffic = sum(item.size for item in same), sum(item.traffic for item in same)
+            lines.append(f"{count} stays of {size} bytes dropped, with {traffic} bytes of traffic: {reason}")
+        return tuple(lines)
+
+
+def import_xla_plan(
+    problem: Problem, program: Program, plan_path: str | Path, offsets_path: str | Path | None = None
+) -> ImportedPlan:
+    """XLA's plan for a program, verified.
+
+    Parameters
+    ----------
+    problem
+        Made of ``program`` for the target XLA compiled for, with ``stalls="allowed"``.
+    program
+        The program before XLA's memory-space assignment.
+    plan_path
+        The same module after it, as HLO text, plain or gzip; ``S(3)`` in a layout is fast memory.
+    offsets_path
+        Values of XLA's buffer assignment; ``NAME.fastmem.txt[.gz]`` beside ``NAME.hlo.txt.gz`` where None.
+
+    Raises
+    ------
+    InputError
+        A file cannot be read, is not scheduled, is of another program, or lacks an offset.
+    UsageError
+        The problem is not the program's, or forbids stalls.
+    """
+    if [step.name for step in problem.steps] != [step.name for step in program.steps]:
+        raise UsageError("found a problem and a program with different steps, expected the problem made of the program")
+    if problem.stalls != "allowed":
+        raise UsageError("found a problem that forbids stalls, expected one that allows them: XLA's plans stall now and then")
+    module = read_module(plan_path)
+    placements = read_offsets(find_offsets(plan_path) if offsets_path is None else offsets_path)
+    try:
+        if not module.is_scheduled:
+            raise InputError("found a module without is_scheduled=true, expected a scheduled one", place="line 1")
+        trace = Trace(program, module, placements)
+    except InputError as error:
+        raise error.within(plan_path) from error
+    settlement = Settlement(problem, trace)
+    plan = _valid_plan(problem, settlement)
+    homes = settlement.homes
+    return ImportedPlan(
+        plan=plan,
+        sliced=sum(home.is_sliced for home in homes),
+        delayed=sum(home.is_sliced and home.start > home.stay.starts[0] for home in homes),
+        postponed=sum(not home.is_sliced and home.start > home.stay.starts[0] for home in homes),
+        advanced=settlement.advanced,
+        moved=settlement.moved,
+        mixed_reads=trace.mixed_reads,
+        idle=settlement.idle,
+        replaced=tuple(trace.replaced),
+        foreign=tuple(trace.foreign),
+        homeless=tuple(trace.homeless),
+        dropped=tuple(settlement.dropped),
+    )
+
+
+def _valid_plan(problem: Problem, settlement: Settlement) -> Plan:
+    """The plan of all homes, without those the verifier objects to."""
+    while True:
+        homes = sorted(settlement.homes, key=lambda home: (home.start, home.tensor))
+        plan, owners = _plan(problem, homes)
+        found = verify(problem, plan)
+        if found.ok:
+            return plan
+        guilty: dict[int, str] = {}
+        for violation in found.violations:
+            for place in _blamed(violation, homes, owners):
+                guilty.setdefault(place, f"breaks the rule {violation.code}")
+        if not guilty:
+            raise VerificationError(f"XLA's plan cannot be made valid: {found.violations[0].message}")
+        for place, reason in sorted(guilty.items()):
+            settlement.drop(homes[place], reason)
+
+
+def _blamed(violation: Violation, homes: list[Home], owners: list[int]) -> set[int]:
+    """Places of the homes that a violation is about; ``homes`` are in the order of the plan's residencies."""
+    blamed = set(violation.residencies) | {owners[copy] for copy in violation.copies}
+    uses = set(violation.uses)
+    if not blamed and uses:
+        blamed = {place for place, home in enumerate(homes) if home.uses & uses}
+    if not blamed and violation.tensor is not None:
+        blamed = {place for place, home in enumerate(homes) if home.tensor == violation.tensor}
+    return blamed
+
+
+def _plan(problem: Problem, homes: list[Home]) -> tuple[Plan, list[int]]:
+    """The plan of all homes, and for each of its copies the place of its home."""
+    queue: list[tuple[int, int, int, Copy]] = []
+    for place, home in enumerate(homes):
+        if home.stay.source is Source.COPIED:
+            queue.append((home.start, home.stay.sequence, place, Copy(home.tensor, "in", home.start, home.stay.arrived)))
+        queue += [
+            (copy.start, copy.sequence, place, Copy(home.tensor, "out", copy.start, copy.end)) for copy in home.copies_out
+        ]
+    queue.sort(key=lambda item: item[:2])
+    plan = Plan(
+        problem=problem.digest,
+        objective_ps=0,
+        residencies=tuple(home.residency() for home in homes),
+        copies=tuple(copy for *_, copy in queue),
+        fast_uses=tuple(sorted({use for home in homes for use in home.uses})),
+        program=problem.name,
+        target=problem.target,
+        names={tensor: problem.tensors[tensor].name for tensor in sorted({home.tensor for home in homes})},
+    )
+    plan = msgspec.structs.replace(plan, objective_ps=simulate(problem, plan).total_ps)
+    return plan, [place for _, _, place, _ in queue]

@@ -1,0 +1,390 @@
+"""XLA's decisions, read off its module: which values stand in fast memory, from when to when, and which steps use them there.
+
+The module is the original one after memory-space assignment: the same steps in the same order, with copies between them. One
+walk over it, loops in line, carries for every array where it stands and which tensor of the original program it is. Copies are
+looked through: ``copy-start`` and ``copy-done``, a prefetch in slices (an ``async-start`` each, put together by a
+``ConcatBitcast``), bitcasts and tuples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import TypeVar
+
+from stowplan.deadline import check_reading
+from stowplan.errors import InputError
+from stowplan.frontends.hlo import ArrayShape, Computation, HloModule, Instruction, Shape, TupleShape
+from stowplan.frontends.hlo.extent import check_extent
+from stowplan.frontends.hlo.schedule import IN_LINE, MAX_ARRAYS, MAX_INSTRUCTIONS
+from stowplan.frontends.xla_plan.offsets import FAST_SPACE, Placement
+from stowplan.frontends.xla_plan.stays import Array, Eviction, Source, Stay
+from stowplan.hardware.program import Program
+
+#: Steps that XLA may replace by a copy of its own: what they would write stands in fast memory once that copy is done.
+_REPLACEABLE = frozenset({"copy", "slice", "dynamic-slice"})
+_SAME_VALUE = frozenset({"bitcast", "optimization-barrier", "opt-barrier", "domain", "add-dependency"})
+_OF_AN_OPERAND = _SAME_VALUE | {"get-tuple-element", "copy-start", "copy-done", "async-update", "async-done", "while"}
+
+T = TypeVar("T")
+
+
+class Trace:
+    """Stays of all tensors; everything is there once it is constructed.
+
+    Raises
+    ------
+    InputError
+        The module is another program's, or the offsets lack one of its values.
+    """
+
+    def __init__(self, program: Program, module: HloModule, placements: dict[str, Placement]):
+        self.stays: list[Stay] = []
+        self.mixed_reads = 0
+        """Reads that get one tensor from both memories at once."""
+        self.replaced: list[str] = []
+        """Steps of the program that XLA replaced by copies of its own."""
+        self.foreign: list[str] = []
+        """Instructions of XLA's own in the place of steps."""
+        self.homeless: list[str] = []
+        """Values in fast memory that are no tensor of the program."""
+        self._program = program
+        self._module = module
+        self._placements = placements
+        self._now = 0
+        self._sequence = 0
+        self._evictions: dict[str, tuple[Stay, Eviction]] = {}
+        self._first_use = [0]
+        for step in program.steps:
+            self._first_use.append(self._first_use[-1] + len(step.uses))
+        self._offsets: dict[int, list[int]] = {}
+        check_extent(module, IN_LINE, instructions=MAX_INSTRUCTIONS, arrays=MAX_ARRAYS)
+        self._walk(module.entry, None, "")
+        self._skip_to(len(program.steps), module.entry.root)
+
+    def _walk(self, computation: Computation, arguments: list[list[Array]] | None, path: str) -> list[Array]:
+        if arguments is not None and len(arguments) != len(computation.parameters):
+            raise InputError(
+                f"found {len(arguments)} operands for {len(computation.parameters)} parameters of %{computation.name}",
+                place=f"line {computation.line}",
+            )
+        check_reading()
+        arrays: dict[str, list[Array]] = {}
+        for instruction in computation.instructions:
+            if instruction.opcode == "parameter" and arguments is not None:
+                found = arguments[int(instruction.argument)]
+            else:
+                found = self._instruction(instruction, arrays, computation, path)
+            count = self._leaf_offsets(instruction.shape)[-1]
+            if len(found) != count:
+                raise instruction.error(f"found {len(found)} arrays, expected the {count} of its shape")
+            arrays[instruction.name] = found
+        return arrays[computation.root.name]
+
+    def _instruction(
+        self, instruction: Instruction, arrays: dict[str, list[Array]], computation: Computation, path: str
+    ) -> list[Array]:
+        opcode = instruction.opcode
+        operands = [arrays[name] for name in instruction.operands]
+        step = self._find(self._program.step_index, path, instruction.name)
+        if step is not None:
+            return self._step(step, instruction, list(chain.from_iterable(operands)), path)
+        if opcode in ("parameter", "constant"):
+            return self._inputs(instruction, path)
+        if opcode in _OF_AN_OPERAND and not (operands and operands[0]):
+            raise instruction.error("found no operand, expected one")
+        if opcode == "tuple":
+            return list(chain.from_iterable(operands))
+        if opcode == "get-tuple-element":
+            return self._part(computation.by_name[instruction.operands[0]].shape, operands[0], instruction)
+        if opcode in _SAME_VALUE:
+            return operands[0]
+        if opcode == "after-all":
+            return [Array(None)]
+        if opcode == "copy-start":
+            return self._copy_start(instruction, operands[0][0])
+        if opcode == "copy-done":
+            return [self._copy_done(instruction.operands[0], operands[0][0])]
+        if opcode == "async-start":
+            return self._slice_start(instruction, operands)
+        if opcode in ("async-update", "async-done"):
+            return self._slice_done(instruction, computation.by_name[instruction.operands[0]].shape, operands[0])
+        if opcode == "custom-call" and "ConcatBitcast" in instruction.attributes_text:
+            return [self._joined(instruction, list(chain.from_iterable(operands)))]
+        if opcode == "while":
+            return self._loop(instruction, operands[0], path)
+        if opcode == "call":
+            return self._walk(self._module.computations[instruction.called[0]], operands, f"{path}{instruction.name}/")
+        if opcode == "conditional":
+            return self._branches(instruction, operands[1:], path)
+        return self._foreign(instruction)
+
+    # Steps of the program
+
+    def _step(self, step: int, instruction: Instruction, operands: list[Array], path: str) -> list[Array]:
+        self._skip_to(step, instruction)
+        self._now = step + 1
+        uses = self._program.steps[step].uses
+        number = {(use.tensor, use.is_output): self._first_use[step] + place for place, use in enumerate(uses)}
+        served = self._reads(step, number, operands)
+        results = []
+        for index, shape in instruction.shape.leaves():
+            name = instruction.name + _index_text(index)
+            tensor = self._find(self._program.value_tensor, path, name)
+            if tensor is not None and shape.bytes > self._program.tensors[tensor].size:
+                size = self._program.tensors[tensor].size
+                raise instruction.error(f"found {shape.bytes} bytes, expected {size} as in {self._program.name}")
+            if shape.memory_space != FAST_SPACE or not shape.bytes:
+                results.append(Array(tensor))
+                continue
+            write = None if tensor is None else number.get((tensor, True))
+            if tensor is None or write is None:
+                self.homeless.append(name)
+                results.append(Array(tensor))
+                continue
+            placement = self._placement(name, instruction)
+            stay = served.get(tensor)
+            if stay is None or stay.offset != placement.offset:
+                if stay is not None:
+                    stay.fault = "an update in place moves it"
+                stay = self._stay(tensor, shape, placement, Source.DEFINED, [step], step)
+            stay.uses.add(write)
+            stay.end = max(stay.end, step + 1)
+            results.append(Array(tensor, stay))
+        return results
+
+    def _reads(self, step: int, number: dict[tuple[int, bool], int], operands: list[Array]) -> dict[int, Stay]:
+        """Stays that serve the reads of a step, by tensor."""
+        found: dict[int, list[Stay | None]] = {}
+        strangers: list[Stay] = []
+        for array in operands:
+            stay = None if array.stay is None else array.stay.whole()
+            tensor = array.tensor if stay is None else stay.tensor
+            fits = stay is None or tensor is None or stay.size == self._program.tensors[tensor].size
+            if tensor is not None and (tensor, False) in number and fits:
+                found.setdefault(tensor, []).append(stay)
+            elif stay is not None and stay not in strangers:
+                strangers.append(stay)
+        for stay in strangers:
+            self._adopt(stay, step, number, found)
+        served: dict[int, Stay] = {}
+        for tensor, stays in found.items():
+            fast = [stay for stay in stays if stay is not None]
+            for stay in fast:
+                stay.end = max(stay.end, step + 1)
+            if len(fast) == len(stays):
+                served[tensor] = fast[-1]
+                fast[-1].uses.add(number[tensor, False])
+            elif fast:
+                self.mixed_reads += 1
+        return served
+
+    def _adopt(self, stay: Stay, step: int, number: dict[tuple[int, bool], int], found: dict[int, list[Stay | None]]) -> None:
+        """A copy that stands for the result of a step that XLA replaced: find that step, which then writes to fast memory."""
+        for tensor, is_output in number:
+            if is_output or tensor in found or self._program.tensors[tensor].size != stay.size:
+                continue
+            for writer in range(step - 1, -1, -1):
+                for place, use in enumerate(self._program.steps[writer].uses):
+                    if use.tensor == tensor and use.is_output:
+                        if self._program.steps[writer].name in self.replaced:
+                            stay.tensor, stay.source, stay.starts = tensor, Source.DEFINED, [writer]
+                            stay.uses.add(self._first_use[writer] + place)
+                            found[tensor] = [stay]
+                        return
+
+    def _skip_to(self, step: int, instruction: Instruction) -> None:
+        """Steps that do not occur: fine where XLA replaces such, else the module is another program's."""
+        if step < self._now:
+            raise instruction.error(
+                f"found after %{self._program.steps[self._now - 1].name}, expected before it, as in {self._program.name}"
+            )
+        for skipped in self._program.steps[self._now : step]:
+            if skipped.opcode not in _REPLACEABLE:
+                raise instruction.error(
+                    f"found before any %{skipped.name} ({skipped.opcode}), expected every step of {self._program.name} in order"
+                )
+            self.replaced.append(skipped.name)
+        self._now = max(self._now, step)
+
+    # Copies
+
+    def _copy_start(self, instruction: Instruction, source: Array) -> list[Array]:
+        (_, target), *_ = instruction.shape.leaves()
+        self._sequence += 1
+        stay = None if source.stay is None else source.stay.whole()
+        if target.memory_space != FAST_SPACE:
+            if stay is not None:
+                eviction = Eviction(self._now, self._now, self._sequence)
+                stay.evictions.append(eviction)
+                self._evictions[instruction.name] = stay, eviction
+            copied = Array(source.tensor)
+        else:
+            preloaded = "cross_program_prefetch_index" in instruction.attributes_text
+            how = Source.PRELOADED if preloaded else Source.COPIED
+            placement = self._placement(instruction.name + "{0}", instruction)
+            new = self._stay(source.tensor, target, placement, how, [0 if preloaded else self._now], self._now)
+            if stay is not None:
+                new.fault = "copied from fast to fast memory"
+            copied = Array(source.tensor, new)
+        return [copied, source, Array(None)]
+
+    def _copy_done(self, started: str, copied: Array) -> Array:
+        if copied.stay is not None:
+            copied.stay.arrived = self._now
+            copied.stay.end = max(copied.stay.end, self._now)
+        elif started in self._evictions:
+            stay, eviction = self._evictions.pop(started)
+            stay = stay.whole()
+            eviction.end = self._now
+            stay.end = max(stay.end, self._now)
+        return copied
+
+    def _slice_start(self, instruction: Instruction, operands: list[list[Array]]) -> list[Array]:
+        """One slice of a prefetch. Its value is the root of the computation it calls."""
+        sources = list(chain.from_iterable(operands))
+        self._sequence += 1
+        results = list(sources)
+        for _, shape in list(instruction.shape.leaves())[len(sources) :]:
+            if shape.memory_space != FAST_SPACE or not instruction.called:
+                results.append(Array(None))
+                continue
+            root = self._module.computations[instruction.called[0]].root
+            preloaded = "cross_program_prefetch_index" in instruction.attributes_text
+            how = Source.PRELOADED if preloaded else Source.COPIED
+            stay = self._stay(
+                sources[0].tensor if sources else None,
+                shape,
+                self._placement(root.name, instruction),
+                how,
+                [0 if preloaded else self._now],
+                self._now,
+            )
+            results.append(Array(stay.tensor, stay))
+        return results
+
+    def _slice_done(self, instruction: Instruction, shape: Shape, started: list[Array]) -> list[Array]:
+        if instruction.opcode == "async-update":
+            return started
+        offsets = self._leaf_offsets(shape)
+        if len(offsets) < 3:
+            raise instruction.error("found an operand that is no asynchronous start")
+        results = started[offsets[1] : offsets[2]]
+        for array in results:
+            if array.stay is not None:
+                array.stay.arrived = self._now
+                array.stay.end = max(array.stay.end, self._now)
+        return results
+
+    def _joined(self, instruction: Instruction, slices: list[Array]) -> Array:
+        """The whole that slices were prefetched of."""
+        shape = instruction.shape
+        parts = [array.stay.whole() for array in slices if array.stay is not None]
+        if not isinstance(shape, ArrayShape) or len(parts) != len(slices) or not parts:
+            raise instruction.error("found a ConcatBitcast of something else, expected slices in fast memory")
+        first = min(parts, key=lambda part: part.sequence)
+        stay = self._stay(
+            first.tensor,
+            shape,
+            self._placement(instruction.name, instruction),
+            first.source,
+            sorted(start for part in parts for start in part.starts),
+            max(part.arrived for part in parts),
+        )
+        stay.sequence = first.sequence
+        stay.fault = next((part.fault for part in parts if part.fault), None)
+        for part in parts:
+            part.merged = stay
+        return Array(stay.tensor, stay)
+
+    # Everything else
+
+    def _inputs(self, instruction: Instruction, path: str) -> list[Array]:
+        arrays = []
+        for index, shape in instruction.shape.leaves():
+            name = instruction.name + _index_text(index)
+            if shape.memory_space == FAST_SPACE:
+                self.homeless.append(name)
+            arrays.append(Array(self._find(self._program.value_tensor, path, name)))
+        return arrays
+
+    def _loop(self, instruction: Instruction, carried: list[Array], path: str) -> list[Array]:
+        condition, body = (self._module.computations[name] for name in instruction.called)
+        inner = f"{path}{instruction.name}/"
+        self._walk(condition, [carried], inner)
+        results = self._walk(body, [carried], inner)
+        if len(results) != len(carried):
+            raise instruction.error(f"found a body with {len(results)} results, expected the {len(carried)} of its operand")
+        for before, after in zip(carried, results, strict=True):
+            if before.stay is not None and after.stay is not None:
+                before.stay.whole().absorb(after.stay.whole())
+            else:
+                for lone in (before.stay, after.stay):
+                    if lone is not None:
+                        lone.whole().fault = "a loop carries it between memories"
+        return results
+
+    def _branches(self, instruction: Instruction, operands: list[list[Array]], path: str) -> list[Array]:
+        """All branches, one after the other; the results are those of the last, as in the program."""
+        if len(operands) != len(instruction.called):
+            raise instruction.error(f"found {len(operands)} operands, expected one for each branch")
+        results: list[Array] = []
+        for called, operand in zip(instruction.called, operands, strict=True):
+            results = self._walk(self._module.computations[called], [operand], f"{path}{instruction.name}/")
+        return results
+
+    def _foreign(self, instruction: Instruction) -> list[Array]:
+        self.foreign.append(instruction.name)
+        for index, shape in instruction.shape.leaves():
+            if shape.memory_space == FAST_SPACE:
+                self.homeless.append(instruction.name + _index_text(index))
+        return [Array(None) for _ in instruction.shape.leaves()]
+
+    def _stay(
+        self,
+        tensor: int | None,
+        shape: ArrayShape,
+        placement: Placement,
+        source: Source,
+        starts: list[int],
+        arrived: int,
+    ) -> Stay:
+        stay = Stay(tensor, shape.bytes, placement.offset, source, starts, self._sequence, arrived, arrived)
+        self.stays.append(stay)
+        return stay
+
+    def _placement(self, name: str, instruction: Instruction) -> Placement:
+        placement = self._placements.get(name)
+        if placement is None:
+            raise instruction.error(f"found no offset of value {name}, expected one in the offsets file")
+        return placement
+
+    def _part(self, shape: Shape, arrays: list[Array], instruction: Instruction) -> list[Array]:
+        offsets = self._leaf_offsets(shape)
+        index = instruction.attribute("index") or ""
+        if not (isinstance(shape, TupleShape) and index.isdecimal() and len(index) < 9 and int(index) + 1 < len(offsets)):
+            raise instruction.error(f"found index={index}, expected an element of its operand")
+        return arrays[offsets[int(index)] : offsets[int(index) + 1]]
+
+    def _leaf_offsets(self, shape: Shape) -> list[int]:
+        """First leaf of each part of a tuple, and the number of leaves. The parser makes one object of equal shapes."""
+        if isinstance(shape, ArrayShape):
+            return [0, 1]
+        found = self._offsets.get(id(shape))
+        if found is None:
+            found = [0]
+            for part in shape.parts:
+                found.append(found[-1] + sum(1 for _ in part.leaves()))
+            self._offsets[id(shape)] = found
+        return found
+
+    @staticmethod
+    def _find(names: dict[str, T], path: str, name: str) -> T | None:
+        """The program calls an instruction by its path only where the name alone does not tell it from others."""
+        found = names.get(path + name) if path else None
+        return names.get(name) if found is None else found
+
+
+def _index_text(index: Iterable[int]) -> str:
+    inner = ",".join(map(str, index))
+    return f"{{{inner}}}" if inner else ""

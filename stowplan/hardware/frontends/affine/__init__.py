@@ -1,5 +1,0 @@
-"""Front ends that make affine programs: a builder for Python, HLO modules before optimisation, ONNX graphs."""
-
-from stowplan.hardware.frontends.affine.builder import Builder, Index, Variable
-
-__all__ = ["Builder", "Index", "Variable"]

@@ -1,9 +1,0 @@
-"""Loop bodies as graphs: read from JSON or Graphviz DOT, or written in Python; and lowered to problems on a machine."""
-
-from stowplan.hardware.frontends.dfg.dot import read_dot
-from stowplan.hardware.frontends.dfg.expression import carried, maximum, minimum, select, trace
-from stowplan.hardware.frontends.dfg.graph import Dfg
-from stowplan.hardware.frontends.dfg.json_graph import read_json
-from stowplan.hardware.frontends.dfg.lower import lower
-
-__all__ = ["Dfg", "carried", "lower", "maximum", "minimum", "read_dot", "read_json", "select", "trace"]

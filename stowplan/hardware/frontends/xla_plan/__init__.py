@@ -1,7 +1,0 @@
-"""Import of a production compiler's own plan: what XLA decided about fast memory, as a plan of ours."""
-
-from stowplan.hardware.frontends.xla_plan.importer import ImportedPlan, import_xla_plan
-from stowplan.hardware.frontends.xla_plan.offsets import Placement, find_offsets, read_offsets
-from stowplan.hardware.frontends.xla_plan.settle import Dropped
-
-__all__ = ["Dropped", "ImportedPlan", "Placement", "find_offsets", "import_xla_plan", "read_offsets"]

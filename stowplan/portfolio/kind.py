@@ -1,0 +1,155 @@
+"""What a kind of problem brings to a run: its verifier, its candidates, and what results say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from stowplan import kinds
+from stowplan.kinds import KindModules
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a kind's verifier says of a plan."""
+
+    ok: bool
+    objective: int | None
+    """Recomputed from scratch."""
+    violations: tuple[str, ...]
+    """One line each."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to find plans or bounds, run in a process of its own."""
+
+    name: str
+    family: str
+    """``heuristic``, ``learned`` or ``exact``."""
+    function: str
+    """``module:function`` of ``(problem, context) -> None``."""
+    share: float = 1.0
+    """Part of the time limit it gets where candidates must run one after the other."""
+    interpret: bool = False
+    """Run with compiled functions interpreted."""
+    proves_only: bool = False
+    """Gives bounds and no plans, so that the plan does not depend on how far it comes."""
+    by_name_only: bool = False
+    """Runs where it is asked for by name, not with its family."""
+    unavailable: str = ""
+    """Why it cannot run here; empty where it can."""
+    checkpoint: str | None = None
+    """Hash of the policy file that it plays with, of a learned one."""
+
+    def load(self) -> Callable[[Any, Any], None]:
+        """The function itself."""
+        return cast(Callable[[Any, Any], None], kinds.load(self.function))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of problem, as the portfolio sees it. Its problem, plan and files are those of :attr:`modules`."""
+
+    name: str
+    """As it is registered in :mod:`stowplan.kinds`."""
+    verify: Callable[[Any, Any], Check]
+    """``(problem, plan)``, both of their types; :func:`check` takes anything for a plan."""
+    finish: Callable[[Any, Any, int], Any]
+    """``(problem, plan, objective) -> plan`` with the verified objective written into it."""
+    initial: Callable[[Any], Mapping[str, Any]]
+    """Plans that cost nothing to make, by name."""
+    bound: Callable[[Any], int]
+    """A bound that costs nothing."""
+    candidates: Callable[[Any, Any], list[Candidate]]
+    """``(problem, options)`` to all candidates there are, most useful first."""
+    baseline: str
+    """Name of the baseline that speedups are over."""
+    facts: Callable[[Any, Any], dict[str, Any]]
+    """``(problem, plan or None)`` to details for the result."""
+    identity: Callable[[Any], dict[str, str]]
+    """Program, target, cost model and digest of a problem."""
+    unit: str = "ps"
+    """Of objectives and bounds."""
+    baseline_sources: tuple[str, ...] = field(default=())
+    """Sources whose objectives the result lists as baselines."""
+    asks_for_any: Callable[[Any], bool] = lambda problem: False
+    """Whether any valid plan will do, however good others may be."""
+    presenter: str = ""
+    """``module:object`` of ``(kind) -> presenter`` (:mod:`stowplan.report.presenter`); empty for the generic one."""
+    proven: Callable[[Any, int | None, int | None], dict[str, Any]] = lambda problem, objective, bound: {}
+    """``(problem, objective, bound)`` to details that say in the kind's own terms what is proven."""
+    notes: Callable[[Any], tuple[str, ...]] = lambda problem: ()
+    """What the problem's front end could not take literally; results warn of it."""
+    quick_plan: Callable[[Any, Any, Callable[[], bool]], tuple[str, Any] | None] | None = None
+    """``(problem, options, should_stop)`` to the name and the plan of a heuristic that needs no compiled code and little time.
+
+    It runs in this process, while the workers load what they need, so that no limit is too short for some plan. Stopped
+    early it returns what it has, None where that is nothing.
+    """
+    counts: tuple[str, ...] = ()
+    """Names of the facts that say how large a problem is."""
+    highlights: tuple[str, ...] = ()
+    """Names of the facts that summaries print."""
+
+    @property
+    def modules(self) -> KindModules:
+        """Where its parts are."""
+        return kinds.named(self.name)
+
+    @property
+    def plan_type(self) -> type[Any]:
+        """Class of its plans."""
+        return self.modules.plan_type
+
+    def decode_problem(self, data: bytes, source: str | Path | None = None) -> Any:
+        """Problem from the bytes of a problem file."""
+        return self.modules.decode_problem(data, source)
+
+    def decode_plan(self, data: bytes, source: str | Path | None = None) -> Any:
+        """Plan from the bytes of a plan file."""
+        return self.modules.decode_plan(data, source)
+
+
+def identify(problem: Any) -> dict[str, str]:
+    """The identity of a problem that says it all itself."""
+    return {
+        "program": problem.name,
+        "target": problem.target,
+        "cost_model": problem.cost_model,
+        "digest": problem.digest,
+    }
+
+
+def check(kind: Kind, problem: Any, plan: Any) -> Check:
+    """What the kind's verifier says of anything that is given as a plan; never raises."""
+    if not isinstance(plan, kind.plan_type):
+        return Check(False, None, (f"wrong_kind: found {describe_plan(plan)}, expected a plan of {kind.name}",))
+    try:
+        return kind.verify(problem, plan)
+    except Exception as error:  # a plan that the verifier stumbles over must not cost the plans at hand
+        return Check(False, None, (f"the verifier failed: {type(error).__name__}: {error}",))
+
+
+def describe_plan(plan: Any) -> str:
+    """What is given as a plan, for an error message: ``a plan of packing``, ``a str`` ..."""
+    other = next((each.name for each in kinds.registered() if each.is_plan(plan)), None)
+    return f"a {type(plan).__name__}" if other is None else f"a plan of {other}"
+
+
+@cache
+def _of_modules(modules: KindModules) -> Kind:
+    return cast(Kind, kinds.load(modules.kind))
+
+
+def kind(name: str) -> Kind:
+    """Kind of this name; raises UsageError where there is none."""
+    return _of_modules(kinds.named(name))
+
+
+def kind_of(problem: object) -> Kind:
+    """Kind of a problem object; raises UsageError for anything else. Imports that kind alone."""
+    return _of_modules(kinds.of_problem(problem))

@@ -1,0 +1,1 @@
+"""Transformations of programs before they become problems."""

@@ -1,0 +1,40 @@
+"""What it brings to a run: a verifier and one candidate."""
+
+from __future__ import annotations
+
+from stowplan.portfolio.context import Context
+from stowplan.portfolio.kind import Candidate, Check, Kind, identify
+from tests.toys.sums.plan import Plan
+from tests.toys.sums.problem import Problem
+
+
+def plan_of(problem: Problem, *chosen: int) -> Plan:
+    return Plan(problem=problem.digest, objective=sum(problem.numbers[place] for place in chosen), chosen=chosen)
+
+
+def _verify(problem: Problem, plan: Plan) -> Check:
+    total = sum(problem.numbers[place] for place in plan.chosen)
+    wrong = () if len({*plan.chosen}) == 2 == len(plan.chosen) else ("wrong_count: choose two",)
+    return Check(not wrong, total, wrong)
+
+
+def smallest(problem: Problem, context: Context) -> None:
+    """The candidate: the two smallest numbers, and no others are smaller."""
+    first, second, *_ = sorted(range(len(problem.numbers)), key=problem.numbers.__getitem__)
+    context.plan(plan_of(problem, first, second), "smallest")
+    context.bound(problem.numbers[first] + problem.numbers[second], "smallest")
+
+
+KIND = Kind(
+    name="sums",
+    verify=_verify,
+    finish=lambda problem, plan, objective: plan,
+    initial=lambda problem: {"first": plan_of(problem, 0, 1)},
+    bound=lambda problem: 2 * min(problem.numbers),
+    candidates=lambda problem, options: [Candidate("smallest", "exact", f"{__name__}:smallest")],
+    baseline="first",
+    facts=lambda problem, plan: {"numbers": len(problem.numbers), "lists": {"long": list(range(20))}},
+    identity=identify,
+    unit="points",
+    counts=("numbers",),
+)

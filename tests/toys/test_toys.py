@@ -1,0 +1,63 @@
+"""A kind and a format that are registered get every command, with no other file touched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import stowplan
+from stowplan.errors import InputError
+from tests.cli.conftest import Cli, cli, error_line
+
+__all__ = ["cli"]
+
+pytestmark = pytest.mark.usefixtures("toys")
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Path:
+    path = tmp_path / "four.numbers"
+    path.write_text("5\n4\n3\n2\n")
+    return path
+
+
+def test_solve_in_a_worker_and_verify(cli: Cli, numbers: Path, tmp_path: Path) -> None:
+    plan, report = tmp_path / "plan.json", tmp_path / "report.html"
+    outcome = cli("solve", numbers, "-o", plan, "--report", report, "--time-limit", 60, "-q", "--json")
+    result = json.loads(outcome.out)
+    assert (outcome.code, result["status"], result["objective"], result["baseline"]) == (0, "optimal", 5, 9)
+    assert [candidate["name"] for candidate in result["candidates"]] == ["smallest"]
+    assert "5 points" in report.read_text()
+    assert cli("verify", numbers, plan).out == "valid: 5 points\n"
+    spoilt = json.loads(plan.read_text())
+    plan.write_text(json.dumps(spoilt | {"chosen": [2, 2]}))
+    assert cli("verify", numbers, plan).code == 4
+
+
+def test_convert_and_show(cli: Cli, numbers: Path, tmp_path: Path) -> None:
+    problem, plan = tmp_path / "problem.json", tmp_path / "plan.json"
+    assert cli("convert", numbers, "-o", problem, "--capacity", 3).err.endswith("problem.json: 3 numbers\n")
+    assert cli("solve", problem, "-o", plan, "--time-limit", 60, "-q").code == 0
+    assert "objective  7 points" in cli("show", plan, problem).out
+
+
+def test_deterministic_runs_are_alike(numbers: Path) -> None:
+    problem = stowplan.read(numbers)
+    results = [stowplan.solve(problem, time_limit=60, deterministic=True) for _ in range(2)]
+    assert results[0].plan == results[1].plan
+
+
+def test_batch_and_compare(cli: Cli, numbers: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert "1 of 1 solved" in cli("batch", numbers.parent, "-o", out, "--time-limit", 60, "-q").out
+    assert "four" in cli("compare", out).out
+
+
+def test_bad_input_names_the_place(cli: Cli, numbers: Path) -> None:
+    numbers.write_text("1\ntwo\n")
+    with pytest.raises(InputError, match="line 2: found 'two', expected a number"):
+        stowplan.read(numbers)
+    refused = error_line(cli("solve", numbers, "--target", "tpu-v4"))
+    assert "is a list of numbers: it takes --capacity, but not --target" in refused
