@@ -119,6 +119,23 @@ def test_heavy_packages_wait(module: str) -> None:
     assert not heavy & set(loaded)
 
 
+def test_a_kind_is_loaded_when_it_is_asked_for() -> None:
+    """Listing kinds, formats and targets loads no solver; a problem of one kind loads no other kind's heuristics."""
+    listed = (
+        "import sys; from stowplan import kinds; from stowplan.frontends.formats import formats; kinds.registered(); formats();"
+    )
+    loaded = run_python(f"{listed} print(*sys.modules)").split()
+    assert not {"torch", "ortools", "numba", "highspy", "scipy", "joblib"} & set(loaded)
+    example = Path(__file__).resolve().parents[1] / "examples" / "data" / "buffers.csv"
+    solved = f"import sys, stowplan; from stowplan.portfolio.kind import kind_of; kind_of(stowplan.read({str(example)!r}));"
+    others = run_python(f"{solved} print(*sys.modules)").split()
+    assert "stowplan.portfolio.packing.kind" in others
+    kinds = {
+        f"stowplan.portfolio.{kind}.kind" for kind in ("memory_mapping", "tier_placement", "bank_mapping", "modulo_scheduling")
+    }
+    assert not kinds & set(others)
+
+
 @pytest.mark.parametrize(
     "imports",
     [
