@@ -69,19 +69,9 @@ def main() -> None:
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
     from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
     from stowplan.learned_guidance.training.run import run
-    from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
 
     torch.set_num_threads(1)
     kernel.warm_up()
-    step = Step("step", "add", 1, (Use(0, False, 1),), (Piece(1, (1,), (0,)),))
-    problem = Problem(
-        name="warm-up",
-        target="none",
-        cost_model="none",
-        capacity=1,
-        steps=(step, step),
-        tensors=(Tensor("tensor", 1, 1, 1, is_input=True),),
-    )
     config = TrainingConfig.cpu(
         games=2,
         warm_start_moves=1,
@@ -96,7 +86,7 @@ def main() -> None:
         config.changed(search=replace(config.search, method="puct")),
         config.learning_only(),
     ):
-        run(Trainer([problem], changed), max_reports=2)
+        run(Trainer([kernel.smallest_problem()], changed), max_reports=2)
     _marker().touch()
 
 
