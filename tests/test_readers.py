@@ -236,6 +236,7 @@ ENTRY main {
         ("y = f32[1,3] slice(x), slice={[0:1]}", "expected 2 ranges"),
         ("y = f32[1,3] slice(x), slice={[1:0], [0:3]}", "expected ranges that go upwards"),
         ("y = f32[1,3] slice(x)", "found slice='None'"),
+        ("y = f32[1,3] slice(x), slice={[0:" + "1" * 5000 + "], [0:3]}", "expected 2 ranges"),
         ("y = f32[2,6] concatenate(x, x)", "found no dimensions"),
         ("y = f32[2,6] concatenate(x, z), dimensions={1}", "found operands of different ranks"),
         ("y = f32[2,6] concatenate(), dimensions={1}", "found 0 operands, expected one or more"),
