@@ -180,8 +180,37 @@ def _as_target(path: Path, kind: str) -> Any:
         return stowplan.read(source, path)
 
 
-def readers() -> list[Reader]:
-    """Every reader there is here: those of ONNX need onnx, policies need torch."""
+def _policy_file(config: bytes | None = None) -> bytes:
+    """The policy that comes with the package, perhaps with another configuration in it."""
+    import io
+
+    import torch
+
+    data = (resources.files("stowplan.learned_guidance") / "checkpoints" / "mmap_muzero.pt").read_bytes()
+    if config is None:
+        return data
+    values = torch.load(io.BytesIO(data), weights_only=True)
+    stream = io.BytesIO()
+    torch.save(values | {"config": config.decode(errors="replace")}, stream)
+    return stream.getvalue()
+
+
+def _policy_config() -> list[bytes]:
+    import io
+
+    import torch
+
+    return [str(torch.load(io.BytesIO(_policy_file()), weights_only=True)["config"]).encode()]
+
+
+def _read_policy(path: Path) -> Any:
+    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+
+    return Policy.load(path)
+
+
+def readers(*, policies: bool = False) -> list[Reader]:
+    """Every reader there is here. Those of ONNX need onnx; those of policies need torch, which takes seconds to load."""
     hlo = [DATA / "hlo" / f"{name}.hlo.txt" for name in ("branches", "cache", "loop", "transfers")]
     found = [
         Reader(
@@ -285,6 +314,9 @@ def readers() -> list[Reader]:
             )
             for target in ("nnp-i", "inferentia")
         ]
+    if policies and importlib.util.find_spec("torch") is not None:
+        found.append(Reader("policy file", ".pt", lambda: [_policy_file()], _read_policy))
+        found.append(Reader("policy configuration", ".pt", _policy_config, _read_policy, _policy_file))
     return found
 
 
@@ -385,7 +417,7 @@ def fuzz(
 
 def main() -> None:
     """The table."""
-    every = readers()
+    every = readers(policies=True)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=60.0, help="in all, shared among the readers")
     parser.add_argument("--count", type=int, default=10**9, help="mutants of each reader, at most")

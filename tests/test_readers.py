@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import stowplan
+from stowplan.cli import main
 from stowplan.deadline import check_reading, reading_within
 from stowplan.errors import MOST_MESSAGE, MOST_PLACE, InputError, StowplanError, TimeLimitError, UsageError, brief
 from stowplan.frontends.affine.hlo import affine_program
@@ -181,6 +182,19 @@ def test_the_time_limit_holds_while_reading(monkeypatch: pytest.MonkeyPatch) -> 
         affine_program(parse_module(text))
 
 
+def test_the_command_line_sets_the_limit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stowplan.deadline.LEAST_READING", 0.0)
+    path, plan = tmp_path / "g.hlo.txt", tmp_path / "plan.json"
+    path.write_text(doubling(4))
+    with pytest.raises(SystemExit) as caught:
+        main(["solve", str(path), "--target", "inferentia", "--time-limit", "1e-9", "-o", str(plan)])
+    assert caught.value.code == 3
+    assert capsys.readouterr().err.startswith("stowplan: the time limit of 1e-09 s was over after ")
+    assert not plan.exists()
+
+
 def test_a_short_limit_reads_ordinary_files() -> None:
     with reading_within(1e-9):
         affine_program(parse_module(doubling(3)))
@@ -222,6 +236,7 @@ ENTRY main {
         ("y = f32[1,3] slice(x), slice={[0:1]}", "expected 2 ranges"),
         ("y = f32[1,3] slice(x), slice={[1:0], [0:3]}", "expected ranges that go upwards"),
         ("y = f32[1,3] slice(x)", "found slice='None'"),
+        ("y = f32[1,3] slice(x), slice={[0:" + "1" * 5000 + "], [0:3]}", "expected 2 ranges"),
         ("y = f32[2,6] concatenate(x, x)", "found no dimensions"),
         ("y = f32[2,6] concatenate(x, z), dimensions={1}", "found operands of different ranks"),
         ("y = f32[2,6] concatenate(), dimensions={1}", "found 0 operands, expected one or more"),

@@ -16,7 +16,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.arguments import flag, show, whole
-from stowplan.deadline import limit_after
+from stowplan.deadline import limit_after, reading_within
 from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.frontends.formats import is_input
 from stowplan.frontends.options import ReadOptions
@@ -264,7 +264,8 @@ def _stem(path: Path) -> str:
 
 def _solve_item(item: Item, output: Path, settings: Settings, targets: tuple[str, ...], fresh: bool) -> tuple[Record, bool]:
     began = time.monotonic()
-    problem = _read(item.path, settings, targets)
+    with reading_within(None if settings.deterministic else settings.time_limit):
+        problem = _read(item.path, settings, targets)
     if not fresh:
         earlier = _finished(item, output, settings, kind_of(problem).identity(problem)["digest"])
         if earlier is not None:

@@ -57,8 +57,9 @@ def number(instruction: Instruction, name: str, *, below: int) -> int:
 def ranges(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
     """(start, end, step) of each dimension of ``slice={[0:2], [1:10:2]}``."""
     text = instruction.attribute("slice")
-    found = [(int(start), int(end), int(step or 1)) for start, end, step in _RANGE.findall(text or "")]
-    if text is None or _RANGES.fullmatch(text) is None or len(found) != rank:
+    parts = _RANGE.findall(text) if text is not None and _RANGES.fullmatch(text) else []
+    found = [(int(start), int(end), int(step or 1)) for start, end, step in parts]
+    if text is None or len(found) != rank:
         raise instruction.error(f"found slice={excerpt(str(text))}, expected {rank} ranges such as {{[0:2], [1:10:2]}}")
     if any(step < 1 or start > end for start, end, step in found):
         raise instruction.error(f"found slice={excerpt(text)}, expected ranges that go upwards")

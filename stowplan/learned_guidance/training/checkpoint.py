@@ -152,7 +152,7 @@ def _read_config(text: Any, kind: type[C], renamed: Mapping[str, str], path: str
     try:
         fields = msgspec.json.decode(text, type=dict[str, Any])
         return msgspec.convert({renamed.get(name, name): value for name, value in fields.items()}, kind)
-    except (msgspec.MsgspecError, StowplanError, TypeError) as error:
+    except (msgspec.MsgspecError, StowplanError, TypeError, UnicodeError, RecursionError) as error:
         raise InputError(f"{error}", source=path, place="config") from error
 
 

@@ -222,6 +222,15 @@ def test_earlier_names_of_its_configuration_can_be_read(tmp_path: Path) -> None:
         content(path)
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", 3, '{"rate": ' + "7" * 5000 + "}"])
+def test_a_configuration_that_is_none_is_bad_input(tmp_path: Path, text: object) -> None:
+    path = tmp_path / "x"
+    ToyAgent(ToyConfig()).save(path)
+    changed(path, lambda values: values | {"config": text})
+    with pytest.raises(InputError, match="config: "):
+        content(path)
+
+
 @pytest.mark.parametrize("name", ["weights", "optimizer", "rng", "ticks"])
 def test_a_state_that_lacks_a_part_is_damaged(tmp_path: Path, name: str) -> None:
     path = tmp_path / "x"

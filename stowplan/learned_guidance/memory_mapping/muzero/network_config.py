@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig, require, require_positive
 
+#: Residual blocks of the encoder, and of the dynamics, at most.
+MOST_BLOCKS = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
@@ -61,6 +64,10 @@ class NetworkConfig:
             require(all(width >= 1 for width in widths), name, f"found {widths}, expected widths of at least 1")
         for stage in self.map_stages:
             require(min(stage) >= 1, "map_stages", f"found {stage}, expected channels and blocks of at least 1")
+        # Blocks are made one by one, so that a file could ask for hours of them.
+        in_map = sum(stage[1] for stage in self.map_stages)
+        for name, blocks in (("map_stages", in_map), ("dynamics_blocks", self.dynamics_blocks)):
+            require(blocks <= MOST_BLOCKS, name, f"found {blocks} blocks, expected at most {MOST_BLOCKS}")
         seen = self.observation
         reach = self.map_patch << (len(self.map_stages) - 1)
         for name, size, patch in (

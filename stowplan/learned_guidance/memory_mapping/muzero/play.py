@@ -73,10 +73,11 @@ class Policy:
     def __init__(self, file: checkpoint.Content[TrainingConfig], device: str = "cpu"):
         self.file = file
         self.config = file.config
-        self._network = MMapNetwork(file.config.network)
         try:
+            # Sizes that no memory holds are an error as the network is made.
+            self._network = MMapNetwork(file.config.network)
             self._network.load_state_dict(file.values["weights"])
-        except (KeyError, RuntimeError, TypeError, AttributeError) as error:
+        except (KeyError, RuntimeError, TypeError, ValueError, AttributeError, OverflowError, MemoryError) as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"the weights do not fit the network: {reason}") from error
         self._network.to(device).eval()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,6 +95,14 @@ def test_sizes_of_the_presets() -> None:
 
     assert 200_000 < parameters(NetworkConfig.cpu()) < 300_000
     assert 5_000_000 < parameters(NetworkConfig.paper()) < 20_000_000
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"map_stages": ((16, 1), (24, 1 << 63))}, {"dynamics_blocks": 1 << 63}], ids=["encoder", "dynamics"]
+)
+def test_blocks_that_nobody_makes_are_refused(sizes: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"found \d+ blocks, expected at most 1000"):
+        NetworkConfig(**sizes)
 
 
 def test_the_paper_preset_runs() -> None:
