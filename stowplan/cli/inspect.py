@@ -114,8 +114,7 @@ def show_command(
     presenter.check_options(plans=1 if compare is None else 2, seconds=seconds)
     others = presenter.references(found) if compare is None else [(compare.stem, read_plan(compare, found))]
     for path, each in ((plan, given), *([(compare, others[0][1])] if compare is not None else [])):
-        _expect_plan(found, each, path, assumed)
-        _check_fits(presenter, found, path, each)
+        _check_fits(presenter, found, path, each, assumed)
     if png is not None:
         presenter.draw(found, [("this plan" if compare is None else plan.stem, given), *others], png, seconds=seconds)
         note(str(png))
@@ -125,18 +124,6 @@ def show_command(
         say(presenter.summarize(found, given, others=others, everything=everything))
 
 
-def _expect_plan(problem: Any, given: Any, path: Path, assumed: str | None) -> None:
-    """Raise InputError for a plan of another kind, or for another problem that a target not named may be the reason of."""
-    from stowplan.portfolio.kind import describe_plan, kind_of
-
-    kind = kind_of(problem)
-    if not isinstance(given, kind.plan_type):
-        raise InputError(f"found {describe_plan(given)}, expected a plan of {kind.name}", source=path)
-    if assumed is not None and given.problem != problem.digest:
-        message = f"found a plan for problem {given.problem[:12]}…, expected {problem.digest[:12]}…{_target_hint(assumed)}"
-        raise InputError(message, source=path, place="plan")
-
-
 def _target_hint(assumed: str | None) -> str:
     if assumed is None:
         return ""
@@ -144,14 +131,20 @@ def _target_hint(assumed: str | None) -> str:
     return f"; the input was read for the plan's own target {assumed!r}: {how}"
 
 
-def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any) -> None:
-    """Raise, naming the file, where a plan cannot be shown for a problem."""
+def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assumed: str | None) -> None:
+    """Raise where a plan cannot be shown for a problem: the error names the file, and a target not named that may be why."""
+    from stowplan.portfolio.kind import describe_plan, kind_of
+
+    kind = kind_of(problem)
+    if not isinstance(plan, kind.plan_type):
+        raise InputError(f"found {describe_plan(plan)}, expected a plan of {kind.name}", source=path)
+    hint = _target_hint(assumed) if plan.problem != problem.digest else ""
     try:
         presenter.check_fits(problem, plan)
     except InputError as error:
-        raise error.within(path) from None
+        raise InputError(f"{error.message}{hint}", source=path, place=error.place) from None
     except VerificationError as error:
-        raise VerificationError(f"{path}: {error}") from None
+        raise VerificationError(f"{path}: {error}{hint}") from None
 
 
 def targets_command(

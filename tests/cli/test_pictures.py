@@ -143,7 +143,9 @@ def test_seconds_are_for_compiled_programs(cli: Cli, packing: tuple[Path, Path],
 def test_a_plan_of_another_kind_is_not_shown(cli: Cli, packing: tuple[Path, Path], tmp_path: Path) -> None:
     _, plan = packing
     network = small(tmp_path / "small.json")
-    assert "of another kind" in error_line(cli("show", plan, network, "--target", "nnp-i"))
+    assert "found a plan of packing, expected a plan of tier_placement" in error_line(
+        cli("show", plan, network, "--target", "nnp-i")
+    )
 
 
 @pytest.fixture

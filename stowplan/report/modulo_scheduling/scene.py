@@ -80,11 +80,12 @@ def build_scene(problem: Problem, plan: Plan) -> Scene:
     width = SLOT * plan.ii + 2 * MARGIN
     boxes = tuple((slot_middle(slot), middle[tile]) for slot, tile in zip(plan.slots, plan.tiles, strict=True))
     router = _Router(boxes, width, height)
-    ways = tuple(
-        router.way(edge, [(slot_middle(slot), middle[tile]) for slot, tile in each])
-        for edge, each in zip(problem.edges, stops, strict=True)
-    )
-    return Scene(rows, boxes, ways, width, height)
+    ways: dict[int, Way] = {}
+    # Values that stay where they are have no choice: the others keep clear of them.
+    for number in sorted(range(len(stops)), key=lambda at: problem.edges[at].source != problem.edges[at].target):
+        places = [(slot_middle(slot), middle[tile]) for slot, tile in stops[number]]
+        ways[number] = router.way(problem.edges[number], places)
+    return Scene(rows, boxes, tuple(ways[number] for number in range(len(stops))), width, height)
 
 
 def slot_middle(slot: int) -> float:
@@ -136,6 +137,7 @@ class _Router:
             x, y = begin
             right = x + WIDE / 2
             loop = ((right, y - 0.14), (right + 0.42, y - 0.34), (right + 0.42, y + 0.34), (right, y + 0.14))
+            self._taken = np.concatenate((self._taken, _points_on(loop)))
             return Way((loop,), (), edge.distance, (right + 0.2, y - 0.34))
         halts: list[Point] = []
         for stop in stops:
