@@ -384,8 +384,10 @@ class Race:
 
     def _warn_of_the_unheard(self) -> None:
         """Name those of which nothing came: what is best of the others says nothing of them."""
-        unheard = [worker.candidate.name for worker in self._workers if worker.outcome == "stopped" and not worker.is_heard]
-        unheard += [candidate.name for candidate in self._waiting]
-        if unheard:
+        unheard = [worker.candidate for worker in self._workers if worker.outcome == "stopped" and not worker.is_heard]
+        unheard += self._waiting
+        # A deterministic run does all the work for its plan; proofs have what time is left.
+        names = [each.name for each in unheard if not (self._options.deterministic and each.proves_only)]
+        if names:
             when = "before the run was cancelled" if self._deadline.was_cancelled else "within the limit"
-            self.standing.warnings.append(f"{', '.join(unheard)}: no report {when}")
+            self.standing.warnings.append(f"{', '.join(names)}: no report {when}")
