@@ -122,7 +122,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_dict(self, plan_path: str | None = None) -> dict[str, Any]:
         """Plain values, the plan by its path; what ``--json`` prints."""
-        names = [field for field in self.__struct_fields__ if field != "plan"]
+        names = [field for field in self.__struct_fields__ if field not in ("plan", "highlights")]
         values: dict[str, Any] = {"plan": plan_path}
         values.update((name, msgspec.to_builtins(getattr(self, name))) for name in names)
         values["gap"] = self.gap
