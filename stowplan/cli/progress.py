@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 
 from stowplan.cli.output import note
-from stowplan.portfolio.standing import Progress
+from stowplan.portfolio.run_state import Progress
 from stowplan.result import format_gap, format_quantity, two_numbers
 
 

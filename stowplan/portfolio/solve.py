@@ -15,8 +15,8 @@ from stowplan.errors import InputError, UsageError
 from stowplan.notes import bounded
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan, kind_of
-from stowplan.portfolio.runner import Race
-from stowplan.portfolio.standing import Progress, Standing
+from stowplan.portfolio.run import Run
+from stowplan.portfolio.run_state import Progress, RunState
 from stowplan.result import Provenance, Result, Status, StopReason
 
 FAMILIES = ("heuristic", "learned", "exact")
@@ -67,13 +67,19 @@ def solve(
     gap
         Stop once (objective - bound) / objective is at most this.
     plans
-        Plans at hand, by name (another compiler's, say): verified, raced, and listed as baselines.
+        Plans at hand, by name (another compiler's, say): verified, what candidates start from, and listed as baselines.
     baseline
         Name of the baseline for ``speedup``; the kind's own by default.
     on_progress
         Called from this thread whenever incumbent or bound improve.
     cancel
         Setting this event from another thread returns the best plan so far; so does Ctrl-C.
+
+    Returns
+    -------
+    Result
+        The best plan that passed verification, None where there is none; objective and bound in the kind's unit; why the run
+        ended, how it went, and what every candidate found. It says ``infeasible`` only where that is proven.
 
     Raises
     ------
@@ -104,13 +110,23 @@ def solve(
     baselines = dict.fromkeys((*starts, *kind.baseline_sources))
     if baseline is not None and baseline not in baselines:
         raise UsageError(f"found baseline {baseline!r}, expected one of {', '.join(baselines)}")
-    race = Race(Standing(kind, problem, options, deadline, on_progress))
-    stop_reason = race.run(starts, chosen)
-    return _result(race, stop_reason, baseline or kind.baseline, tuple(baselines), _checkpoint(race, chosen))
+    run = Run(RunState(kind, problem, options, deadline, on_progress), chosen)
+    stop_reason = run.run(starts)
+    return _result(run, stop_reason, baseline or kind.baseline, tuple(baselines), _checkpoint(run, chosen))
 
 
 def check_options(options: Options) -> Options:
-    """The options, with plain numbers in them.
+    """Check options.
+
+    Parameters
+    ----------
+    options
+        As given by a caller: of any type.
+
+    Returns
+    -------
+    Options
+        The same with plain numbers and names in them.
 
     Raises
     ------
@@ -181,14 +197,14 @@ def _chosen(every: list[Candidate], options: Options) -> list[Candidate]:
     return chosen
 
 
-def _checkpoint(race: Race, chosen: list[Candidate]) -> str | None:
+def _checkpoint(run: Run, chosen: list[Candidate]) -> str | None:
     """Hash of the policy that took part: others may have gone on from its plans."""
-    ran = {report.name for report in race.reports if report.outcome != "skipped"}
+    ran = {report.name for report in run.reports if report.outcome != "skipped"}
     return next((candidate.checkpoint for candidate in chosen if candidate.checkpoint and candidate.name in ran), None)
 
 
-def _result(race: Race, stop_reason: StopReason, baseline: str, baselines: tuple[str, ...], checkpoint: str | None) -> Result:
-    known = race.standing
+def _result(run: Run, stop_reason: StopReason, baseline: str, baselines: tuple[str, ...], checkpoint: str | None) -> Result:
+    known = run.state
     status: Status
     if known.infeasible:
         status = "infeasible"
@@ -196,7 +212,7 @@ def _result(race: Race, stop_reason: StopReason, baseline: str, baselines: tuple
         status = "no_plan"
     else:
         status = "optimal" if known.bound is not None and known.objective <= known.bound else "feasible"
-    if known.options.deterministic and race.cut_short:
+    if known.options.deterministic and run.cut_short:
         known.warnings.append("a deterministic run was ended before its work was done: another run may differ")
     identity = known.kind.identity(known.problem)
     return Result(
@@ -211,7 +227,7 @@ def _result(race: Race, stop_reason: StopReason, baseline: str, baselines: tuple
         baseline=known.sources.get(baseline),
         baselines={name: known.sources[name] for name in baselines if name in known.sources},
         history=tuple(known.history),
-        candidates=tuple(race.reports),
+        candidates=tuple(run.reports),
         provenance=Provenance(
             candidate="" if known.best is None else known.best.source,
             seed=known.options.seed,

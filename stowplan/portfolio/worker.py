@@ -1,8 +1,8 @@
 """The process that runs one candidate: ``python -m stowplan.portfolio.worker``.
 
 The job comes on standard input, then, whenever another candidate finds something, the incumbent; plans and bounds go out on
-what was standard output. Messages are MessagePack with a length in front. Solvers may print: their output goes to standard
-error. When the parent goes away, the process ends: the kernel sees to it on Linux, elsewhere the end of the input does.
+what was standard output (:mod:`stowplan.portfolio.messages`). Solvers may print: their output goes to standard error. When the
+parent goes away, the process ends: the kernel sees to it on Linux, elsewhere the end of the input does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import struct
 import sys
 import threading
 import time
@@ -20,74 +19,13 @@ from typing import Any, BinaryIO
 import msgspec
 
 from stowplan import kinds
-from stowplan.kinds import KindModules
-from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate
-
-_LENGTH = struct.Struct("<Q")
-
-#: Longer than any message; a length beyond it means that something else was written.
-_MAX_MESSAGE = 1 << 31
+from stowplan.portfolio.messages import Incumbent, Job, Report, read_message, write_message
 
 #: A candidate that returns this close to its end (seconds) was stopped by time: solvers look at the clock now and then.
 _CLOSE = 0.05
 
 _PR_SET_PDEATHSIG = 1
-
-
-class Job(msgspec.Struct):
-    """What a worker is to do."""
-
-    kind: KindModules
-    candidate: dict[str, Any]
-    options: Options
-    problem: bytes
-    end: float
-    """When to stop, on the monotonic clock, which all processes of a machine share."""
-    parent: int
-    """Its process number."""
-    start_plan: bytes | None = None
-    start_bound: int | None = None
-
-
-class Incumbent(msgspec.Struct):
-    """Parent to worker: the best plan and bound of all."""
-
-    plan: bytes | None = None
-    bound: int | None = None
-
-
-class Report(msgspec.Struct):
-    """Worker to parent."""
-
-    what: str
-    """``plan``, ``bound``, ``infeasible``, ``note``; or the last word: ``done``, ``stopped`` (by time) or ``failed``."""
-    source: str = ""
-    plan: bytes | None = None
-    bound: int | None = None
-    text: str = ""
-    why: dict[str, Any] | None = None
-    """With ``infeasible``: details for the result."""
-
-
-def write_message(stream: BinaryIO, message: object) -> None:
-    """Send one message."""
-    data = msgspec.msgpack.encode(message)
-    stream.write(_LENGTH.pack(len(data)))
-    stream.write(data)
-    stream.flush()
-
-
-def read_message(stream: BinaryIO) -> bytes | None:
-    """The next message, None at the end; ValueError where this is not the beginning of one."""
-    head = stream.read(_LENGTH.size)
-    if head is None or len(head) < _LENGTH.size:
-        return None
-    (length,) = _LENGTH.unpack(head)
-    if length > _MAX_MESSAGE:
-        raise ValueError(f"found a message of {length} bytes, expected at most {_MAX_MESSAGE}")
-    data = stream.read(length)
-    return data if data is not None and len(data) == length else None
 
 
 class WorkerContext:

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from stowplan import kinds
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.worker import Incumbent, Job, Report, WorkerContext, read_message, write_message
+from stowplan.portfolio.messages import Incumbent, Job, Report, read_message, write_message
+from stowplan.portfolio.worker import WorkerContext
 from tests.patience import HANG, wait_until
 from tests.portfolio.conftest import is_running
 from tests.portfolio.fakes import ALL_SLOW, ladder_plan, ladder_problem

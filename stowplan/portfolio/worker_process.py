@@ -9,28 +9,15 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, cast
 
 import msgspec
 
 from stowplan.compiled import INTERPRET
-from stowplan.portfolio.worker import Incumbent, Job, Report, read_message, write_message
-
-#: Letters that wait at most. A candidate that reports faster than plans are verified waits itself.
-MAIL_SIZE = 64
+from stowplan.portfolio.messages import Incumbent, Job, MessageQueue, Report, WorkerMessage, read_message, write_message
 
 #: Seconds to wait for a thread whose process has ended.
 _JOIN = 0.2
-
-
-class Letter(NamedTuple):
-    """What worker ``number`` says; None when its process has ended."""
-
-    number: int
-    report: Report | None
-
-
-Mail = queue.Queue[Letter]
 
 
 class WorkerProcess:
@@ -39,11 +26,11 @@ class WorkerProcess:
     Parameters
     ----------
     number
-        What its letters carry.
+        What its messages carry.
     job
         Sent at once.
-    mail
-        Where its letters go; the last one has no report.
+    messages
+        Where its reports go; the last message has none.
     interpret
         Whether compiled functions run interpreted in it.
 
@@ -53,12 +40,12 @@ class WorkerProcess:
         The system has no room for another process.
     """
 
-    def __init__(self, number: int, job: Job, mail: Mail, *, interpret: bool = False):
+    def __init__(self, number: int, job: Job, messages: MessageQueue, *, interpret: bool = False):
         self.number = number
-        self._mail = mail
+        self._messages = messages
         self._closed = False
-        self._outbox: queue.SimpleQueue[Job | Incumbent | None] = queue.SimpleQueue()
-        self._outbox.put(job)
+        self._unsent: queue.SimpleQueue[Job | Incumbent | None] = queue.SimpleQueue()
+        self._unsent.put(job)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "stowplan.portfolio.worker"],
             stdin=subprocess.PIPE,
@@ -74,7 +61,7 @@ class WorkerProcess:
 
     def tell(self, incumbent: Incumbent) -> None:
         """Let the worker know what others have found; returns at once."""
-        self._outbox.put(incumbent)
+        self._unsent.put(incumbent)
 
     def kill(self) -> None:
         """End the process and whatever it has started, whatever it is doing."""
@@ -88,7 +75,7 @@ class WorkerProcess:
         self._closed = True
         self.kill()
         self._process.wait()
-        self._outbox.put(None)
+        self._unsent.put(None)
         for thread in self._threads:
             thread.join(_JOIN)
         if not any(thread.is_alive() for thread in self._threads):
@@ -97,7 +84,7 @@ class WorkerProcess:
             cast(BinaryIO, self._process.stdout).close()
 
     def cause_of_death(self) -> str:
-        """How a process ended that has closed its end of the pipe without a last word."""
+        """How a process ended that has closed its end of the pipe without a last report."""
         # A signal does not change how a process ends that is about to; what it has started must not stay behind.
         self.kill()
         code = self._process.wait()
@@ -110,13 +97,13 @@ class WorkerProcess:
         return f"its process was ended by signal {name}"
 
     def _write(self) -> None:
-        """Send what is put into the outbox: a worker deep in a solver may be slow to read."""
+        """Send what is told: a worker deep in a solver may be slow to read."""
         with contextlib.suppress(OSError, ValueError):
-            while (message := self._outbox.get()) is not None:
+            while (message := self._unsent.get()) is not None:
                 write_message(cast(BinaryIO, self._process.stdin), message)
 
     def _read(self) -> None:
-        """Put what the worker says into the mail."""
+        """Put what the worker reports into the message queue."""
         try:
             while (data := read_message(cast(BinaryIO, self._process.stdout))) is not None:
                 self._post(msgspec.msgpack.decode(data, type=Report))
@@ -128,7 +115,7 @@ class WorkerProcess:
     def _post(self, report: Report | None) -> None:
         while not self._closed:
             with contextlib.suppress(queue.Full):
-                self._mail.put(Letter(self.number, report), timeout=0.1)
+                self._messages.put(WorkerMessage(self.number, report), timeout=0.1)
                 return
 
 

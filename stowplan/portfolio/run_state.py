@@ -40,7 +40,7 @@ class Best:
 
 
 @dataclass
-class Standing:
+class RunState:
     """What is known, and the rules by which it changes."""
 
     kind: Kind

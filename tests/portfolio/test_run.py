@@ -1,4 +1,4 @@
-"""The runner against candidates that misbehave: it keeps the best verified plan, and the limit."""
+"""A run against candidates that misbehave: it keeps the best verified plan, and the limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping.kind import KIND
-from stowplan.portfolio.standing import Progress
+from stowplan.portfolio.run_state import Progress
 from stowplan.result import CandidateReport, Result
 from tests.patience import no_hang, wait_until
 from tests.portfolio.conftest import SolveFakes, is_running

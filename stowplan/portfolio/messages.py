@@ -1,0 +1,114 @@
+"""What a run and its workers say to each other, and how: MessagePack with a length in front, over pipes."""
+
+from __future__ import annotations
+
+import queue
+import struct
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+
+from stowplan.kinds import KindModules
+from stowplan.portfolio.context import Options
+
+_LENGTH = struct.Struct("<Q")
+
+#: Longer than any message; a length beyond it means that something else was written.
+_MAX_MESSAGE = 1 << 31
+
+#: Worker messages that wait at most. A candidate that reports faster than plans are verified waits itself.
+QUEUE_SIZE = 64
+
+
+class Job(msgspec.Struct):
+    """What a worker is to do."""
+
+    kind: KindModules
+    candidate: dict[str, Any]
+    options: Options
+    problem: bytes
+    end: float
+    """When to stop, on the monotonic clock, which all processes of a machine share."""
+    parent: int
+    """Its process number."""
+    start_plan: bytes | None = None
+    start_bound: int | None = None
+
+
+class Incumbent(msgspec.Struct):
+    """Parent to worker: the best plan and bound of all."""
+
+    plan: bytes | None = None
+    bound: int | None = None
+
+
+class Report(msgspec.Struct):
+    """Worker to parent."""
+
+    what: str
+    """``plan``, ``bound``, ``infeasible``, ``note``; or the last one: ``done``, ``stopped`` (by time) or ``failed``."""
+    source: str = ""
+    plan: bytes | None = None
+    bound: int | None = None
+    text: str = ""
+    why: dict[str, Any] | None = None
+    """With ``infeasible``: details for the result."""
+
+
+class WorkerMessage(NamedTuple):
+    """A report of worker ``number``; None when its process has ended."""
+
+    number: int
+    report: Report | None
+
+
+MessageQueue = queue.Queue[WorkerMessage]
+
+
+def write_message(stream: BinaryIO, message: object) -> None:
+    """Send one message.
+
+    Parameters
+    ----------
+    stream
+        A pipe; it is flushed.
+    message
+        A :class:`Job`, :class:`Incumbent` or :class:`Report`.
+
+    Raises
+    ------
+    OSError
+        Nobody reads at the other end.
+    """
+    data = msgspec.msgpack.encode(message)
+    stream.write(_LENGTH.pack(len(data)))
+    stream.write(data)
+    stream.flush()
+
+
+def read_message(stream: BinaryIO) -> bytes | None:
+    """Wait for the next message.
+
+    Parameters
+    ----------
+    stream
+        A pipe.
+
+    Returns
+    -------
+    bytes or None
+        The message, encoded; None at the end, also where the end cuts a message short.
+
+    Raises
+    ------
+    ValueError
+        This is not the beginning of a message.
+    """
+    head = stream.read(_LENGTH.size)
+    if head is None or len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    if length > _MAX_MESSAGE:
+        raise ValueError(f"found a message of {length} bytes, expected at most {_MAX_MESSAGE}")
+    data = stream.read(length)
+    return data if data is not None and len(data) == length else None

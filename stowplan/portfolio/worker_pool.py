@@ -1,0 +1,310 @@
+"""The workers of a run: candidates are started while there is room, heard, and ended.
+
+Whatever a candidate does, its worker ends with the run: solvers that do not stop are ended with their processes.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import msgspec
+
+from stowplan.errors import StowplanError
+from stowplan.notes import cut
+from stowplan.portfolio.kind import Candidate
+from stowplan.portfolio.messages import QUEUE_SIZE, Incumbent, Job, MessageQueue, Report, WorkerMessage
+from stowplan.portfolio.run_state import RunState
+from stowplan.portfolio.stop_policy import StopPolicy
+from stowplan.portfolio.worker_process import WorkerProcess
+from stowplan.result import CandidateReport
+
+#: Seconds between two looks at the clock, at most.
+_TICK = 0.2
+
+#: A report keeps so many remarks of one candidate, each of so many characters.
+_NOTES, _NOTE_LENGTH = 10, 500
+
+Outcome = Literal["finished", "stopped", "rejected", "failed", "skipped"]
+
+
+@dataclass
+class Worker:
+    """What is known of one candidate that was started."""
+
+    number: int
+    candidate: Candidate
+    began: float
+    until: float
+    """When it is to stop; like all times here in seconds since the start of the run."""
+    process: WorkerProcess | None = None
+    objective: int | None = None
+    bound: int | None = None
+    outcome: Outcome = "stopped"
+    plans: int = 0
+    notes: list[str] = field(default_factory=list)
+    ended: float | None = None
+    is_heard: bool = False
+    """Whether it has reported, and of a heuristic whether it has found anything."""
+
+    def note(self, text: str) -> None:
+        """Keep a remark for the report."""
+        if len(self.notes) < _NOTES:
+            self.notes.append(text[:_NOTE_LENGTH])
+
+    def report(self, now: float) -> CandidateReport:
+        """For the result."""
+        ended = now if self.ended is None else self.ended
+        return CandidateReport(
+            name=self.candidate.name,
+            objective=self.objective,
+            bound=self.bound,
+            seconds=round(ended - self.began, 3),
+            outcome=self.outcome,
+            note="; ".join(self.notes),
+        )
+
+
+class WorkerPool:
+    """The candidates of a run and their workers.
+
+    Parameters
+    ----------
+    state
+        What is known; what workers report is added to it.
+    policy
+        Says how long workers may work.
+    candidates
+        Most useful first.
+    """
+
+    def __init__(self, state: RunState, policy: StopPolicy, candidates: Sequence[Candidate]):
+        self._state, self._policy = state, policy
+        self._kind, self._options, self._deadline = state.kind, state.options, state.deadline
+        self._waiting = list(candidates)
+        if self._options.deterministic:
+            # What makes plans must come to its end; what proves may use the time that is left.
+            self._waiting.sort(key=lambda candidate: candidate.proves_only)
+        self._workers: list[Worker] = []
+        self._messages: MessageQueue = queue.Queue(QUEUE_SIZE)
+        self._rejected: set[str] = set()
+        self._crowd = sum(candidate.share for candidate in candidates) / self._options.workers
+        self._is_crowded = len(candidates) > self._options.workers
+
+    @property
+    def at_work(self) -> list[Candidate]:
+        """Candidates that are running or wait for their turn."""
+        return [*self._waiting, *(worker.candidate for worker in self._busy())]
+
+    @property
+    def unfinished(self) -> list[Candidate]:
+        """Candidates that did not come to the end of their work, at the end of a run."""
+        return [*self._waiting, *(worker.candidate for worker in self._workers if worker.outcome == "stopped")]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no candidate runs and none may start."""
+        return not self._busy() and not self._next_may_start()
+
+    def _busy(self) -> list[Worker]:
+        return [worker for worker in self._workers if worker.ended is None]
+
+    # ----------------------------------------------------------------------------------------------------------- start
+
+    def start_waiting(self) -> None:
+        """Start candidates while there are places for them."""
+        while len(self._busy()) < self._options.workers and self._next_may_start():
+            candidate = self._waiting.pop(0)
+            # Those who make way for others get their share; the last ones all the time that is left.
+            makes_way = self._is_crowded and self._waiting
+            self._start(candidate, candidate.share / max(1.0, self._crowd) if makes_way else 1.0)
+
+    def _next_may_start(self) -> bool:
+        return bool(self._waiting) and self._policy.worker_seconds(self._waiting[0]) > 0
+
+    def _start(self, candidate: Candidate, share: float) -> None:
+        is_deterministic = self._options.deterministic
+        # Large ones take a moment to encode: before the clock is read.
+        problem, start_plan = self._problem, self._first_plan if is_deterministic else self._best_plan()
+        seconds = self._policy.worker_seconds(candidate)
+        if not is_deterministic:
+            # In a deterministic run its share of the clock would depend on the load; it has a limit of work there.
+            seconds = min(seconds, share * self._options.time_limit)
+        job = Job(
+            kind=self._kind.modules,
+            candidate=asdict(candidate),
+            options=self._options,
+            problem=problem,
+            end=time.monotonic() + seconds,
+            parent=os.getpid(),
+            start_plan=start_plan,
+            start_bound=None if is_deterministic else self._state.bound,
+        )
+        now = self._deadline.elapsed
+        worker = Worker(len(self._workers), candidate, now, now + seconds)
+        try:
+            worker.process = WorkerProcess(worker.number, job, self._messages, interpret=candidate.interpret)
+        except OSError as error:
+            worker.ended, worker.outcome = now, "failed"
+            worker.note(f"could not be started: {error}")
+        self._workers.append(worker)
+
+    @cached_property
+    def _problem(self) -> bytes:
+        return msgspec.json.encode(self._state.problem)
+
+    @cached_property
+    def _first_plan(self) -> bytes | None:
+        """What the first worker started from: all start from it in a deterministic run."""
+        return self._best_plan()
+
+    def _best_plan(self) -> bytes | None:
+        return None if self._state.best is None else msgspec.json.encode(self._state.best.plan)
+
+    # ---------------------------------------------------------------------------------------------------------- report
+
+    def tell_plan(self, finder: Worker | None = None) -> None:
+        """Tell workers of the incumbent, but not the one that found it."""
+        self._tell_others(finder, Incumbent(plan=self._best_plan()))
+
+    def _tell_others(self, finder: Worker | None, message: Incumbent) -> None:
+        if not self._options.deterministic:
+            for worker in self._busy():
+                if worker is not finder and worker.process is not None:
+                    worker.process.tell(message)
+
+    def take_messages(self, wait: bool = True) -> None:
+        """Take in what workers have reported.
+
+        Parameters
+        ----------
+        wait
+            Whether to wait a little where there is nothing yet.
+        """
+        messages: list[WorkerMessage] = []
+        try:
+            timeout = max(0.001, min(_TICK, self._policy.time_left(self.at_work))) if wait else 0.0
+            messages.append(self._messages.get(timeout=timeout))
+            # No more than fit in: candidates may write faster than this reads.
+            while len(messages) < QUEUE_SIZE:
+                messages.append(self._messages.get_nowait())
+        except queue.Empty:
+            pass
+        latest = {(number, report.source): report for number, report in messages if report and report.what == "plan"}
+        for number, report in messages:
+            worker = self._workers[number]
+            if report is None:
+                self._take_end(worker)
+            elif report.what == "plan" and report.plan is not None:
+                worker.plans += 1
+                worker.is_heard = True
+                # Only the latest plan of a source is worth the time; but which one that is, is a matter of load.
+                if self._options.deterministic or report is latest[number, report.source]:
+                    self._take_plan(worker, report.plan, report.source)
+            else:
+                self._take_report(worker, report)
+
+    def _take_end(self, worker: Worker) -> None:
+        """The process is gone; before its last report or after it."""
+        if worker.ended is None:
+            worker.ended = self._deadline.elapsed
+            worker.outcome = "failed"
+            if worker.process is not None:
+                worker.note(worker.process.cause_of_death())
+
+    def _take_plan(self, worker: Worker, data: bytes, source: str) -> None:
+        if not self._policy.may_verify():
+            return
+        before = self._state.best
+        try:
+            violations = self._state.offer_plan(self._kind.decode_plan(data), source, (worker.number, worker.plans))
+        except StowplanError as error:
+            violations = str(error)
+        if violations is not None:
+            worker.outcome = "rejected"
+            worker.note(violations)
+            if source not in self._rejected:
+                self._rejected.add(source)
+                self._state.warnings.append(f"a plan of {source} failed verification and was left out: {violations}")
+            return
+        if worker.objective is None or self._state.sources[source] < worker.objective:
+            worker.objective = self._state.sources[source]
+        if self._state.best is not before:
+            self.tell_plan(worker)
+
+    def _take_report(self, worker: Worker, report: Report) -> None:
+        # Solvers may work to the end and find nothing better; a heuristic that found nothing has not come to its first plan.
+        worker.is_heard = worker.is_heard or report.what != "stopped" or worker.candidate.family != "heuristic"
+        if report.what == "bound" and report.bound is not None:
+            before = self._state.bound
+            self._state.offer_bound(report.bound, report.source)
+            worker.bound = report.bound if worker.bound is None else max(worker.bound, report.bound)
+            if self._state.bound != before:
+                self._tell_others(worker, Incumbent(bound=self._state.bound))
+        elif report.what == "infeasible":
+            if not self._state.offer_infeasibility(report.source, report.why):
+                worker.outcome = "rejected"
+        elif report.what == "note":
+            worker.note(report.text)
+        elif worker.ended is None:
+            worker.ended = self._deadline.elapsed
+            if report.what not in ("done", "stopped"):
+                worker.outcome = "failed"
+                worker.note(report.text)
+            elif report.what == "done" and worker.outcome == "stopped":
+                worker.outcome = "finished"
+
+    # ------------------------------------------------------------------------------------------------------------- end
+
+    def end_overdue(self) -> None:
+        """End workers that have not stopped in time while others wait for their place."""
+        for worker in self._busy() if self._waiting else ():
+            if self._deadline.elapsed > worker.until + self._policy.last_report_seconds() and worker.process is not None:
+                worker.process.kill()
+                worker.ended = self._deadline.elapsed
+
+    def close(self) -> list[CandidateReport]:
+        """End all workers, and warn of those that failed or were never heard of.
+
+        Returns
+        -------
+        list of CandidateReport
+            Of the candidates in the order in which they started, then of those that did not.
+        """
+        processes = [worker.process for worker in self._workers if worker.process is not None]
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.close()
+        for worker in self._workers:
+            if worker.bound is not None and self._state.best is not None and worker.bound > self._state.best.objective:
+                worker.note(f"claimed a bound of {worker.bound}")
+                worker.bound, worker.outcome = None, "rejected"
+        reports = [worker.report(self._deadline.elapsed) for worker in self._workers]
+        self._warn_of_failures()
+        if self._state.closed() is None:
+            self._warn_of_the_unheard()
+        note = "no time was left for it" if self._state.closed() is None else "was not needed"
+        return [*reports, *(CandidateReport(candidate.name, None, None, 0.0, "skipped", note) for candidate in self._waiting)]
+
+    def _warn_of_failures(self) -> None:
+        """Name those that failed, with the last thing that is known of them."""
+        for worker in self._workers:
+            if worker.outcome == "failed":
+                reason = worker.notes[-1] if worker.notes else "for no known reason"
+                self._state.warnings.append(cut(f"the candidate {worker.candidate.name} failed: {reason}"))
+
+    def _warn_of_the_unheard(self) -> None:
+        """Name those of which nothing came: what is best of the others says nothing of them."""
+        unheard = [worker.candidate for worker in self._workers if worker.outcome == "stopped" and not worker.is_heard]
+        unheard += self._waiting
+        # A deterministic run does all the work for its plan; proofs have what time is left.
+        names = [each.name for each in unheard if not (self._options.deterministic and each.proves_only)]
+        if names:
+            when = "before the run was cancelled" if self._deadline.was_cancelled else "within the limit"
+            self._state.warnings.append(f"{', '.join(names)}: no report {when}")
