@@ -101,7 +101,7 @@ def good_plan(problem: Problem, seconds: float, seed: int) -> Plan:
         key=lambda each: each.totals[0].total,
     )
     found = new_search(data, state, heuristics.densities(data, 1), seed)
-    started, floor = int(found.standing[0].best), sum(step.weight * step.floor_ps for step in problem.steps)
+    started, floor = int(found.status[0].best), sum(step.weight * step.floor_ps for step in problem.steps)
     deadline = Deadline(seconds)
     while not deadline.expired:
         ruin_and_recreate(data, state, found, 10, LOSS * (started - floor) * (1.0 - min(1.0, deadline.elapsed / seconds)) ** 2)

@@ -39,17 +39,17 @@ def graph(name: str) -> Dfg:
 class Watch:
     """When the initiation interval was proven, and the best plan and bound so far."""
 
-    def __init__(self, problem: Problem, interval_only: bool):
+    def __init__(self, problem: Problem, ii_only: bool):
         self.began = time.monotonic()
-        self.interval_only = interval_only
+        self.ii_only = ii_only
         self.plan: Plan | None = None
         self.bound = objective_bound(problem)
-        self.settled: float | None = None
+        self.proven_after: float | None = None
 
     def take(self) -> None:
         """Note the moment at which plan and bound agree on the initiation interval."""
-        if self.settled is None and self.plan is not None and self.plan.ii == decode_objective(self.bound)[0]:
-            self.settled = time.monotonic() - self.began
+        if self.proven_after is None and self.plan is not None and self.plan.ii == decode_objective(self.bound)[0]:
+            self.proven_after = time.monotonic() - self.began
 
     def on_plan(self, plan: Plan) -> None:
         """A better plan."""
@@ -63,11 +63,11 @@ class Watch:
 
     def should_stop(self) -> bool:
         """Whether all that is asked for is known."""
-        return self.interval_only and self.settled is not None
+        return self.ii_only and self.proven_after is not None
 
 
 def run(problem: Problem, arguments: argparse.Namespace) -> str:
-    watch = Watch(problem, arguments.interval_only)
+    watch = Watch(problem, arguments.ii_only)
     if arguments.milp:
         other = milp.solve(problem, arguments.milp, time_limit=arguments.time_limit, on_plan=watch.on_plan)
         status, plan, bound, reason = other.status, other.plan, other.bound, None
@@ -99,7 +99,7 @@ def run(problem: Problem, arguments: argparse.Namespace) -> str:
         least_ii(problem),
         "" if plan is None else plan.ii,
         low,
-        "" if watch.settled is None else f"{watch.settled:.1f} s",
+        "" if watch.proven_after is None else f"{watch.proven_after:.1f} s",
         "" if plan is None else plan.makespan,
         span,
         status,
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--max-delay", type=int, help="clocks that a value may wait; without it, any number")
     parser.add_argument("--pass-through", action="store_true", help="values may go through tiles on their way")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each graph")
-    parser.add_argument("--interval-only", action="store_true", help="stop once the initiation interval is proven")
+    parser.add_argument("--ii-only", action="store_true", help="stop once the initiation interval is proven")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--milp", metavar="SOLVER", help="the mixed-integer program instead, with this solver")

@@ -6,7 +6,7 @@ folder of the user's whose name carries a digest of a room's compiled sources (:
 folder that others own, or can write to, is not used.
 
 Compiling everything takes about half a minute, once (``python -m stowplan.portfolio.warm_up`` does it ahead of time). Until
-it has been done on a machine (:func:`is_warm`), the runner lets the same functions run interpreted: set
+it has been done on a machine (:func:`is_warm`), the same functions run interpreted: set
 ``STOWPLAN_INTERPRET=1`` to get that by hand.
 """
 

@@ -1,1 +1,1 @@
-"""Heuristics, candidates, the runner that races them, and the choice of the verified best."""
+"""Heuristics, candidates, the run of them side by side, and the choice of the verified best."""

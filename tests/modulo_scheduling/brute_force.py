@@ -154,7 +154,7 @@ class Judge:
         return None
 
     def plans(self, ii: int, last: int) -> Iterator[tuple[tuple[int, ...], list[int]]]:
-        """Tiles and times of all valid plans at an interval, with no time after ``last``."""
+        """Tiles and times of all valid plans at an II, with no time after ``last``."""
         count = len(self.ids)
 
         def go(tiles: tuple[int, ...], times: list[int]) -> Iterator[tuple[tuple[int, ...], list[int]]]:
@@ -174,7 +174,7 @@ class Judge:
 
 
 def best(problem: Problem) -> tuple[int, int] | None:
-    """(interval, makespan) of the best plan; None where there is none."""
+    """(II, makespan) of the best plan; None where there is none."""
     judge = Judge(problem)
     latency = problem.machine.latency
     farthest = max(hops for hops in judge.hops.values() if hops is not None)

@@ -23,7 +23,7 @@ def test_every_round_leaves_a_sound_state(seed: int) -> None:
     for _ in range(8 if problem.use_count else 0):
         ruin_and_recreate(data, state, search, 3, 50.0 if seed % 4 < 2 else 0.0)
         assert_sound(problem, data, state)
-        assert search.standing[0].best <= state.totals[0].total
+        assert search.status[0].best <= state.totals[0].total
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -31,14 +31,14 @@ def test_the_best_plan_is_kept(seed: int) -> None:
     problem = wide_problem(seed)
     data = arrays.build(problem)
     state, search = searched(data, seed=seed, rounds=60, allowed=100.0)
-    standing = search.standing[0]
+    status = search.status[0]
     best = export_best(problem, data, search)
     found = verify(problem, best)
     assert found.ok
-    assert found.objective_ps == best.objective_ps == standing.best
-    assert standing.rounds == 60
-    restart(data, state, search.best, int(standing.best_count))
-    assert state.totals[0].total == standing.best
+    assert found.objective_ps == best.objective_ps == status.best
+    assert status.rounds == 60
+    restart(data, state, search.best, int(status.best_count))
+    assert state.totals[0].total == status.best
     assert export_plan(problem, data, state) == best
     assert_sound(problem, data, state)
 
@@ -61,6 +61,6 @@ def test_a_seed_decides_everything() -> None:
         state, search = searched(data, seed=seed, rounds=0, allowed=0.0)
         for rounds in pieces:
             ruin_and_recreate(data, state, search, rounds, 10.0)
-        plans.append((export_plan(problem, data, state), int(search.standing[0].random)))
+        plans.append((export_plan(problem, data, state), int(search.status[0].random)))
     assert plans[0] == plans[1]
     assert plans[0] != plans[2]

@@ -87,7 +87,7 @@ def test_kernels_run_in_the_simulator(function: Any) -> None:
 
 
 def test_list_scheduling_of_the_paper_s_kernel() -> None:
-    """Seven instructions, one a tile: interval 1."""
+    """Seven instructions, one a tile: II 1."""
     problem = lower(kernels.distance())
     tally = Tally(Body(problem))
     assert list_scheduling(tally, 0, lambda: False)
@@ -207,7 +207,7 @@ def test_obstacles_are_explained() -> None:
         assert "6 instructions, but 2 tiles have 2 slots each" in context.why["explanation"]
 
 
-def test_the_example_maps_at_its_least_interval() -> None:
+def test_the_example_maps_at_its_least_ii() -> None:
     problem = stowplan.read(Path(__file__).resolve().parents[2] / "examples" / "data" / "fir.dfg.json", "se")
     context = Recorder(time_limit=2, deterministic=True)
     candidates.search(problem, context)

@@ -60,8 +60,8 @@ def search(problem: Problem, context: Context) -> None:
 
 def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, state: State) -> None:
     search = new_search(data, state, heuristics.densities(data, 1), context.options.seed)
-    standing = search.standing[0]
-    started = reported = int(standing.best)
+    status = search.status[0]
+    started = reported = int(status.best)
     report_at = time.monotonic() + REPORT_EVERY
     floor = sum(step.weight * step.floor_ps for step in problem.steps)
     for part, rounds in _schedule(problem, context):
@@ -70,8 +70,8 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
         if time.monotonic() >= report_at:
             report_at = time.monotonic() + REPORT_EVERY
             _, bound = context.incumbent()
-            if standing.best < reported:
-                reported = int(standing.best)
+            if status.best < reported:
+                reported = int(status.best)
                 context.plan(export_best(problem, data, search), "search")
             if bound is not None and reported <= bound:
                 return
@@ -79,9 +79,9 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
             if adopted is not None:
                 state = adopted
                 note_best(state, search)
-                reported = int(standing.best)
+                reported = int(status.best)
     mark_warm()
-    if standing.best < reported:
+    if status.best < reported:
         context.plan(export_best(problem, data, search), "search")
 
 

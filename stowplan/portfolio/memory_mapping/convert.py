@@ -19,8 +19,8 @@ def export_plan(problem: Problem, data: Data, state: State) -> Plan:
 
 def export_best(problem: Problem, data: Data, search: Search) -> Plan:
     """The best plan that a search has found."""
-    standing = search.standing[0]
-    return _plan(problem, data, plain(SlotRow, search.best, standing.best_count), int(standing.best))
+    status = search.status[0]
+    return _plan(problem, data, plain(SlotRow, search.best, status.best_count), int(status.best))
 
 
 def _plan(problem: Problem, data: Data, rows: list[SlotRow], objective: int) -> Plan:

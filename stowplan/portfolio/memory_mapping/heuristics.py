@@ -103,5 +103,5 @@ def warm_up() -> None:
         state, _ = run(steps, lambda: False)
     search = new_search(data, state, densities(data, 1), seed=0)
     ruin_and_recreate(data, state, search, 1, 0.0)
-    restart(data, state, search.best, int(search.standing[0].best_count))
+    restart(data, state, search.best, int(search.status[0].best_count))
     mark_warm()

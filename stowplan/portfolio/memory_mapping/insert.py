@@ -87,7 +87,7 @@ def copy_out(data: Data, state: State, limit: int, policy: int) -> bool:
 def copy_in(data: Data, state: State, tensor: int, access: int, mode: int, policy: int, skip: int) -> int:
     """Open a residency with a copy that is complete when the access begins; -1 where time or space is short.
 
-    ``skip`` takes earlier idle stretches of the channel.
+    ``skip`` takes earlier idle times of the channel.
     """
     low, high = data.accesses[access].low, data.accesses[access].high
     valid = max(state.draft[0].valid, state.draft[0].ended)

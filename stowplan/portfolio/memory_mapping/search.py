@@ -31,8 +31,8 @@ MOST = 64
 RANDOM = (1 << 31) - 1
 
 
-class Standing:
-    """How a search stands."""
+class Status:
+    """How far a search has come."""
 
     random: int
     """State of the random numbers, in [1, RANDOM)."""
@@ -50,7 +50,7 @@ class Standing:
 class Search(NamedTuple):
     """What a search keeps besides the state. S slots, N tensors."""
 
-    standing: Sequence[Standing]
+    status: Sequence[Status]
     """[1]"""
     best: Sequence[SlotRow]
     """[S]: residencies of the best plan found."""
@@ -67,14 +67,14 @@ class Search(NamedTuple):
 def new_search(data: Data, state: State, density: Floats, seed: int) -> Search:
     """A search from the present state."""
     search = Search(
-        standing=records(Standing, 1),
+        status=records(Status, 1),
         best=records(SlotRow, len(state.slots)),
         saved=records(SlotRow, len(state.slots)),
         chosen=np.zeros(MOST, np.int64),
         rank=np.zeros(MOST, np.float64),
         density=density,
     )
-    search.standing[0].random = 1 + (seed * 2654435761 + 88172645463325252) % (RANDOM - 1)
+    search.status[0].random = 1 + (seed * 2654435761 + 88172645463325252) % (RANDOM - 1)
     note_best(state, search)
     return search
 
@@ -82,12 +82,12 @@ def new_search(data: Data, state: State, density: Floats, seed: int) -> Search:
 @njit_outer
 def note_best(state: State, search: Search) -> None:
     """Remember the present plan as the best."""
-    standing = search.standing[0]
-    standing.best = state.totals[0].total
-    standing.best_count = 0
+    status = search.status[0]
+    status.best = state.totals[0].total
+    status.best_count = 0
     for position in range(state.totals[0].placed):
         copy_row(state.slots[state.order[position]], search.best[position])
-        standing.best_count += 1
+        status.best_count += 1
 
 
 @njit_outer
@@ -102,9 +102,9 @@ def restart(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> No
 @njit_inner
 def random_below(search: Search, limit: int) -> int:
     """Random integer in [0, limit), by Lehmer's generator: part of the search, so that a run can be repeated."""
-    standing = search.standing[0]
-    standing.random = standing.random * 48271 % RANDOM
-    return standing.random % limit
+    status = search.status[0]
+    status.random = status.random * 48271 % RANDOM
+    return status.random % limit
 
 
 # ---------------------------------------------------------------------------------------------------------------- ruin
@@ -175,13 +175,13 @@ def _ruin(data: Data, state: State, search: Search) -> int:
         count = _pick_band(state, search, most)
     else:
         count = _pick_random(state, search, min(most, 4))
-    standing = search.standing[0]
-    standing.saved_count = 0
+    status = search.status[0]
+    status.saved_count = 0
     for position in range(count):
         index = state.first_slot[search.chosen[position]]
         while index >= 0:
-            copy_row(state.slots[index], search.saved[standing.saved_count])
-            standing.saved_count += 1
+            copy_row(state.slots[index], search.saved[status.saved_count])
+            status.saved_count += 1
             index = state.slots[index].next
         remove_tensor(data, state, search.chosen[position])
     return count
@@ -247,21 +247,21 @@ def _recreate(data: Data, state: State, search: Search, count: int) -> None:
 @njit_outer
 def ruin_and_recreate(data: Data, state: State, search: Search, rounds: int, allowed: float) -> None:
     """Rounds of the search; a round may make the plan worse by ``allowed`` (ps) times the cube of a random number."""
-    standing, totals = search.standing[0], state.totals[0]
+    status, totals = search.status[0], state.totals[0]
     for _ in range(rounds):
         before = totals.total
         count = _ruin(data, state, search)
         replay(data, state)
         count = _add_waiting(data, state, search, count, 2 + random_below(search, 12))
         _recreate(data, state, search, count)
-        standing.rounds += 1
-        if totals.total < standing.best:
+        status.rounds += 1
+        if totals.total < status.best:
             note_best(state, search)
-            standing.improved += 1
+            status.improved += 1
         elif totals.total > before + allowed * (random_below(search, RANDOM) / RANDOM) ** 3:
             for position in range(count):
                 remove_tensor(data, state, search.chosen[position])
-            open_rows(data, state, search.saved, standing.saved_count)
+            open_rows(data, state, search.saved, status.saved_count)
             replay(data, state)
             continue
-        standing.accepted += 1
+        status.accepted += 1

@@ -62,14 +62,14 @@ def _play(data: Data, state: State, changed: int) -> int:
         now = state.began[boundary - 1] + step_time(data, state, boundary - 1)
     for channel in range(data.channels):
         state.free_at[channel] = now
-    settled = False
-    while boundary <= data.horizon and not settled:
+    holds_again = False
+    while boundary <= data.horizon and not holds_again:
         moment = state.moments[boundary]
         idle = 1
         for channel in range(data.channels):
             if state.free_at[channel] > now:
                 idle = 0
-        settled = idle == 1 and moment.idle == 1 and moment.dirty == 0 and boundary > changed
+        holds_again = idle == 1 and moment.idle == 1 and moment.dirty == 0 and boundary > changed
         moment.idle = idle
         arrived = now
         now = max(now, moment.due)
@@ -131,9 +131,9 @@ def first_at(data: Data, state: State, moment: int) -> int:
 
 @njit_once
 def latest_gap(state: State, valid: int, low: int, length: int, skip: int) -> int:
-    """Latest begin (ps) of an idle stretch of the channel between two boundaries; -1 where there is none.
+    """Latest begin (ps) of an idle time of the channel between two boundaries; -1 where there is none.
 
-    ``skip`` leaves out that many stretches that would do, to try earlier ones.
+    ``skip`` leaves out that many idle times that would do, to try earlier ones.
     """
     earliest = state.began[valid]
     end = state.began[low]
@@ -160,7 +160,7 @@ def latest_gap(state: State, valid: int, low: int, length: int, skip: int) -> in
 
 @njit_once
 def earliest_gap(data: Data, state: State, written: int, length: int) -> int:
-    """Earliest begin (ps), not before a boundary, of an idle stretch of the channel; there always is one."""
+    """Earliest begin (ps), not before a boundary, of an idle time of the channel; there always is one."""
     begin = state.began[written]
     boundary = written
     while not state.moments[boundary].idle:

@@ -1,4 +1,7 @@
-"""What the heuristics look up again and again about a loop body on its machine. None of it depends on the interval."""
+"""What the heuristics look up again and again about a loop body on its machine.
+
+None of it depends on the initiation interval (II).
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ class Body:
         return _steps(linked)
 
     def heights(self, ii: int) -> list[int]:
-        """Clocks from each issue to the end of the loop body, at an interval that recurrences allow (Rau 1994, HeightR)."""
+        """Clocks from each issue to the end of the loop body, at an II that recurrences allow (Rau 1994, HeightR)."""
         height = np.full(self.count, self.latency, np.int64)
         edges = self.structure.between
         if not edges:

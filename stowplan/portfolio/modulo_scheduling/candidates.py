@@ -61,7 +61,7 @@ def _stopper(context: Context) -> Callable[[], bool]:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """List scheduling with eviction (``list``), then smaller intervals and shorter iterations (``search``)."""
+    """List scheduling with eviction (``list``), then smaller IIs and shorter iterations (``search``)."""
     tally = _begin(problem, context, "list")
     if tally is None:
         return

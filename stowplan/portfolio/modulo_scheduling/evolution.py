@@ -1,8 +1,9 @@
 """Evolutionary search over placements: the baseline that the Streaming Engine paper names beside random search (section 4).
 
 A genome is a tile for each group of instructions that must share one. Whole generations are judged with NumPy: what breaks a
-rule of places counts first, then the interval that the loads of the tiles need, then the clocks of an iteration, for which
-times are found by list scheduling. Tournaments choose parents; a child takes connected parts of the graph from one of them.
+rule of places counts first, then the initiation interval (II) that the loads of the tiles need, then the clocks of an
+iteration, for which times are found by list scheduling. Tournaments choose parents; a child takes connected parts of the graph
+from one of them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from stowplan.portfolio.modulo_scheduling.search import FIRST_RATIO, Tally
 #: Genomes of a generation, genomes of a tournament, and those that live on unchanged.
 POPULATION, TOURNAMENT, ELITE = 64, 3, 4
 
-#: Intervals above what loads need that are tried before a placement counts as one without times.
+#: IIs above what loads need that are tried before a placement counts as one without times.
 _SLACK = 4
 
-#: Weights of the cost: a broken rule, an interval, and one unit of uneven load; a clock counts 1.
-_BROKEN, _INTERVAL, _UNEVEN = 1e9, 1e5, 1e-3
+#: Weights of the cost: a broken rule, a clock of the II, and one unit of uneven load; a clock of the iteration counts 1.
+_BROKEN, _II, _UNEVEN = 1e9, 1e5, 1e-3
 
 
 class Evolution:
@@ -119,22 +120,22 @@ class Evolution:
         np.add.at(load, (rows, genomes), self._sizes)
         np.add.at(words, (rows, genomes), self._words)
         broken += (words > body.room).sum(axis=1) + np.maximum(0, load - self._slots).sum(axis=1)
-        interval = np.maximum(load.max(axis=1), body.least_ii)
-        costs = _BROKEN * broken + _INTERVAL * interval + _UNEVEN * (load**2).sum(axis=1)
+        ii = np.maximum(load.max(axis=1), body.least_ii)
+        costs = _BROKEN * broken + _II * ii + _UNEVEN * (load**2).sum(axis=1)
         for each in np.flatnonzero(broken == 0):
             if stop():
                 break
-            costs[each] = self._timed(genomes[each], int(interval[each])) + _UNEVEN * float((load[each] ** 2).sum())
+            costs[each] = self._timed(genomes[each], int(ii[each])) + _UNEVEN * float((load[each] ** 2).sum())
         result: np.ndarray[tuple[int], np.dtype[np.float64]] = costs
         return result
 
     def _timed(self, genome: Ints, least: int) -> float:
-        """Cost of a placement with times: interval and clocks of an iteration; that of a broken rule where there are none."""
+        """Cost of a placement with times: II and clocks of an iteration; that of a broken rule where there are none."""
         body = self.body
         for ii in range(least, min(least + _SLACK, body.problem.machine.spoke_depth + 1)):
             mapper = Mapper(body, ii, self._draw, genome.tolist())
             if mapper.run([float(each) for each in body.heights(ii)], FIRST_RATIO * body.count, lambda: False):
                 times = mapper.times
                 self.tally.offer(ii, mapper.tiles, times)
-                return _INTERVAL * ii + max(times) + body.latency
-        return _BROKEN + _INTERVAL * least
+                return _II * ii + max(times) + body.latency
+        return _BROKEN + _II * least

@@ -68,7 +68,7 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
 
 
 def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[str, Any]:
-    """What the bound says of the interval, and of the clocks of an iteration at the interval found."""
+    """What the bound says of the initiation interval (II), and of the clocks of an iteration at the one found."""
     if bound is None:
         return {}
     least, path = decode_objective(bound)

@@ -24,7 +24,7 @@ _ANY_TILE = 0.15
 
 
 class Mapper:
-    """A partial schedule at one interval.
+    """A partial schedule at one initiation interval.
 
     Parameters
     ----------

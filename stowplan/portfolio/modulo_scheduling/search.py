@@ -15,13 +15,14 @@ from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
 
-#: Placements for each instruction before an interval is given up (the budget ratio of Rau 1994), at first and at most.
+#: Placements for each instruction before an initiation interval (II) is given up (the budget ratio of Rau 1994), at
+#: first and at most.
 FIRST_RATIO, MOST_RATIO = 6, 100
 
-#: Tries of the list scheduler at each interval.
+#: Tries of the list scheduler at each II.
 TRIES = 3
 
-#: Attempts that a random play gets at an interval before it goes to the next.
+#: Attempts that a random play gets at an II before it goes to the next.
 _PLAYS = 50
 
 
@@ -45,7 +46,7 @@ class Tally:
         """Make a plan of a complete schedule and keep it where it is better; whether it was."""
         if self.body.places_decide:
             # The same places once more, without the detours that evictions leave behind.
-            fixed = _settled(self.body, ii, times)
+            fixed = _fixed_times(self.body, ii, times)
             again = list_schedule(
                 self.body.structure, ii, tiles, {number: fixed[number] for number in self.body.structure.recurrent}
             )
@@ -62,8 +63,8 @@ class Tally:
         return True
 
 
-def _settled(body: Body, ii: int, times: list[int]) -> list[int]:
-    """Times of every cycle moved by whole intervals, so that its first is in the first interval."""
+def _fixed_times(body: Body, ii: int, times: list[int]) -> list[int]:
+    """Times of every cycle moved by whole IIs, so that its first is in the first II."""
     first: dict[int, int] = {}
     for number in body.structure.recurrent:
         each = body.structure.component[number]
@@ -71,15 +72,15 @@ def _settled(body: Body, ii: int, times: list[int]) -> list[int]:
     return [time - first.get(body.structure.component[number], time) // ii * ii for number, time in enumerate(times)]
 
 
-def intervals(body: Body) -> Iterator[int]:
-    """Intervals to try, from the least."""
+def iis(body: Body) -> Iterator[int]:
+    """Initiation intervals to try, from the least."""
     return iter(range(body.least_ii, body.problem.machine.spoke_depth + 1))
 
 
 def list_scheduling(tally: Tally, seed: int, stop: Callable[[], bool]) -> bool:
-    """The first schedule from the least interval upwards; whether there is one. The same seed gives the same schedule."""
+    """The first schedule from the least II upwards; whether there is one. The same seed gives the same schedule."""
     body = tally.body
-    for ii in intervals(body):
+    for ii in iis(body):
         for attempt in range(TRIES):
             chance = random.Random(f"{seed} {ii} {attempt}")
             if stop():
@@ -106,10 +107,10 @@ def _attempt(tally: Tally, ii: int, chance: random.Random, ratio: int, stop: Cal
 def random_play(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bool]) -> None:
     """Instruction by instruction, in order of height, each to any place that breaks no rule; what ends in none is given up.
 
-    Intervals from the least upwards until one works, then again and again at that and the one below.
+    IIs from the least upwards until one works, then again and again at that and the one below.
     """
     body, chance = tally.body, random.Random(seed)
-    every = list(intervals(body))
+    every = list(iis(body))
     at = 0
     while tally.evaluations < evaluations and every and not stop():
         ii = every[at]
@@ -130,7 +131,7 @@ def random_play(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bo
 
 
 class Search:
-    """From the first schedule on: smaller intervals from scratch, and shorter iterations by taking out and putting back."""
+    """From the first schedule on: smaller IIs from scratch, and shorter iterations by taking out and putting back."""
 
     def __init__(self, tally: Tally, seed: int):
         self.tally = tally
@@ -144,10 +145,10 @@ class Search:
             self.tally.best = plan if self.tally.best is None else min(self.tally.best, plan, key=lambda each: each.objective)
 
     def step(self, least: int, stop: Callable[[], bool]) -> None:
-        """One attempt; ``least`` is the least interval that is not refuted."""
+        """One attempt; ``least`` is the least II that is not refuted."""
         best = self.tally.best
         if best is None:
-            ii = self._chance.choice(list(intervals(self.tally.body)) or [least])
+            ii = self._chance.choice(list(iis(self.tally.body)) or [least])
             _attempt(self.tally, ii, self._chance, int(self._ratio), stop, noise=0.5)
         elif best.ii > least and self._chance.random() < 0.7:
             # Just below the best mostly, for that is the easiest.
@@ -175,7 +176,7 @@ class Search:
             return
         tiles, times = mapper.tiles, mapper.times
         if body.places_decide:
-            fixed = _settled(body, now.ii, times)
+            fixed = _fixed_times(body, now.ii, times)
             again = list_schedule(body.structure, now.ii, tiles, {each: fixed[each] for each in body.structure.recurrent})
             tally.placements += body.count
             times = again if max(again, default=0) < max(times, default=0) else times
