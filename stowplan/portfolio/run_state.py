@@ -41,7 +41,7 @@ class Best:
 
 @dataclass
 class RunState:
-    """What is known, and the rules by which it changes."""
+    """What is known of a run, and the rules by which it changes."""
 
     kind: Kind
     problem: Any
@@ -80,7 +80,15 @@ class RunState:
         return None if self.best is None else self.best.objective
 
     def offer_bound(self, bound: int, source: str) -> None:
-        """Take a bound in, unless a plan shows that it is none."""
+        """Take a bound in, unless a plan shows that it is none.
+
+        Parameters
+        ----------
+        bound
+            In the kind's unit: no valid plan is said to cost less.
+        source
+            Who says so. One whose bound was refuted is not believed again.
+        """
         if source in self._refuted:
             return
         self.bounds[source] = max(bound, self.bounds.get(source, bound))
@@ -91,7 +99,20 @@ class RunState:
             self._record(source)
 
     def offer_infeasibility(self, source: str, why: dict[str, Any] | None = None) -> bool:
-        """Take in that there is no plan, unless there is one; returns whether it was taken in."""
+        """Take in that there is no plan, unless there is one.
+
+        Parameters
+        ----------
+        source
+            Who says so.
+        why
+            Details for the result; those of the first proof are kept.
+
+        Returns
+        -------
+        bool
+            Whether it was taken in.
+        """
         if self.best is None:
             self.infeasible = True
             self.why = self.why or why or {}
@@ -100,7 +121,22 @@ class RunState:
         return self.infeasible
 
     def offer_plan(self, plan: Any, source: str, order: tuple[int, int]) -> str | None:
-        """Verify a plan and keep it if it is the best; returns what is wrong with it, None where nothing is."""
+        """Verify a plan and keep it if it is the best.
+
+        Parameters
+        ----------
+        plan
+            Anything; what is no plan of the kind is a violation.
+        source
+            What made it.
+        order
+            See :attr:`Best.order`.
+
+        Returns
+        -------
+        str or None
+            What is wrong with it, None where nothing is.
+        """
         found = self._verify(plan)
         if not found.ok or found.objective is None:
             return "; ".join(found.violations[:3])
@@ -144,7 +180,13 @@ class RunState:
             self.on_progress(Progress(entry.seconds, self.objective, self.bound, source))
 
     def closed(self) -> StopReason | None:
-        """Why nothing more can be gained, if so."""
+        """Why nothing more can be gained.
+
+        Returns
+        -------
+        StopReason or None
+            None where something can be.
+        """
         if self.infeasible:
             return "infeasible"
         if self.best is None:
