@@ -83,21 +83,21 @@ def _touching_pairs(boxes: Sequence[Box]) -> set[tuple[int, int]]:
     """Owners that stand next to each other in memory, or take each other's place; an approximation."""
     events = [(box.left, 0, index) for index, box in enumerate(boxes)]
     events += [(box.right, 1, index) for index, box in enumerate(boxes)]
-    standing: list[tuple[int, int]] = []
+    kept: list[tuple[int, int]] = []
     pairs: set[tuple[int, int]] = set()
     # Starts before ends at one boundary, so that a newcomer still meets those whose place it takes.
     for _, is_end, index in sorted(events):
         box = boxes[index]
         entry = (box.bottom, index)
-        at = bisect.bisect_left(standing, entry)
+        at = bisect.bisect_left(kept, entry)
         if is_end:
-            standing.pop(at)
+            kept.pop(at)
             continue
-        for _, other in standing[max(0, at - 2) : at + 2]:
+        for _, other in kept[max(0, at - 2) : at + 2]:
             first, second = sorted((box.owner, boxes[other].owner))
             if first != second:
                 pairs.add((first, second))
-        standing.insert(at, entry)
+        kept.insert(at, entry)
     return pairs
 
 
@@ -135,7 +135,7 @@ def name_boxes(
 ) -> set[int]:
     """Write names into the boxes that have room for them, lying or standing; returns the owners that are named.
 
-    The figure must have its final layout: see :func:`settle`.
+    The figure must have its final layout: see :func:`finish_layout`.
     """
     wide, high = _points(ax)
     named: set[int] = set()
@@ -233,7 +233,7 @@ def drop_list(figure: Figure, inches: float) -> None:
     figure.subplots_adjust(left=parts.left * wide / narrow, right=parts.right * wide / narrow)
 
 
-def settle(figure: Figure) -> None:
+def finish_layout(figure: Figure) -> None:
     """Give a figure its final layout, so that the sizes of axes can be asked for."""
     figure.draw_without_rendering()
 

@@ -2,6 +2,6 @@
 
 from stowplan.frontends.xla_plan.importer import ImportedPlan, import_xla_plan
 from stowplan.frontends.xla_plan.offsets import Placement, find_offsets, read_offsets
-from stowplan.frontends.xla_plan.settle import Dropped
+from stowplan.frontends.xla_plan.repair import Dropped
 
 __all__ = ["Dropped", "ImportedPlan", "Placement", "find_offsets", "import_xla_plan", "read_offsets"]

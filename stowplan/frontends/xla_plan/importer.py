@@ -14,7 +14,7 @@ import msgspec
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.frontends.hlo import read_module
 from stowplan.frontends.xla_plan.offsets import find_offsets, read_offsets
-from stowplan.frontends.xla_plan.settle import Dropped, Home, Settlement
+from stowplan.frontends.xla_plan.repair import Dropped, PlacedStay, Repair
 from stowplan.frontends.xla_plan.stays import Source
 from stowplan.frontends.xla_plan.trace import Trace
 from stowplan.hardware.program import Program
@@ -111,80 +111,87 @@ def import_xla_plan(
     if problem.stalls != "allowed":
         raise UsageError("found a problem that forbids stalls, expected one that allows them: XLA's plans stall now and then")
     module = read_module(plan_path)
-    placements = read_offsets(find_offsets(plan_path) if offsets_path is None else offsets_path)
+    offsets = read_offsets(find_offsets(plan_path) if offsets_path is None else offsets_path)
     try:
         if not module.is_scheduled:
             raise InputError("found a module without is_scheduled=true, expected a scheduled one", place="line 1")
-        trace = Trace(program, module, placements)
+        trace = Trace(program, module, offsets)
     except InputError as error:
         raise error.within(plan_path) from error
-    settlement = Settlement(problem, trace)
-    plan = _valid_plan(problem, settlement)
-    homes = settlement.homes
+    repair = Repair(problem, trace)
+    plan = _valid_plan(problem, repair)
+    placed = repair.placed
     return ImportedPlan(
         plan=plan,
-        sliced=sum(home.is_sliced for home in homes),
-        delayed=sum(home.is_sliced and home.start > home.stay.starts[0] for home in homes),
-        postponed=sum(not home.is_sliced and home.start > home.stay.starts[0] for home in homes),
-        advanced=settlement.advanced,
-        moved=settlement.moved,
+        sliced=sum(entry.is_sliced for entry in placed),
+        delayed=sum(entry.is_sliced and entry.start > entry.stay.starts[0] for entry in placed),
+        postponed=sum(not entry.is_sliced and entry.start > entry.stay.starts[0] for entry in placed),
+        advanced=repair.advanced,
+        moved=repair.moved,
         mixed_reads=trace.mixed_reads,
-        idle=settlement.idle,
+        idle=repair.idle,
         replaced=tuple(trace.replaced),
         foreign=tuple(trace.foreign),
         homeless=tuple(trace.homeless),
-        dropped=tuple(settlement.dropped),
+        dropped=tuple(repair.dropped),
     )
 
 
-def _valid_plan(problem: Problem, settlement: Settlement) -> Plan:
-    """The plan of all homes, without those the verifier objects to."""
+def _valid_plan(problem: Problem, repair: Repair) -> Plan:
+    """The plan of all placed stays, without those the verifier objects to."""
     while True:
-        homes = sorted(settlement.homes, key=lambda home: (home.start, home.tensor))
-        plan, owners = _plan(problem, homes)
+        placed = sorted(repair.placed, key=lambda entry: (entry.start, entry.tensor))
+        plan, owners = _plan(problem, placed)
         found = verify(problem, plan)
         if found.ok:
             return plan
         guilty: dict[int, str] = {}
         for violation in found.violations:
-            for place in _blamed(violation, homes, owners):
+            for place in _blamed(violation, placed, owners):
                 guilty.setdefault(place, f"breaks the rule {violation.code}")
         if not guilty:
             raise VerificationError(f"XLA's plan cannot be made valid: {found.violations[0].message}")
         for place, reason in sorted(guilty.items()):
-            settlement.drop(homes[place], reason)
+            repair.drop(placed[place], reason)
 
 
-def _blamed(violation: Violation, homes: list[Home], owners: list[int]) -> set[int]:
-    """Places of the homes that a violation is about; ``homes`` are in the order of the plan's residencies."""
+def _blamed(violation: Violation, placed: list[PlacedStay], owners: list[int]) -> set[int]:
+    """Places of the stays that a violation is about; ``placed`` are in the order of the plan's residencies."""
     blamed = set(violation.residencies) | {owners[copy] for copy in violation.copies}
     uses = set(violation.uses)
     if not blamed and uses:
-        blamed = {place for place, home in enumerate(homes) if home.uses & uses}
+        blamed = {place for place, entry in enumerate(placed) if entry.uses & uses}
     if not blamed and violation.tensor is not None:
-        blamed = {place for place, home in enumerate(homes) if home.tensor == violation.tensor}
+        blamed = {place for place, entry in enumerate(placed) if entry.tensor == violation.tensor}
     return blamed
 
 
-def _plan(problem: Problem, homes: list[Home]) -> tuple[Plan, list[int]]:
-    """The plan of all homes, and for each of its copies the place of its home."""
+def _plan(problem: Problem, placed: list[PlacedStay]) -> tuple[Plan, list[int]]:
+    """The plan of all placed stays, and for each of its copies the place of its stay."""
     queue: list[tuple[int, int, int, Copy]] = []
-    for place, home in enumerate(homes):
-        if home.stay.source is Source.COPIED:
-            queue.append((home.start, home.stay.sequence, place, Copy(home.tensor, "in", home.start, home.stay.arrived)))
+    for place, entry in enumerate(placed):
+        if entry.stay.source is Source.COPIED:
+            queue.append(
+                (
+                    entry.start,
+                    entry.stay.sequence,
+                    place,
+                    Copy(entry.tensor, "in", entry.start, entry.stay.arrived),
+                )
+            )
         queue += [
-            (copy.start, copy.sequence, place, Copy(home.tensor, "out", copy.start, copy.end)) for copy in home.copies_out
+            (copy.start, copy.sequence, place, Copy(entry.tensor, "out", copy.start, copy.end)) for copy in entry.copies_out
         ]
     queue.sort(key=lambda item: item[:2])
     plan = Plan(
         problem=problem.digest,
         objective_ps=0,
-        residencies=tuple(home.residency() for home in homes),
+        residencies=tuple(entry.residency() for entry in placed),
         copies=tuple(copy for *_, copy in queue),
-        fast_uses=tuple(sorted({use for home in homes for use in home.uses})),
+        fast_uses=tuple(sorted({use for entry in placed for use in entry.uses})),
         program=problem.name,
         target=problem.target,
-        names={tensor: problem.tensors[tensor].name for tensor in sorted({home.tensor for home in homes})},
+        names={tensor: problem.tensors[tensor].name for tensor in sorted({entry.tensor for entry in placed})},
     )
     plan = msgspec.structs.replace(plan, objective_ps=simulate(problem, plan).total_ps)
     return plan, [place for _, _, place, _ in queue]

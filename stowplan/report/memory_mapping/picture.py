@@ -21,10 +21,10 @@ from stowplan.report.boxes import (
     choose_tags,
     draw_boxes,
     drop_list,
+    finish_layout,
     list_tags,
     name_boxes,
     rectangles,
-    settle,
     tag_boxes,
 )
 from stowplan.report.figures import FAINT, INK, check_format, import_matplotlib, plain, save_figure
@@ -85,7 +85,7 @@ def draw_layout(
     axes = _draw(scene, ax, title, colours, end_ps)
     figure = ax.get_figure(root=True)
     if figure is not None:
-        settle(figure)
+        finish_layout(figure)
         _name(scene, ax, colours, end_ps)
     return axes
 
@@ -127,7 +127,7 @@ def _fill(problem: Problem, scenes: Sequence[tuple[str, Scene]], figure: Figure)
         _draw(scene, ax, f"{label}: {format_ps(scene.timeline.total_ps)}", colours, end_ps)
     heading = f"{problem.name} on {problem.target}, {format_bytes(problem.capacity)} of fast memory"
     figure.suptitle(plain(shorten(heading, 110)), fontsize=11, y=0.975)
-    settle(figure)
+    finish_layout(figure)
     named = [_name(scene, ax, colours, end_ps) for (_, scene), ax in zip(scenes, grid, strict=True)]
     tags = choose_tags([(scene.boxes, names) for (_, scene), names in zip(scenes, named, strict=True)])
     for (_, scene), ax, names in zip(scenes, grid, named, strict=True):

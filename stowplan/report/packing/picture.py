@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 from stowplan.errors import UsageError
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
-from stowplan.report.boxes import assign_colours, choose_tags, draw_boxes, drop_list, list_tags, name_boxes, settle, tag_boxes
+from stowplan.report.boxes import (
+    assign_colours,
+    choose_tags,
+    draw_boxes,
+    drop_list,
+    finish_layout,
+    list_tags,
+    name_boxes,
+    tag_boxes,
+)
 from stowplan.report.figures import FAINT, INK, check_format, plain, save_figure
 from stowplan.report.packing.scene import Scene, build_scene
 from stowplan.report.units import byte_unit, format_bytes, format_tick, shorten
@@ -81,7 +90,7 @@ def _fill(problem: Problem, scenes: Sequence[tuple[str, Scene]], figure: Figure)
         _draw_layout(scene, label, colours, layout, top, unit, size)
         _draw_load(scene, load, top, unit, size)
     figure.suptitle(plain(shorten(heading(problem, drawn), 130)), fontsize=11, y=0.975)
-    settle(figure)
+    finish_layout(figure)
 
     def name(owner: int) -> str:
         return problem.buffers[owner].id

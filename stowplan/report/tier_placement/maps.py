@@ -70,7 +70,7 @@ class Contiguity:
     alike: int
     """Of these, pairs in one tier."""
     runs: int
-    """Stretches of tensors in one tier."""
+    """Runs of tensors in one tier, one after the other."""
     longest: int
     """Tensors in the longest of them."""
     by_chance: float

@@ -15,7 +15,7 @@ import numpy as np
 from stowplan.errors import UsageError
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.report.boxes import assign_colours, draw_boxes, name_boxes, settle
+from stowplan.report.boxes import assign_colours, draw_boxes, finish_layout, name_boxes
 from stowplan.report.figures import check_format, plain, save_figure
 from stowplan.report.tier_placement.maps import (
     What,
@@ -155,7 +155,7 @@ def _draw_addresses(
         ax.set_title(plain(f"{problem.tiers[tier].name}, {label}: offsets ({unit}), up to the capacity"), fontsize=9)
         ax.set_xlabel("layer")
         draw_boxes(ax, boxes, colours, up=size)
-    settle(figure)
+    finish_layout(figure)
     for ax, boxes, (_, size) in zip(axes, layouts, units, strict=True):
         name_boxes(ax, boxes, colours, lambda owner: tensor_name(problem, owner), up=size)
 

@@ -33,14 +33,14 @@ def offsets_of(decisions: Decisions, plan: Plan) -> dict[int, list[int]]:
 
     The decisions are those for the plan: every residency of theirs is part of one of the plan's, and keeps its place.
     """
-    standing: defaultdict[int, list[Residency]] = defaultdict(list)
+    residencies_of: defaultdict[int, list[Residency]] = defaultdict(list)
     for residency in plan.residencies:
-        standing[residency.tensor].append(residency)
+        residencies_of[residency.tensor].append(residency)
     placed = {number: [0] * len(sequence) for number, sequence in enumerate(decisions.sequences)}
     for stay in decisions.stays():
         sequence = decisions.sequences[stay.tensor]
         step = sequence.accesses[stay.first].step
-        offset = next(each.offset for each in standing[stay.tensor] if each.start <= step < each.end)
+        offset = next(each.offset for each in residencies_of[stay.tensor] if each.start <= step < each.end)
         if sequence.uniform:
             placed[stay.tensor] = [offset] * len(sequence)
         placed[stay.tensor][stay.first : stay.last + 1] = [offset] * (stay.last + 1 - stay.first)

@@ -26,7 +26,7 @@ class CopyOut(NamedTuple):
     sequence: int
 
 
-class Home:
+class PlacedStay:
     """A stay on its way to a residency: its tensor is known, its times and its place may yet change."""
 
     def __init__(self, stay: Stay, tensor: int):
@@ -43,7 +43,7 @@ class Home:
         """What the plan has of it."""
         return Residency(self.tensor, self.start, self.end, self.low, self.stay.source is Source.PRELOADED)
 
-    def meets(self, other: Home) -> bool:
+    def meets(self, other: PlacedStay) -> bool:
         """Whether both want the same bytes, whenever."""
         return self.low < other.high and other.low < self.high
 
@@ -62,12 +62,12 @@ class Dropped(NamedTuple):
     reason: str
 
 
-class Settlement:
-    """Homes of all stays that can have one, free of overlaps; what had to change is counted."""
+class Repair:
+    """Residencies of all stays that can have one, free of overlaps; what had to change is counted."""
 
     def __init__(self, problem: Problem, trace: Trace):
         self.problem = problem
-        self.homes: list[Home] = []
+        self.placed: list[PlacedStay] = []
         self.dropped: list[Dropped] = []
         self.idle = 0
         self.moved = 0
@@ -90,10 +90,10 @@ class Settlement:
         self._resolve_overlaps()
         self._serve_replaced(set(trace.replaced))
 
-    def drop(self, home: Home, reason: str) -> None:
+    def drop(self, entry: PlacedStay, reason: str) -> None:
         """Leave it out: its uses become slow."""
-        self.homes.remove(home)
-        self._record(home.stay, home.uses, self.problem.tensors[home.tensor].name, reason)
+        self.placed.remove(entry)
+        self._record(entry.stay, entry.uses, self.problem.tensors[entry.tensor].name, reason)
 
     def _record(self, stay: Stay, uses: Iterable[int], name: str, reason: str) -> None:
         self.dropped.append(Dropped(name, stay.size, self._traffic(uses), reason))
@@ -115,39 +115,39 @@ class Settlement:
         if fault is not None:
             self._record(stay, stay.uses, tensor.name, fault)
             return
-        home = Home(stay, stay.tensor)
-        self._settle_end(home)
-        self.homes.append(home)
+        entry = PlacedStay(stay, stay.tensor)
+        self._fix_end(entry)
+        self.placed.append(entry)
 
     # Time
 
-    def _settle_end(self, home: Home) -> None:
+    def _fix_end(self, entry: PlacedStay) -> None:
         """Its last use or copy out; what a loop uses from outside stays until the loop is done."""
-        home.end = home.stay.end
-        for copy in home.copies_out:
+        entry.end = entry.stay.end
+        for copy in entry.copies_out:
             if copy.start == copy.end:  # its place must not be taken before it is read
-                home.end = max(home.end, copy.end + 1)
-        first, last = self._span[home.tensor]
+                entry.end = max(entry.end, copy.end + 1)
+        first, last = self._span[entry.tensor]
         for loop in sorted(self.problem.loops, key=lambda loop: loop.end):
-            if (first < loop.start or loop.end < last) and loop.start < home.end < loop.end:
-                home.end = loop.end
+            if (first < loop.start or loop.end < last) and loop.start < entry.end < loop.end:
+                entry.end = loop.end
 
     def _delay_copies_in(self) -> None:
         """A copy in begins when the whole of its place is free, and when the tensor's stay before is over."""
-        by_end = sorted(self.homes, key=lambda home: home.end)
-        ends = [home.end for home in by_end]
-        for home in self.homes:
-            stay = home.stay
+        by_end = sorted(self.placed, key=lambda entry: entry.end)
+        ends = [entry.end for entry in by_end]
+        for entry in self.placed:
+            stay = entry.stay
             if stay.source is not Source.COPIED:
                 continue
-            latest = max(stay.starts[-1], min(stay.arrived, home.end - 1))
-            for other in by_end[bisect_right(ends, home.start) : bisect_right(ends, latest)]:
+            latest = max(stay.starts[-1], min(stay.arrived, entry.end - 1))
+            for other in by_end[bisect_right(ends, entry.start) : bisect_right(ends, latest)]:
                 # Until its last slice starts, XLA does not hold the whole place.
-                frees_place = other.meets(home) and other.end <= stay.starts[-1]
-                if other is not home and (frees_place or other.tensor == home.tensor):
-                    home.start = max(home.start, other.end)
-            if home.start > stay.starts[0]:
-                home.start = self._outside_loops(home.start, forward=True)
+                frees_place = other.meets(entry) and other.end <= stay.starts[-1]
+                if other is not entry and (frees_place or other.tensor == entry.tensor):
+                    entry.start = max(entry.start, other.end)
+            if entry.start > stay.starts[0]:
+                entry.start = self._outside_loops(entry.start, forward=True)
 
     def _outside_loops(self, boundary: int, *, forward: bool) -> int:
         """The next boundary, or the one before, that is not inside a loop: no copy starts or ends there."""
@@ -156,22 +156,22 @@ class Settlement:
                 return loop.end if forward else loop.start
         return boundary
 
-    def _advance(self, home: Home, boundary: int) -> bool:
+    def _advance(self, entry: PlacedStay, boundary: int) -> bool:
         """Have copies out that take no step begin earlier, so that the stay can end at ``boundary``."""
-        copies_out, end = home.copies_out, home.end
-        home.copies_out = []
+        copies_out, end = entry.copies_out, entry.end
+        entry.copies_out = []
         for copy in copies_out:
             if copy.start == copy.end == boundary:
                 copy = copy._replace(start=self._outside_loops(boundary - 1, forward=False))
-            home.copies_out.append(copy)
-        self._settle_end(home)
-        earliest = max(home.start + 1, home.stay.arrived)
-        allowed = home.end <= boundary and all(
-            earliest <= copy.start and not any(copy.start <= write < copy.end for write in self._writes[home.tensor])
-            for copy in home.copies_out
+            entry.copies_out.append(copy)
+        self._fix_end(entry)
+        earliest = max(entry.start + 1, entry.stay.arrived)
+        allowed = entry.end <= boundary and all(
+            earliest <= copy.start and not any(copy.start <= write < copy.end for write in self._writes[entry.tensor])
+            for copy in entry.copies_out
         )
         if not allowed:
-            home.copies_out, home.end = copies_out, end
+            entry.copies_out, entry.end = copies_out, end
             return False
         self.advanced += 1
         return True
@@ -181,33 +181,33 @@ class Settlement:
     def _resolve_overlaps(self) -> None:
         """Where two want the same bytes: move one, or have a copy out begin earlier, or drop what serves less traffic."""
         capacity = self.problem.capacity
-        active: list[Home] = []
-        for home in sorted(self.homes, key=lambda home: home.start):
-            active = [other for other in active if other.end > home.start]
-            rivals = [other for other in active if other.meets(home)]
-            if (rivals or home.high > capacity) and not self._move(home):
-                rivals = [rival for rival in rivals if not (self._advance(rival, home.start) or self._move(rival))]
+        active: list[PlacedStay] = []
+        for entry in sorted(self.placed, key=lambda entry: entry.start):
+            active = [other for other in active if other.end > entry.start]
+            rivals = [other for other in active if other.meets(entry)]
+            if (rivals or entry.high > capacity) and not self._move(entry):
+                rivals = [rival for rival in rivals if not (self._advance(rival, entry.start) or self._move(rival))]
                 worth = sum(self._traffic(rival.uses) for rival in rivals)
-                losers = rivals if home.high <= capacity and worth < self._traffic(home.uses) else [home]
+                losers = rivals if entry.high <= capacity and worth < self._traffic(entry.uses) else [entry]
                 for loser in losers:
                     self.drop(loser, "its place is taken, and no other is free")
                 active = [other for other in active if other not in losers]
-                if home in losers:
+                if entry in losers:
                     continue
-            active.append(home)
+            active.append(entry)
 
-    def _move(self, home: Home) -> bool:
+    def _move(self, entry: PlacedStay) -> bool:
         """Put a stay at the lowest place that is free for as long as it takes; whether there is one."""
-        size = home.high - home.low
+        size = entry.high - entry.low
         low = 0
-        for other in sorted(self.homes, key=lambda other: other.low):
-            if other is not home and other.start < home.end and home.start < other.end:
+        for other in sorted(self.placed, key=lambda other: other.low):
+            if other is not entry and other.start < entry.end and entry.start < other.end:
                 if other.low - low >= size:
                     break
                 low = max(low, -(-other.high // self.problem.alignment) * self.problem.alignment)
         if low + size > self.problem.capacity:
             return False
-        home.low, home.high = low, low + size
+        entry.low, entry.high = low, low + size
         self.moved += 1
         return True
 
@@ -219,8 +219,8 @@ class Settlement:
         for place, step in enumerate(self.problem.steps):
             if step.name in replaced:
                 for position, use in enumerate(step.uses):
-                    for home in self.homes:
-                        there = home.start < place < home.end and home.stay.arrived <= place
-                        if home.tensor == use.tensor and there and not use.is_output:
-                            home.uses.add(number + position)
+                    for entry in self.placed:
+                        there = entry.start < place < entry.end and entry.stay.arrived <= place
+                        if entry.tensor == use.tensor and there and not use.is_output:
+                            entry.uses.add(number + position)
             number += len(step.uses)
