@@ -6,7 +6,7 @@ Matplotlib is an optional package (extra ``viz``) and is imported when the first
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,13 @@ def check_format(path: str | Path) -> str:
     if suffix not in FORMATS:
         raise UsageError(f"found picture format {suffix or 'none'!r}, expected .png, .svg or .pdf")
     return suffix
+
+
+def check_pair(path: str | Path, plans: Sequence[object]) -> None:
+    """Check a picture of one plan, or of two side by side; raises :class:`~stowplan.errors.UsageError`."""
+    check_format(path)
+    if not 1 <= len(plans) <= 2:
+        raise UsageError(f"found {len(plans)} plans, expected one or two")
 
 
 def import_matplotlib() -> Any:

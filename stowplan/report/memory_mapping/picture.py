@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stowplan.errors import UsageError
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.report.boxes import (
@@ -27,7 +26,7 @@ from stowplan.report.boxes import (
     settle,
     tag_boxes,
 )
-from stowplan.report.figures import FAINT, INK, check_format, import_matplotlib, plain, save_figure
+from stowplan.report.figures import FAINT, INK, check_pair, import_matplotlib, plain, save_figure
 from stowplan.report.memory_mapping.scene import Bar, Scene, TimeAxis, build_scene
 from stowplan.report.units import byte_unit, format_bytes, memory_ticks, shorten, time_unit
 from stowplan.result import format_ps
@@ -106,9 +105,7 @@ def save_picture(
     InputError
         If a plan is for another problem, or the file cannot be written.
     """
-    check_format(path)
-    if not 1 <= len(plans) <= 2:
-        raise UsageError(f"found {len(plans)} plans, expected one or two")
+    check_pair(path, plans)
     import_matplotlib()
     scenes = [(label, build_scene(problem, plan, time)) for label, plan in plans]
     size = (_LAYOUT_INCHES * len(plans) + _LIST_INCHES, _HIGH_INCHES)

@@ -10,11 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stowplan.errors import UsageError
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.report.boxes import assign_colours, choose_tags, draw_boxes, drop_list, list_tags, name_boxes, settle, tag_boxes
-from stowplan.report.figures import FAINT, INK, check_format, plain, save_figure
+from stowplan.report.figures import FAINT, INK, check_pair, plain, save_figure
 from stowplan.report.packing.scene import Scene, build_scene
 from stowplan.report.units import byte_unit, format_bytes, format_tick, shorten
 
@@ -43,9 +42,7 @@ def save_packing_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], pa
     InputError
         If a plan is for another problem, or the file cannot be written.
     """
-    check_format(path)
-    if not 1 <= len(plans) <= 2:
-        raise UsageError(f"found {len(plans)} plans, expected one or two")
+    check_pair(path, plans)
     scenes = [(label, build_scene(problem, plan)) for label, plan in plans]
     size = (_LAYOUT_INCHES * len(plans) + _LIST_INCHES, _HIGH_INCHES)
     save_figure(path, size, partial(_fill, problem, scenes), dpi=dpi)

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stowplan.errors import UsageError
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.report.boxes import assign_colours, draw_boxes, name_boxes, settle
-from stowplan.report.figures import check_format, plain, save_figure
+from stowplan.report.figures import check_pair, plain, save_figure
 from stowplan.report.tier_placement.maps import (
     What,
     check_fits,
@@ -54,9 +53,7 @@ def save_map_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: 
     InputError
         If a plan is for another problem, or the file cannot be written.
     """
-    check_format(path)
-    if not 1 <= len(plans) <= 2:
-        raise UsageError(f"found {len(plans)} plans, expected one or two")
+    check_pair(path, plans)
     for _, plan in plans:
         check_fits(problem, plan)
     limited = _limited(problem)
