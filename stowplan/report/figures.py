@@ -22,6 +22,9 @@ FORMATS: dict[str, dict[str, Any]] = {".png": {"Software": None}, ".svg": {"Date
 #: Type 3 fonts and random identifiers are what makes vector files of equal pictures differ or not be editable.
 _STYLE = {"svg.hashsalt": "stowplan", "pdf.fonttype": 42, "font.size": 9}
 
+#: Pixels an inch of what is drawn in pixels.
+_DPI = 130
+
 #: Colours of axes and captions, of faint lines, and of the capacity.
 INK, FAINT = "#333333", "#e4e4e4"
 
@@ -51,7 +54,7 @@ def import_matplotlib() -> Any:
 
 
 def save_figure(
-    path: str | Path, size: tuple[float, float], draw: Callable[[Figure], None], *, dpi: int, layout: str | None = None
+    path: str | Path, size: tuple[float, float], draw: Callable[[Figure], None], *, layout: str | None = None
 ) -> None:
     """Make a figure, let ``draw`` fill it, and write it; the same drawing gives the same bytes.
 
@@ -81,7 +84,7 @@ def save_figure(
         figure = Figure(figsize=size, layout=layout)  # type: ignore[arg-type]
         draw(figure)
         stream = io.BytesIO()
-        figure.savefig(stream, format=suffix[1:], dpi=dpi, metadata=FORMATS[suffix])
+        figure.savefig(stream, format=suffix[1:], dpi=_DPI, metadata=FORMATS[suffix])
     files.write_atomic(path, stream.getvalue())
 
 

@@ -30,7 +30,6 @@ ProblemDraw: TypeAlias = Callable[[np.random.Generator], Problem]
 """Makes problems at random, the same for the same generator: ``synthetic``, or windows of a large program."""
 
 Observation: TypeAlias = dict[str, npt.NDArray[Any]]
-Mask: TypeAlias = npt.NDArray[np.int8]
 
 #: No real number in an observation is larger, nor its negative; nearly all lie between -1 and 1.
 BOUND = 1e6

@@ -89,9 +89,7 @@ def draw_layout(
     return axes
 
 
-def save_picture(
-    problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Path, *, time: TimeAxis = "steps", dpi: int = 130
-) -> None:
+def save_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Path, *, time: TimeAxis = "steps") -> None:
     """Write a picture of one or two labelled plans, side by side with the same colours and scales.
 
     The suffix of ``path`` says the format: ``.png``, ``.svg`` or ``.pdf``. The same plans give the same bytes.
@@ -109,7 +107,7 @@ def save_picture(
     import_matplotlib()
     scenes = [(label, build_scene(problem, plan, time)) for label, plan in plans]
     size = (_LAYOUT_INCHES * len(plans) + _LIST_INCHES, _HIGH_INCHES)
-    save_figure(path, size, partial(_fill, problem, scenes), dpi=dpi)
+    save_figure(path, size, partial(_fill, problem, scenes))
 
 
 def _fill(problem: Problem, scenes: Sequence[tuple[str, Scene]], figure: Figure) -> None:

@@ -28,7 +28,7 @@ _LAYOUT_INCHES, _LIST_INCHES, _HIGH_INCHES = 8.6, 2.7, 6.2
 _FAR = 1.6
 
 
-def save_packing_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Path, *, dpi: int = 130) -> None:
+def save_packing_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Path) -> None:
     """Write a picture of one or two labelled plans, side by side with the same colours and scales.
 
     A box is a buffer while it takes space: one with gaps has several. What stands at a fixed offset has a dark edge.
@@ -45,7 +45,7 @@ def save_packing_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], pa
     check_pair(path, plans)
     scenes = [(label, build_scene(problem, plan)) for label, plan in plans]
     size = (_LAYOUT_INCHES * len(plans) + _LIST_INCHES, _HIGH_INCHES)
-    save_figure(path, size, partial(_fill, problem, scenes), dpi=dpi)
+    save_figure(path, size, partial(_fill, problem, scenes))
 
 
 def axis_top(scenes: Sequence[Scene]) -> int:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 EMPTY = "#f2f2f2"
 
 
-def save_map_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Path, *, dpi: int = 130) -> None:
+def save_map_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Path) -> None:
     """Write a picture of one labelled map, or of two and the transitions from the second to the first.
 
     Above (for two that differ): for each tier of the second plan, where the first has what stood in it. Below: a band for each
@@ -63,7 +63,7 @@ def save_map_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: 
         0.55 * 2 * len(plans) + 0.5,
         *([2.8 if has_offsets else 1.5] * bool(limited)),
     ]
-    save_figure(path, (11, sum(heights) + 1.3), partial(_fill, problem, plans, limited, heights), dpi=dpi, layout="constrained")
+    save_figure(path, (11, sum(heights) + 1.3), partial(_fill, problem, plans, limited, heights), layout="constrained")
 
 
 def _fill(
