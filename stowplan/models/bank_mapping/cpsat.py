@@ -87,7 +87,13 @@ class Model:
 
 
 def build(problem: Problem) -> Model:
-    """Variables, constraints, objective."""
+    """Variables, constraints, objective.
+
+    Returns
+    -------
+    Model
+        Not yet hinted; one unit of the objective is ``unit`` weighted bytes.
+    """
     structure = analyse(problem)
     weights = [each for tensor in problem.tensors for each in (tensor.bytes, *(view.bytes for view in tensor.views))]
     weights += [size for operator in problem.operators for size in operator.read_bytes]
@@ -209,8 +215,6 @@ def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
 
     Parameters
     ----------
-    problem
-        A valid instance.
     search
         As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits, a hint, what to call.
 

@@ -45,9 +45,17 @@ class Model:
 
 
 def build(problem: Problem, ceiling: int) -> Model:
-    """Variables, constraints, objective. ``ceiling`` in bytes: a height that some best plan does not exceed.
+    """Variables, constraints, objective. With a capacity any plan within it will do, and there is no objective.
 
-    With a capacity any plan within it will do, and there is no objective.
+    Parameters
+    ----------
+    ceiling
+        Bytes: a height that some best plan does not exceed.
+
+    Returns
+    -------
+    Model
+        Not yet hinted; offsets and height count units of ``unit`` bytes.
     """
     # Lowered as far as they go, offsets are sums of sizes rounded up to alignments: multiples of what divides all of those.
     unit = gcd(*(value for each in problem.buffers for value in (each.size, each.offset or 0)))
@@ -95,8 +103,6 @@ def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
 
     Parameters
     ----------
-    problem
-        A valid instance.
     search
         As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits, a hint, what to call.
 

@@ -72,7 +72,13 @@ class Model:
 
 
 def build(problem: Problem) -> Model:
-    """Variables, constraints, objective."""
+    """Variables, constraints, objective.
+
+    Returns
+    -------
+    Model
+        Not yet hinted; the objective is ps above the floors of the layers.
+    """
     structure = Structure(problem)
     built = Model(structure, gcd(*(tensor.size for tensor in structure.tensors)) or 1)
     _add_places(built)
@@ -146,8 +152,6 @@ def solve(problem: Problem, *, lower_bound_ps: int | None = None, **search: Unpa
 
     Parameters
     ----------
-    problem
-        A valid instance.
     lower_bound_ps
         A proven latency that no plan goes below.
     search
