@@ -130,7 +130,7 @@ def train(arguments: argparse.Namespace) -> int:
         for path in sorted(arguments.demonstrations.glob("*.json"))
         if ".problem." not in path.name
     ]
-    found = [problems.load(path.parent / record["problem"]) for path, record in records]
+    found = [problems.Problem.load(path.parent / record["problem"]) for path, record in records]
     print(f"{len(found)} problems, {sum(record['moves'] for _, record in records)} moves", file=sys.stderr)
     # Demonstrations show how to play; nothing of a game's own exploration is needed to imitate them.
     imitating: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 Numba looks only at the file of a function to see whether its cached code is fresh, not at the files of those it calls, and
 it cannot import a cached function where the package is read-only and there is no writable home. So the cache lies in a
-folder of the user's whose name carries a digest of a room's compiled sources (:data:`SOURCES`). What is cached is code, so a
+folder of the user's whose name carries a digest of a room's compiled sources (:func:`sources`). What is cached is code, so a
 folder that others own, or can write to, is not used.
 
 Compiling everything takes about half a minute, once (``python -m stowplan.portfolio.warm_up`` does it ahead of time). Until
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -30,43 +31,43 @@ R = TypeVar("R")
 INTERPRET = "STOWPLAN_INTERPRET"
 _MARKER = "complete"
 
-#: Files that decide what the compiled code is, by the room it is in: every module with compiled functions, and what it takes
-#: constants from. Each room has a cache of its own, so that a change in one leaves the others warm.
-SOURCES = {
-    "learned_guidance": (
-        "mcts/tree.py",
-        "memory_mapping/game/kernel/layout.py",
-        "memory_mapping/game/kernel/tables.py",
-        "memory_mapping/game/kernel/windows.py",
-        "memory_mapping/game/kernel/places.py",
-        "memory_mapping/game/kernel/rules.py",
-        "memory_mapping/game/kernel/readers.py",
-        "memory_mapping/game/kernel/play.py",
-        "memory_mapping/observation/layout.py",
-        "memory_mapping/observation/kernel.py",
-        "memory_mapping/muzero/exploration_bias.py",
-        "memory_mapping/baselines/local_search.py",
-        "memory_mapping/baselines/random_play.py",
-        "memory_mapping/baselines/tree_search.py",
-        "memory_mapping/baselines/evolution.py",
-    ),
-    "portfolio": (
-        "memory_mapping/arrays.py",
-        "memory_mapping/state.py",
-        "memory_mapping/space.py",
-        "memory_mapping/engine.py",
-        "memory_mapping/timeline.py",
-        "memory_mapping/insert.py",
-        "memory_mapping/construct.py",
-        "memory_mapping/search.py",
-        "packing/greedy.py",
-        "packing/depth_first.py",
-        "tier_placement/engine.py",
-    ),
-}
-
 #: The room whose heuristics stand in interpreted until they are compiled.
 HEURISTICS = "portfolio"
+
+
+#: An import of ours at the head of a module: from where, and the names.
+_IMPORT = re.compile(rb"^from (stowplan[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
+
+#: Names of this module that have no part in what is compiled.
+_AROUND = {b"INTERPRET", b"cache_folder", b"is_warm", b"mark_warm"}
+
+
+@cache
+def sources(room: str) -> tuple[Path, ...]:
+    """Files that decide what a room's compiled code is: those that compile, what they import of the room, and so on.
+
+    Each room (a folder of the package) has a cache of its own, so that a change in one leaves the others warm. Nothing is
+    imported: files are read as text.
+    """
+    own = __name__.encode()
+    top = Path(__file__).parent
+    texts = {str(path): path.read_bytes() for path in (top / room).rglob("*.py")}
+    rest = [
+        path
+        for path, text in texts.items()
+        if own in text and any(at == own and {*re.findall(rb"\w+", names)} - _AROUND for at, names in _IMPORT.findall(text))
+    ]
+    found: set[str] = set()
+    while rest:
+        path = rest.pop()
+        if path in found or path not in texts:
+            continue
+        found.add(path)
+        for module, names in _IMPORT.findall(texts[path]):
+            place = str(top.parent.joinpath(*module.decode().split(".")))
+            for each in (place, *(f"{place}{os.sep}{name.decode()}" for name in re.findall(rb"\w+", names))):
+                rest += (f"{each}.py", f"{each}{os.sep}__init__.py")
+    return tuple(map(Path, sorted(found)))
 
 
 @cache
@@ -74,7 +75,7 @@ def cache_folder(room: str = HEURISTICS) -> Path:
     """Where a room's compiled code is kept; ``STOWPLAN_CACHE`` names another place."""
     # Not numba.__version__: the parent of the workers asks too, and importing numba takes a third of a second.
     digest = hashlib.sha256(metadata.version("numba").encode())
-    for path in (Path(__file__), *(Path(__file__).parent / room / source for source in SOURCES[room])):
+    for path in (Path(__file__), *sources(room)):
         # Numba itself looks for a file of this path and age; anything else it compiles again.
         digest.update(f"{path} {path.stat().st_mtime_ns} ".encode() + path.read_bytes())
     name = f"compiled-{digest.hexdigest()[:16]}"
@@ -183,7 +184,8 @@ def _compile(function: F, **options: Any) -> F:
     import numba
 
     # A function of no room, as in a test, is kept beside the heuristics.
-    room = next((part for part in function.__module__.split(".")[1:2] if part in SOURCES), HEURISTICS)
+    package, _, rest = function.__module__.partition(".")
+    room = rest.partition(".")[0] if package == __package__ and "." in rest else HEURISTICS
     # The place of a function's cache is fixed when it is decorated; other packages keep theirs.
     config: Any = numba.config
     before = config.CACHE_DIR

@@ -40,7 +40,7 @@ class Plan(Protocol):
 class KindModules(msgspec.Struct, frozen=True, kw_only=True):
     """Where the parts of a kind are, by dotted names.
 
-    ``problem`` and ``plan`` are modules with a class of that name, capitalised, and ``decode(data, source) -> object``.
+    ``problem`` and ``plan`` are modules with a class of that name, capitalised: a :class:`stowplan.models.document.Document`.
     """
 
     name: str
@@ -91,11 +91,11 @@ class KindModules(msgspec.Struct, frozen=True, kw_only=True):
 
     def decode_problem(self, data: bytes, source: str | Path | None = None) -> Any:
         """Problem from the bytes of a problem file; raises :class:`~stowplan.errors.InputError` naming the field."""
-        return importlib.import_module(self.problem).decode(data, source)
+        return importlib.import_module(self.problem).Problem.decode(data, source)
 
     def decode_plan(self, data: bytes, source: str | Path | None = None) -> Any:
         """Plan from the bytes of a plan file; raises :class:`~stowplan.errors.InputError` naming the field."""
-        return importlib.import_module(self.plan).decode(data, source)
+        return importlib.import_module(self.plan).Plan.decode(data, source)
 
     def amended(self, problem: Any, changes: Mapping[str, Any]) -> Any:
         """A problem with other values for some of :attr:`amends`."""

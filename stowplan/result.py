@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,13 +15,6 @@ StopReason = Literal["optimal", "fits", "gap_reached", "time_limit", "work_limit
 
 #: A unit of two numbers of which the first decides: ``clocks (II x 1000000 + latency)``.
 _TWO_NUMBERS = re.compile(r"\w+ \((\w+) x (\d+) \+ (\w+)\)")
-
-
-class SavesItself(Protocol):
-    """A plan of any kind."""
-
-    def save(self, path: str | Path) -> None:
-        """Write the plan."""
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
@@ -73,7 +65,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     plan: Any
-    """The plan (a :class:`SavesItself`), or ``None`` where there is none."""
+    """The plan (a :class:`stowplan.kinds.Plan`), or ``None`` where there is none."""
     objective: int | None
     bound: int | None
     """Proven: no valid plan is better. The best of all candidates' bounds; kept even where no plan was found."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import numpy as np
+
 from stowplan.frontends.affine import Builder, Variable
 from stowplan.hardware.affine.expression import (
     Expression,
@@ -18,7 +20,13 @@ from stowplan.hardware.affine.expression import (
 )
 from stowplan.hardware.affine.program import Program
 
-__all__ = ["MOVES", "evaluate", "random_expression", "random_program"]
+__all__ = ["MOVES", "evaluate", "random_expression", "random_inputs", "random_program"]
+
+
+def random_inputs(program: Program, seed: int = 0) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
+    """Normal noise for every input."""
+    chance = np.random.default_rng(seed)
+    return {name: chance.normal(size=program.tensors[name].shape) for name in program.inputs}
 
 
 def random_expression(chance: random.Random, extents: tuple[int, ...], depth: int) -> tuple[Expression, Callable[..., int]]:

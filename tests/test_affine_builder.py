@@ -8,9 +8,10 @@ import pytest
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check, which_piece
-from stowplan.hardware.affine.execute import random_inputs, run
+from stowplan.hardware.affine.execute import run
 from stowplan.hardware.affine.expression import index
 from stowplan.hardware.affine.program import Bound, Copy, Load, Operator, Piece, Program, Store, Tensor, identity
+from tests.affine_cases import random_inputs
 
 
 def result(b: Builder, *outputs: object) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:

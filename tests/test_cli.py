@@ -12,27 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from stowplan.cli import main
 from stowplan.result import Result
+from tests.cli.conftest import Cli, cli
+
+#: A fixture for the tests here.
+__all__ = ["cli"]
 
 MODULE = Path(__file__).resolve().parents[1] / "examples" / "data" / "alexnet_train_b32.hlo.txt.gz"
 TEACHING = ["--target", "teaching"]
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run a command in this process: exit code, standard output, standard error."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return int(caught.value.code or 0), out, err
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +80,11 @@ def bad_modules(folder: Path) -> dict[str, tuple[Path, tuple[str, ...]]]:
 
 
 @pytest.mark.parametrize("case", ["truncated", "cut", "operand", "dtype", "unscheduled", "empty"])
-def test_bad_module(case: str, tmp_path: Path, run: Run) -> None:
+def test_bad_module(case: str, tmp_path: Path, cli: Cli) -> None:
     path, parts = bad_modules(tmp_path)[case]
     out = tmp_path / "out"
     out.mkdir()
-    code, printed, error = run("solve", path, *TEACHING, "-o", out / "plan.json", "--report", out / "report.html")
+    code, printed, error = cli("solve", path, *TEACHING, "-o", out / "plan.json", "--report", out / "report.html")
     assert code == 2
     assert printed == ""
     assert is_one_line(error, *parts), error
@@ -105,17 +92,17 @@ def test_bad_module(case: str, tmp_path: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_noise(binary: bool, tmp_path: Path, run: Run) -> None:
+def test_noise(binary: bool, tmp_path: Path, cli: Cli) -> None:
     path = tmp_path / "noise"
     chance = random.Random(1)
     block = chance.randbytes(1 << 20) if binary else bytes(chance.choices(b"abcdefgh {}()%=\n", k=1 << 20))
     path.write_bytes(block * 100)
-    code, _, error = run("solve", path, *TEACHING)
+    code, _, error = cli("solve", path, *TEACHING)
     assert code == 2
     assert is_one_line(error, "noise"), error
 
 
-def test_bad_targets(tmp_path: Path, run: Run) -> None:
+def test_bad_targets(tmp_path: Path, cli: Cli) -> None:
     from importlib import resources
 
     text = resources.files("stowplan.hardware.targets").joinpath("teaching.toml").read_text()
@@ -123,7 +110,7 @@ def test_bad_targets(tmp_path: Path, run: Run) -> None:
     negative = tmp_path / "mine.toml"
     negative.write_text(text.replace(line, 'in_bandwidth = "-5 GB/s"'))
     for target, parts in [(negative, ("mine.toml", "in_bandwidth")), ("tpu-v9", ("tpu-v9", "tpu-v4"))]:
-        code, _, error = run("solve", MODULE, "--target", target)
+        code, _, error = cli("solve", MODULE, "--target", target)
         assert code == 2
         assert is_one_line(error, *parts), error
 
@@ -146,16 +133,16 @@ def test_bad_targets(tmp_path: Path, run: Run) -> None:
     ],
     ids=lambda arguments: arguments[0].strip("-"),
 )
-def test_bad_arguments(arguments: tuple[str, ...], run: Run) -> None:
-    code, printed, error = run("solve", MODULE, *TEACHING, *arguments)
+def test_bad_arguments(arguments: tuple[str, ...], cli: Cli) -> None:
+    code, printed, error = cli("solve", MODULE, *TEACHING, *arguments)
     assert code == 2
     assert printed == ""
     assert is_one_line(error), error
 
 
-def test_compiled_program_needs_a_target_and_a_problem_file_none(solved: tuple[Path, Path], run: Run) -> None:
-    assert run("solve", MODULE)[0] == 2
-    code, _, error = run("solve", solved[0], "--target", "teaching")
+def test_compiled_program_needs_a_target_and_a_problem_file_none(solved: tuple[Path, Path], cli: Cli) -> None:
+    assert cli("solve", MODULE)[0] == 2
+    code, _, error = cli("solve", solved[0], "--target", "teaching")
     assert code == 2
     assert is_one_line(error, "problem.json")
 
@@ -163,9 +150,9 @@ def test_compiled_program_needs_a_target_and_a_problem_file_none(solved: tuple[P
 # ---------------------------------------------------------------------------------------------------------------- solve
 
 
-def test_solve_writes_what_it_says(tmp_path: Path, run: Run) -> None:
+def test_solve_writes_what_it_says(tmp_path: Path, cli: Cli) -> None:
     plan, report = tmp_path / "plan.json", tmp_path / "report.html"
-    code, out, error = run(
+    code, out, error = cli(
         "solve", MODULE, *TEACHING, "--capacity", 1 << 26, "--time-limit", 2, "--candidates", "exact",
         "-o", plan, "--report", report, "--json",
     )  # fmt: skip
@@ -178,31 +165,31 @@ def test_solve_writes_what_it_says(tmp_path: Path, run: Run) -> None:
     assert values["bound"] <= values["objective"] <= values["baselines"]["all_slow"]
     assert "bound" in error
     assert report.read_text().lower().startswith("<!doctype html>")
-    code, out, _ = run("verify", MODULE, plan, *TEACHING, "--capacity", 1 << 26)
+    code, out, _ = cli("verify", MODULE, plan, *TEACHING, "--capacity", 1 << 26)
     assert code == 0
     assert str(values["objective"]) in out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.json", "report.html"]
 
 
-def test_quiet_is_quiet(run: Run) -> None:
-    code, out, error = run("solve", MODULE, *TEACHING, "--time-limit", "0.3", "--candidates", "exact", "-q")
+def test_quiet_is_quiet(cli: Cli) -> None:
+    code, out, error = cli("solve", MODULE, *TEACHING, "--time-limit", "0.3", "--candidates", "exact", "-q")
     assert (code, error) == (0, "")
     assert "verified" in out
 
 
-def test_converted_problem_is_the_same_problem(tmp_path: Path, run: Run) -> None:
+def test_converted_problem_is_the_same_problem(tmp_path: Path, cli: Cli) -> None:
     import stowplan
 
-    assert run("convert", MODULE, "-o", tmp_path / "problem.json", *TEACHING)[0] == 0
+    assert cli("convert", MODULE, "-o", tmp_path / "problem.json", *TEACHING)[0] == 0
     assert stowplan.read(tmp_path / "problem.json").digest == stowplan.read(MODULE, target="teaching").digest
 
 
 # --------------------------------------------------------------------------------------------------------------- verify
 
 
-def test_plan_for_another_program(solved: tuple[Path, Path], run: Run) -> None:
+def test_plan_for_another_program(solved: tuple[Path, Path], cli: Cli) -> None:
     other = MODULE.with_name("resnet50_inf_b1.hlo.txt.gz")
-    code, _, error = run("verify", other, solved[1], "--target", "tpu-v4")
+    code, _, error = cli("verify", other, solved[1], "--target", "tpu-v4")
     assert code == 4
     assert "wrong_problem" in error
 
@@ -217,16 +204,16 @@ def test_every_spoilt_number_is_rejected(solved: tuple[Path, Path]) -> None:
     from stowplan.models.memory_mapping import problem as problems
     from stowplan.models.memory_mapping.verify import verify
 
-    problem = problems.load(solved[0])
+    problem = problems.Problem.load(solved[0])
     raw = json.loads(solved[1].read_bytes())
-    assert verify(problem, plans.load(solved[1])).ok
+    assert verify(problem, plans.Plan.load(solved[1])).ok
     assert len(raw["residencies"]) > 20
     assert len(raw["copies"]) > 5
     harmless: dict[str, int] = {}
     refused: dict[str, int] = {}
 
     def try_change(kind: str) -> None:
-        checked = verify(problem, plans.decode(json.dumps(raw).encode()))
+        checked = verify(problem, plans.Plan.decode(json.dumps(raw).encode()))
         if checked.ok:
             assert checked.objective_ps == raw["objective_ps"]
         tally = harmless if checked.ok else refused
@@ -254,12 +241,12 @@ def test_every_spoilt_number_is_rejected(solved: tuple[Path, Path]) -> None:
     assert sum(harmless.values()) < sum(refused.values()) / 4
 
 
-def test_verify_refuses_an_overlap(solved: tuple[Path, Path], tmp_path: Path, run: Run) -> None:
+def test_verify_refuses_an_overlap(solved: tuple[Path, Path], tmp_path: Path, cli: Cli) -> None:
     raw = json.loads(solved[1].read_bytes())
     for row in raw["residencies"]:
         row["offset"] = 0
     (tmp_path / "plan.json").write_text(json.dumps(raw))
-    code, out, error = run("verify", solved[0], tmp_path / "plan.json")
+    code, out, error = cli("verify", solved[0], tmp_path / "plan.json")
     assert code == 4
     # The findings are what the command is for; the error itself is one line.
     assert "overlap: residency" in out
@@ -277,12 +264,12 @@ def test_verify_refuses_an_overlap(solved: tuple[Path, Path], tmp_path: Path, ru
     ],
 )
 def test_bad_plan_file(
-    change: Callable[[dict[str, object]], object], part: str, solved: tuple[Path, Path], tmp_path: Path, run: Run
+    change: Callable[[dict[str, object]], object], part: str, solved: tuple[Path, Path], tmp_path: Path, cli: Cli
 ) -> None:
     raw = json.loads(solved[1].read_bytes())
     change(raw)
     (tmp_path / "plan.json").write_text(json.dumps(raw))
-    code, _, error = run("verify", solved[0], tmp_path / "plan.json")
+    code, _, error = cli("verify", solved[0], tmp_path / "plan.json")
     assert code == 2
     assert is_one_line(error, "plan.json", part), error
 
@@ -290,20 +277,20 @@ def test_bad_plan_file(
 # ----------------------------------------------------------------------------------------------------------------- show
 
 
-def test_show(solved: tuple[Path, Path], tmp_path: Path, run: Run) -> None:
-    code, out, _ = run("show", solved[1], solved[0])
+def test_show(solved: tuple[Path, Path], tmp_path: Path, cli: Cli) -> None:
+    code, out, _ = cli("show", solved[1], solved[0])
     assert code == 0
     assert "residencies" in out
     pytest.importorskip("matplotlib")
-    code, _, _ = run("show", solved[1], solved[0], "--png", tmp_path / "plan.png", "--compare", solved[1])
+    code, _, _ = cli("show", solved[1], solved[0], "--png", tmp_path / "plan.png", "--compare", solved[1])
     assert code == 0
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_help_and_targets(run: Run) -> None:
-    assert "tpu-v4" in run("targets")[1]
+def test_help_and_targets(cli: Cli) -> None:
+    assert "tpu-v4" in cli("targets")[1]
     for command in ("solve", "verify", "convert", "show", "targets"):
-        code, out, _ = run(command, "--help")
+        code, out, _ = cli(command, "--help")
         assert code == 0
         assert all(len(line) <= 80 for line in out.splitlines()), sys.stdout
-    assert run("frobnicate")[0] == 2
+    assert cli("frobnicate")[0] == 2

@@ -24,12 +24,68 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     compiled.cache_folder.cache_clear()
 
 
-@pytest.mark.parametrize("room", compiled.SOURCES)
+ROOT = Path(compiled.__file__).parent
+
+
+@pytest.mark.parametrize("room", ["learned_guidance", "portfolio"])
 def test_every_compiled_source_is_part_of_the_digest(room: str) -> None:
-    root = Path(compiled.__file__).parent / room
-    decorated = {str(path.relative_to(root)) for path in root.rglob("*.py") if "\n@njit" in path.read_text()}
-    assert decorated <= set(compiled.SOURCES[room])
-    assert decorated or room != compiled.HEURISTICS
+    decorated = {path for path in (ROOT / room).rglob("*.py") if "\n@njit" in path.read_text()}
+    assert decorated
+    assert decorated <= set(compiled.sources(room))
+
+
+@pytest.mark.parametrize(
+    "constants",
+    [
+        "learned_guidance/memory_mapping/game/kernel/layout.py",
+        "learned_guidance/memory_mapping/observation/layout.py",
+        "portfolio/memory_mapping/state.py",
+    ],
+)
+def test_modules_of_constants_are_part_of_the_digest(constants: str) -> None:
+    assert ROOT / constants in compiled.sources(constants.partition("/")[0])
+
+
+def test_what_only_asks_for_the_cache_is_no_source() -> None:
+    """A change of the runner leaves the heuristics compiled."""
+    assert not {path.parent for path in compiled.sources("portfolio")} & {ROOT / "portfolio"}
+
+
+@pytest.fixture
+def package(fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A room of a few modules, none of which can be imported."""
+    room = tmp_path / "stowplan" / "room"
+    for name, text in {
+        "kernel": "from stowplan.compiled import (\n    njit,\n)\nfrom stowplan.room.tables import (\n    ROWS,\n)\n",
+        "tables": "from stowplan.room import sizes\nROWS = 1\n",
+        "sizes/__init__": "from stowplan.room.sizes.large import LARGE\n",
+        "sizes/large": "LARGE = 1\n",
+        "runner": "from stowplan.compiled import INTERPRET, is_warm\nfrom stowplan.room.kernel import f\n",
+        "other": "from stowplan.room.runner import g\n",
+    }.items():
+        path = room / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "raise AssertionError('imported')\n")
+    (tmp_path / "stowplan" / "compiled.py").write_text("")
+    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "stowplan" / "compiled.py"))
+    compiled.sources.cache_clear()
+    yield room
+    compiled.sources.cache_clear()
+
+
+def test_sources_are_found_by_their_text(package: Path) -> None:
+    expected = ("kernel.py", "sizes/__init__.py", "sizes/large.py", "tables.py")
+    assert compiled.sources("room") == tuple(package / name for name in expected)
+
+
+@pytest.mark.parametrize(("name", "matters"), [("sizes/large", True), ("kernel", True), ("runner", False), ("other", False)])
+def test_a_change_of_what_compiled_code_takes_in_changes_the_cache(package: Path, name: str, matters: bool) -> None:
+    before = compiled.cache_folder("room")
+    path = package / f"{name}.py"
+    path.write_text(path.read_text().replace("raise", "LARGE = 2\nraise"))
+    compiled.sources.cache_clear()
+    compiled.cache_folder.cache_clear()
+    assert (compiled.cache_folder("room") != before) == matters
 
 
 def test_rooms_keep_their_code_apart(fresh: Path) -> None:

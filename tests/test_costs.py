@@ -117,7 +117,7 @@ class TestProblem:
         assert made.steps[1].weight == 12
         assert made.steps[1].uses == (problems.Use(1, False, 70), problems.Use(1, True, 7))
         made.save(tmp_path / "p.json")
-        assert problems.load(tmp_path / "p.json") == made
+        assert problems.Problem.load(tmp_path / "p.json") == made
 
     def test_options(self) -> None:
         made = make_problem(

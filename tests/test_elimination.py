@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from stowplan.errors import MissingDependencyError
 from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check
-from stowplan.hardware.affine.execute import random_inputs, run
+from stowplan.hardware.affine.execute import run
 from stowplan.hardware.affine.program import Copy, Program
 from stowplan.transforms.elimination import compose, sets
 from stowplan.transforms.elimination.eliminate import Engine, Report, eliminate
-from tests.affine_cases import MOVES, random_program
+from tests.affine_cases import MOVES, random_inputs, random_program
 
 
 def same_results(one: Program, two: Program, seed: int = 0) -> bool:

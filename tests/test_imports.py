@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,62 @@ def test_nothing_imports_the_package_itself() -> None:
     ]
     # The command line is a user of the package like any other.
     assert not [place for place in wrong if not place.startswith(("cli", "report"))], wrong
+
+
+def dependencies(path: Path, parts: tuple[str, ...], known: frozenset[tuple[str, ...]]) -> set[tuple[str, ...]]:
+    """Modules below ``stowplan`` that a file imports, also within functions, but not for type checking alone."""
+    package = parts if path.name == "__init__.py" else parts[:-1]
+    found: set[tuple[str, ...]] = set()
+    rest: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while rest:
+        node = rest.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            rest += node.orelse
+            continue
+        rest += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            found |= {tuple(alias.name.split(".")) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            start = ("stowplan", *package[: len(package) - node.level + 1]) if node.level else ()
+            module = (*start, *(node.module.split(".") if node.module else ()))
+            # What is named in the list may be a module itself.
+            found |= {(*module, name) if (*module[1:], name) in known else module for name in (a.name for a in node.names)}
+    return {target[1:] for target in found if target[0] == "stowplan" and target[1:] in known} - {parts}
+
+
+def find_circle(graph: dict[tuple[str, ...], set[tuple[str, ...]]]) -> list[str]:
+    """A circle of modules that import each other, if there is any: the first one found."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [".".join(("stowplan", *each)) for each in error.args[1]]
+    return []
+
+
+def test_no_module_leads_back_to_itself() -> None:
+    known = frozenset(parts for _, parts in modules())
+    graph = {parts: dependencies(path, parts, known) for path, parts in modules()}
+    assert sum(map(len, graph.values())) > len(graph)
+    assert not find_circle(graph)
+
+
+def test_the_check_sees_circles(tmp_path: Path) -> None:
+    texts = {
+        "one": "def f():\n    from stowplan.hardware import two\n",
+        "two": "from . import three\n",
+        "three": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import stowplan.hardware.four\nelse:\n"
+        "    import stowplan.hardware.one\n",
+        "four": "import stowplan.hardware.three\n",
+    }
+    known = frozenset(("hardware", name) for name in texts)
+    graph = {}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        graph["hardware", name] = dependencies(tmp_path / f"{name}.py", ("hardware", name), known)
+    assert graph["hardware", "three"] == {("hardware", "one")}
+    assert set(find_circle(graph)) == {f"stowplan.hardware.{name}" for name in ("one", "two", "three")}
+    graph["hardware", "three"] = set()
+    assert not find_circle(graph)
 
 
 def test_the_check_sees_all_kinds_of_import(tmp_path: Path) -> None:

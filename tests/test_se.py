@@ -164,7 +164,7 @@ def test_tables(tmp_path: Path) -> None:
     plan = solved(problem)
     tables = configure(problem, plan)
     tables.save(tmp_path / "tables.json")
-    assert configurations.load(tmp_path / "tables.json") == tables
+    assert configurations.Configuration.load(tmp_path / "tables.json") == tables
     text = tables.table()
     assert "II 1, latency 15 clocks" in text
     assert len(text.splitlines()) == 2 + len(problem.instructions)

@@ -12,29 +12,29 @@ from stowplan.cli.common import (
     DEFAULT_CANDIDATES,
     DEFAULT_TIME_LIMIT,
     DEFAULT_WORKERS,
-    AddressSpaces,
     Baseline,
     Candidates,
-    Capacity,
-    CostModel,
     Deterministic,
     Gap,
-    Granularity,
-    LoopRules,
-    Precision,
     Quiet,
     Seed,
-    StallMode,
     TimeLimit,
     Workers,
+    with_input_options,
 )
 from stowplan.cli.output import note, say, say_json
 from stowplan.cli.table import as_gap, as_quantity, as_ratio, render
+from stowplan.frontends.options import ReadOptions
 
 if TYPE_CHECKING:
     from stowplan.portfolio.batch import Item, Record
 
 
+#: Each input needs files of its own for these, or a target that fits it.
+_NOT_SHARED = ("target", "cycles", "fixed")
+
+
+@with_input_options(without=_NOT_SHARED)
 def batch_command(
     suites: Annotated[
         list[Path],
@@ -58,16 +58,11 @@ def batch_command(
     deterministic: Deterministic = False,
     seed: Seed = 0,
     workers: Workers = DEFAULT_WORKERS,
-    capacity: Capacity = None,
-    cost_model: CostModel = None,
-    stalls: StallMode = None,
-    precision: Precision = None,
-    granularity: Granularity = None,
-    address_spaces: AddressSpaces = False,
-    rules: LoopRules = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Solve everything again, also what is finished.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all results as one JSON list.")] = False,
     quiet: Quiet = False,
+    *,
+    options: ReadOptions,
 ) -> None:
     """Solve a suite of inputs, one after the other, into a folder.
 
@@ -79,13 +74,7 @@ def batch_command(
     settings = Settings(
         # One target is kept as text, as in records of earlier versions.
         target=targets[0] if targets and len(targets) == 1 else tuple(targets or ()) or None,
-        capacity=capacity,
-        cost_model=cost_model,
-        stalls=stalls,
-        precision=precision,
-        granularity=granularity,
-        address_spaces=address_spaces,
-        rules=tuple(rules or ()),
+        **options.given(),
         time_limit=time_limit,
         candidates=tuple(candidates.split(",")),
         seed=seed,

@@ -123,12 +123,16 @@ _INPUT_OPTIONS: dict[str, tuple[object, object]] = {
 }
 
 
-def with_input_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of all inputs; it gets them as one keyword argument, ``options``."""
+def with_input_options(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of all inputs, or most; it gets them as one keyword argument, ``options``."""
+    return functools.partial(_with_options, names=tuple(name for name in _INPUT_OPTIONS if name not in without))
+
+
+def _with_options(command: Callable[..., None], names: tuple[str, ...]) -> Callable[..., None]:
     own = inspect.signature(command, eval_str=True).parameters
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, (annotation, default) in _INPUT_OPTIONS.items()
+        for name, (annotation, default) in ((name, _INPUT_OPTIONS[name]) for name in names)
     ]
     parameters = [
         *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own.values() if each.name != "options"),
@@ -137,7 +141,7 @@ def with_input_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        given = {name: values.pop(name) for name in _INPUT_OPTIONS}
+        given = {name: values.pop(name) for name in names}
         command(**values, options=ReadOptions(**given | {"rules": tuple(given["rules"] or ())}))
 
     # What the command line is made of; wraps has copied the command's own.

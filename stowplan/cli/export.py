@@ -24,7 +24,7 @@ from stowplan.frontends.options import ReadOptions
 MAX_WINDOWS = 200_000
 
 
-@with_input_options
+@with_input_options()
 def export_command(
     source: Input,
     output: Annotated[

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stowplan.report.presenter import Presenter
 
 
-@with_input_options
+@with_input_options()
 def verify_command(
     problem: Input,
     plan: PlanFile,
@@ -53,7 +53,7 @@ def verify_command(
         raise VerificationError(f"{plan}: not a valid plan: {''.join(check.violations[:1])}{more}{hint}")
 
 
-@with_input_options
+@with_input_options()
 def convert_command(
     source: Input,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Write the problem here.")],
@@ -73,7 +73,7 @@ def convert_command(
     note(f"{output}: {counts}")
 
 
-@with_input_options
+@with_input_options()
 def show_command(
     plan: PlanFile,
     problem: Annotated[Path, typer.Argument(metavar="INPUT", help="The compiled program or problem file it is for.")],

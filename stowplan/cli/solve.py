@@ -37,7 +37,7 @@ from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
 
 
-@with_input_options
+@with_input_options()
 def solve_command(
     source: Input,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plan here.")] = None,

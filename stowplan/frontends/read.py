@@ -49,6 +49,11 @@ def read(
     rules, fixed
         For data-flow graphs: texts ``NAME=VALUE`` (docs/modulo-scheduling.md), and a file of fixed instructions.
 
+    Returns
+    -------
+    Problem
+        Of the kind that the file is of (:mod:`stowplan.kinds`).
+
     Raises
     ------
     InputError
@@ -91,9 +96,20 @@ def open_with(path: str | Path, options: ReadOptions) -> Opened:
 
 
 def read_plan(path: str | Path, problem: Any = None) -> Any:
-    """Plan of whatever kind from a plan file; raises :class:`~stowplan.errors.InputError` naming file and field.
+    """Plan of whatever kind from a plan file.
 
-    Some kinds read plans from other files as well (offsets from CSV, for packing), but only together with their ``problem``.
+    Parameters
+    ----------
+    path
+        JSON as ``stowplan solve -o`` writes it, plain or gzip; or what the kind of ``problem`` reads besides, such as
+        offsets in CSV.
+    problem
+        The plan's problem; needed for files that are not JSON.
+
+    Raises
+    ------
+    InputError
+        What is wrong, with file and field.
     """
     if problem is not None and not files.is_json(path):
         reader = kinds.of_problem(problem).plan_reader

@@ -14,9 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Protocol, Required, TypedDict, TypeVar, Unpack
 
 from ortools.sat.python import cp_model
+
+from stowplan.models.outcome import Outcome, Status
 
 #: Seconds between two looks at the clock and at ``should_stop``.
 POLL_SECONDS = 0.05
@@ -26,8 +28,6 @@ ROUNDING = 4
 
 #: Bounds beyond this stand for none, or for that of a model without solutions.
 MOST_BOUND = float(1 << 60)
-
-Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
 #: Value of a variable, or of a sum of variables, in a solution.
 Value = Callable[[Any], int]
@@ -147,6 +147,101 @@ def run(
     bound = proven(solver.best_objective_bound, offset) if is_found and has_objective else None
     spent = solver.wall_time, solver.response_proto.deterministic_time
     return Run(_STATUS.get(status, "unknown"), solver.value, bound, *spent)
+
+
+P = TypeVar("P")
+
+
+class PlanModel(Protocol[P]):
+    """A built model of a kind."""
+
+    @property
+    def model(self) -> cp_model.CpModel:
+        """Of CP-SAT."""
+
+    def add_hint(self, plan: P, /) -> None:
+        """Start the solver from a plan."""
+
+    def extract(self, value: Value, /) -> P:
+        """Plan of a solution."""
+
+
+class Limits(TypedDict, total=False):
+    """Keyword arguments of :func:`run` that a kind hands on as they are."""
+
+    time_limit: Required[float]
+    workers: int
+    seed: int
+    deterministic_limit: float | None
+    should_stop: Callable[[], bool] | None
+    log: Callable[[str], None] | None
+
+
+class Search(Limits, Generic[P], total=False):
+    """Keyword arguments of :func:`find_plan` that a kind hands on as they are."""
+
+    hint: P | None
+    on_plan: Callable[[P], None] | None
+    on_bound: Callable[[int], None] | None
+
+
+def find_plan(
+    built: PlanModel[P],
+    *,
+    objective: Callable[[int], int],
+    least: int | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    hint: P | None = None,
+    on_plan: Callable[[P], None] | None = None,
+    on_bound: Callable[[int], None] | None = None,
+    **limits: Unpack[Limits],
+) -> Outcome[P]:
+    """Solve the model of a kind, in the kind's terms.
+
+    Parameters
+    ----------
+    built
+        The model, not yet hinted.
+    objective
+        From values of the model's objective to the kind's.
+    least
+        A bound that is proven already, in the kind's unit.
+    parameters, limits
+        As :func:`run` takes them.
+    hint
+        A valid plan to start from.
+    on_plan, on_bound
+        Called with every better plan and bound, from the solver's threads.
+
+    Returns
+    -------
+    Outcome
+        Best plan, and what is proven; running out of time is never ``infeasible``.
+    """
+    if hint is not None:
+        built.add_hint(hint)
+    best = least
+
+    def take_bound(bound: int) -> None:
+        nonlocal best
+        found = objective(bound)
+        if best is None or found > best:
+            best = found
+            if on_bound is not None:
+                on_bound(found)
+
+    def take_solution(value: Value) -> None:
+        if on_plan is not None:
+            on_plan(built.extract(value))
+
+    # Without an objective, what CP-SAT calls a bound says nothing of plans.
+    on_better = take_bound if built.model.has_objective() else None
+    done = run(built.model, parameters=parameters, on_solution=take_solution, on_bound=on_better, **limits)
+    if done.status == "infeasible":
+        return Outcome("infeasible", None, None)
+    if done.bound is not None:
+        take_bound(done.bound)
+    return Outcome(done.status, built.extract(done.value) if done.is_found else None, best)
 
 
 class _Watch:

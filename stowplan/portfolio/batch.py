@@ -22,6 +22,7 @@ from stowplan.frontends.formats import is_input
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_with
 from stowplan.frontends.targets import check_targets, target_for
+from stowplan.models.document import Document
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import kind_of
 from stowplan.portfolio.solve import FAMILIES, check_options, solve
@@ -74,7 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return (self.target,) if isinstance(self.target, str) else self.target
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Record(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What became of one input."""
 
     input: str
@@ -111,6 +112,16 @@ def find_inputs(suites: Sequence[str | Path]) -> list[Item]:
     Of a folder, everything in it or below it whose name ends like an input's is taken (``.hlo``, ``.hlo.txt``, ``.csv``,
     ``.json``, plain or ``.gz``), JSON files only where they are problems; the output has the same folders below it. A file
     that is named, by itself or by a pattern, is taken whatever it is called.
+
+    Parameters
+    ----------
+    suites
+        Paths and patterns.
+
+    Returns
+    -------
+    list
+        In order, each once, with the names of their files in the output folder.
 
     Raises
     ------
@@ -216,11 +227,6 @@ def worst_code(records: Sequence[Record]) -> int:
     return max((record.exit_code for record in records), default=0)
 
 
-def read_record(path: str | Path) -> Record:
-    """Record from its file; raises :class:`~stowplan.errors.InputError` naming file and field."""
-    return files.decode(files.read_bytes(path), Record, format_name=FORMAT, version=VERSION, source=path)
-
-
 def read_records(folder: str | Path) -> dict[str, Record]:
     """Records in and below a folder, by name, sorted.
 
@@ -236,7 +242,7 @@ def read_records(folder: str | Path) -> dict[str, Record]:
     found = {path.relative_to(root).as_posix().removesuffix(suffix): path for path in sorted(root.rglob(f"*{suffix}"))}
     if not found:
         raise InputError(f"found no *{suffix}, expected a folder that 'stowplan batch' wrote", source=folder)
-    return {files.printable(name): read_record(path) for name, path in found.items()}
+    return {files.printable(name): Record.load(path) for name, path in found.items()}
 
 
 def _inputs_of(suite: Path) -> Iterator[Item]:
@@ -300,7 +306,7 @@ def _read(path: Path, settings: Settings, targets: tuple[str, ...]) -> Any:
 def _finished(item: Item, output: Path, settings: Settings, digest: str) -> Record | None:
     """Record of an earlier run that this one would only repeat."""
     try:
-        record = read_record(item.record_path(output))
+        record = Record.load(item.record_path(output))
     except InputError:
         return None
     result = record.result
@@ -328,7 +334,7 @@ def _store(item: Item, output: Path, settings: Settings, result: Result) -> Reco
 def _write(item: Item, output: Path, record: Record) -> None:
     path = item.record_path(output)
     _make_folder(path.parent)
-    files.write_atomic(path, files.encode(record))
+    record.save(path)
 
 
 def _make_folder(folder: Path) -> None:

@@ -114,14 +114,20 @@ class Kind:
         return self.modules.decode_plan(data, source)
 
 
-def identify(problem: Any) -> dict[str, str]:
-    """The identity of a problem that says it all itself."""
-    return {
-        "program": problem.name,
-        "target": problem.target,
-        "cost_model": problem.cost_model,
-        "digest": problem.digest,
-    }
+def checking(verify: Callable[[Any, Any], Any], objective: str) -> Callable[[Any, Any], Check]:
+    """A kind's verifier in these terms; ``objective`` is the name of the field of what it finds."""
+
+    def check_plan(problem: Any, plan: Any) -> Check:
+        found = verify(problem, plan)
+        return Check(found.ok, getattr(found, objective), tuple(f"{each.code}: {each.message}" for each in found.violations))
+
+    return check_plan
+
+
+def identify(problem: Any, cost_model: str | None = None) -> dict[str, str]:
+    """The identity of a problem; its cost model in words where it does not name it itself."""
+    words = problem.cost_model if cost_model is None else cost_model
+    return {"program": problem.name, "target": problem.target, "cost_model": words, "digest": problem.digest}
 
 
 def check(kind: Kind, problem: Any, plan: Any) -> Check:

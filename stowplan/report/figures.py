@@ -6,7 +6,7 @@ Matplotlib is an optional package (extra ``viz``) and is imported when the first
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,9 @@ FORMATS: dict[str, dict[str, Any]] = {".png": {"Software": None}, ".svg": {"Date
 #: Type 3 fonts and random identifiers are what makes vector files of equal pictures differ or not be editable.
 _STYLE = {"svg.hashsalt": "stowplan", "pdf.fonttype": 42, "font.size": 9}
 
+#: Pixels an inch of what is drawn in pixels.
+_DPI = 130
+
 #: Colours of axes and captions, of faint lines, and of the capacity.
 INK, FAINT = "#333333", "#e4e4e4"
 
@@ -34,6 +37,13 @@ def check_format(path: str | Path) -> str:
     return suffix
 
 
+def check_pair(path: str | Path, plans: Sequence[object]) -> None:
+    """Check a picture of one plan, or of two side by side; raises :class:`~stowplan.errors.UsageError`."""
+    check_format(path)
+    if not 1 <= len(plans) <= 2:
+        raise UsageError(f"found {len(plans)} plans, expected one or two")
+
+
 def import_matplotlib() -> Any:
     """The package; raises :class:`~stowplan.errors.MissingDependencyError` where it is not installed."""
     try:
@@ -44,7 +54,7 @@ def import_matplotlib() -> Any:
 
 
 def save_figure(
-    path: str | Path, size: tuple[float, float], draw: Callable[[Figure], None], *, dpi: int, layout: str | None = None
+    path: str | Path, size: tuple[float, float], draw: Callable[[Figure], None], *, layout: str | None = None
 ) -> None:
     """Make a figure, let ``draw`` fill it, and write it; the same drawing gives the same bytes.
 
@@ -74,7 +84,7 @@ def save_figure(
         figure = Figure(figsize=size, layout=layout)  # type: ignore[arg-type]
         draw(figure)
         stream = io.BytesIO()
-        figure.savefig(stream, format=suffix[1:], dpi=dpi, metadata=FORMATS[suffix])
+        figure.savefig(stream, format=suffix[1:], dpi=_DPI, metadata=FORMATS[suffix])
     files.write_atomic(path, stream.getvalue())
 
 

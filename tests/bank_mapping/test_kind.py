@@ -15,7 +15,7 @@ from stowplan.cli import main
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check
-from stowplan.hardware.affine.execute import random_inputs, run
+from stowplan.hardware.affine.execute import run
 from stowplan.hardware.affine.expression import evaluate
 from stowplan.hardware.affine.program import Program
 from stowplan.hardware.inferentia.memcopies import insert_copies
@@ -30,7 +30,7 @@ from stowplan.portfolio.bank_mapping.candidates import agrees, local_plan, propa
 from stowplan.report.bank_mapping.mapping import bytes_on_chip, moved
 from stowplan.report.bank_mapping.text import summarize_mapping
 from stowplan.transforms.elimination.eliminate import eliminate
-from tests.affine_cases import random_program
+from tests.affine_cases import random_inputs, random_program
 from tests.bank_mapping.cases import random_problem
 
 GRAPH = """HloModule little

@@ -7,7 +7,7 @@ import pytest
 
 from stowplan.models.bank_mapping import cpsat, milp
 from stowplan.models.bank_mapping.assemble import assemble, objective_bound
-from stowplan.models.bank_mapping.plan import decode
+from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.stages import solve_stage, stages_of
 from stowplan.models.bank_mapping.verify import verify
@@ -72,7 +72,7 @@ def test_milp_is_optimal(solved: list[tuple[Problem, int | None]], solver: str) 
             assert outcome.status == "infeasible", problem.name
             continue
         assert plan is not None
-        assert decode(msgspec.json.encode(plan)) == plan
+        assert Plan.decode(msgspec.json.encode(plan)) == plan
         check = verify(problem, plan)
         assert check.ok, (problem.name, check.violations)
         assert plan.objective == best, problem.name

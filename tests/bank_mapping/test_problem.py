@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stowplan.errors import InputError
-from stowplan.models.bank_mapping.problem import Operator, Problem, Tensor, load
+from stowplan.models.bank_mapping.problem import Operator, Problem, Tensor
 from tests.bank_mapping.cases import random_problem
 
 X = Tensor(name="x", bytes=8, shape=(2,), is_input=True)
@@ -62,8 +62,8 @@ def test_other_numbers_that_make_no_sense() -> None:
 def test_files(tmp_path: Path) -> None:
     problem = random_problem(3)
     problem.save(tmp_path / "p.json")
-    assert load(tmp_path / "p.json") == problem
-    assert load(tmp_path / "p.json").digest == problem.digest
+    assert Problem.load(tmp_path / "p.json") == problem
+    assert Problem.load(tmp_path / "p.json").digest == problem.digest
 
 
 def test_lives() -> None:

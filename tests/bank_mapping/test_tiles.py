@@ -15,7 +15,7 @@ import stowplan
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check
-from stowplan.hardware.affine.execute import random_inputs, run
+from stowplan.hardware.affine.execute import run
 from stowplan.hardware.inferentia.memcopies import insert_copies
 from stowplan.hardware.inferentia.problem import build_problem
 from stowplan.hardware.inferentia.target import BankTarget, load_target
@@ -28,7 +28,7 @@ from stowplan.models.bank_mapping.tiles import split
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping.candidates import local_plan, propagated_plan
 from stowplan.transforms.elimination.eliminate import eliminate
-from tests.affine_cases import random_program
+from tests.affine_cases import random_inputs, random_program
 from tests.bank_mapping.cases import random_problem
 
 SEEDS = 500

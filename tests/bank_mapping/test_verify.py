@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stowplan.models.bank_mapping.plan import BankCopy, Plan, decode
+from stowplan.models.bank_mapping.plan import BankCopy, Plan
 from stowplan.models.bank_mapping.problem import Operator, Problem, Tensor, View
 from stowplan.models.bank_mapping.verify import verify
 
@@ -93,4 +93,4 @@ def test_space() -> None:
 
 def test_plans_are_files() -> None:
     data = msgspec.json.encode(plan())
-    assert decode(data) == plan()
+    assert Plan.decode(data) == plan()

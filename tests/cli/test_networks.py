@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stowplan.cli import main
+from tests.cli.conftest import Cli
 
 NETWORK = Path(__file__).resolve().parents[2] / "examples" / "data" / "resnet50.layers.json"
 NNP = ["--target", "nnp-i"]
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return int(caught.value.code or 0), out, err
-
-    return call
 
 
 def small(path: Path, **changes: Any) -> Path:
@@ -37,36 +22,36 @@ def small(path: Path, **changes: Any) -> Path:
     return path
 
 
-def test_from_a_network_to_a_picture(run: Run, tmp_path: Path) -> None:
+def test_from_a_network_to_a_picture(cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'stowplan[viz]'")
     network, plan, report = small(tmp_path / "small.json"), tmp_path / "plan.json", tmp_path / "report.html"
-    code, out, _ = run("solve", network, *NNP, "-o", plan, "--time-limit", 20, "--json", "-q", "--report", report)
+    code, out, _ = cli("solve", network, *NNP, "-o", plan, "--time-limit", 20, "--json", "-q", "--report", report)
     result = json.loads(out)
     assert (code, result["status"], result["kind"]) == (0, "optimal", "tier_placement")
     assert (result["baseline_name"], result["provenance"]["cost_model"]) == ("compiler", "roofline int8")
     assert "Memory map" in report.read_text()
     # The plan names its target; nothing else need be said.
-    code, out, _ = run("verify", network, plan)
+    code, out, _ = cli("verify", network, plan)
     assert (code, out) == (0, f"valid: {result['objective'] / 1e3:.4g} ns ({result['objective']} ps)\n")
-    code, out, _ = run("show", plan, network)
+    code, out, _ = cli("show", plan, network)
     assert code == 0
     assert out.startswith("small on nnp-i (roofline int8): ")
-    code, _, err = run("show", plan, network, "--png", tmp_path / "map.png")
+    code, _, err = cli("show", plan, network, "--png", tmp_path / "map.png")
     assert (code, err) == (0, f"{tmp_path / 'map.png'}\n")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
     # In another precision it is a plan for another problem.
-    code, _, err = run("verify", network, plan, "--precision", "fp16")
+    code, _, err = cli("verify", network, plan, "--precision", "fp16")
     assert code == 4
     assert "wrong_problem" in err
-    code, _, err = run("show", plan, network, "--precision", "fp16")
+    code, _, err = cli("show", plan, network, "--precision", "fp16")
     assert (code, err.count("\n")) == (2, 1)
     assert f"{plan}: the plan is for another problem" in err
 
 
-def test_convert_takes_all_options(run: Run, tmp_path: Path) -> None:
+def test_convert_takes_all_options(cli: Cli, tmp_path: Path) -> None:
     problem = tmp_path / "problem.json"
     options = ["--precision", "fp16", "--address-spaces", "--capacity", 1 << 20]
-    code, _, err = run("convert", NETWORK, *NNP, *options, "-o", problem)
+    code, _, err = cli("convert", NETWORK, *NNP, *options, "-o", problem)
     assert (code, err) == (0, f"{problem}: 57 layers, 111 tensors\n")
     written = json.loads(problem.read_text())
     assert written["format"] == "stowplan.tier_placement.problem"
@@ -74,20 +59,20 @@ def test_convert_takes_all_options(run: Run, tmp_path: Path) -> None:
     assert written["tiers"][-1]["capacity"] == 1 << 20
     assert written["layers"][0]["weight_bytes"] == 2 * 9472
     assert len(written["features"][0]) == 19
-    code, _, err = run("solve", problem, *NNP)
+    code, _, err = cli("solve", problem, *NNP)
     assert code == 2
     assert "is a problem already" in err
 
 
-def test_targets(run: Run) -> None:
-    code, out, _ = run("targets")
+def test_targets(cli: Cli) -> None:
+    code, out, _ = cli("targets")
     assert code == 0
     assert "nnp-i         DRAM 32768 MiB, LLC 24 MiB, SRAM 4 MiB" in out
 
 
-def test_batch(run: Run, tmp_path: Path) -> None:
+def test_batch(cli: Cli, tmp_path: Path) -> None:
     small(tmp_path / "one.json")
-    code, _, err = run("batch", tmp_path, "-o", tmp_path / "out", *NNP, "--precision", "fp16", "--candidates", "milp", "-q")
+    code, _, err = cli("batch", tmp_path, "-o", tmp_path / "out", *NNP, "--precision", "fp16", "--candidates", "milp", "-q")
     assert code == 0, err
     record = json.loads((tmp_path / "out" / "one.result.json").read_text())
     assert record["result"]["provenance"]["cost_model"] == "roofline fp16"
@@ -108,18 +93,18 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_options(run: Run, case: str) -> None:
+def test_bad_options(cli: Cli, case: str) -> None:
     arguments, expected = BAD[case]
-    code, out, err = run(*arguments)
+    code, out, err = cli(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("stowplan: ")
     assert expected in err
 
 
-def test_precision_is_for_networks_only(run: Run, tmp_path: Path) -> None:
+def test_precision_is_for_networks_only(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "buffers.csv"
     path.write_text("id,lower,upper,size\na,0,1,5\n")
-    code, _, err = run("solve", path, "--precision", "fp16")
+    code, _, err = cli("solve", path, "--precision", "fp16")
     assert (code, err.count("\n")) == (2, 1)
     assert f"{path} is a list of buffers to pack: it takes --capacity, but not --precision" in err
 
@@ -133,18 +118,18 @@ def test_precision_is_for_networks_only(run: Run, tmp_path: Path) -> None:
         ({"nodes": 3}, "nodes: Expected `array`, got `int`"),
     ],
 )
-def test_bad_files_name_file_and_place(run: Run, tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
+def test_bad_files_name_file_and_place(cli: Cli, tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
     path = small(tmp_path / "bad.json", **changes)
-    code, out, err = run("solve", path, *NNP)
+    code, out, err = cli("solve", path, *NNP)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"stowplan: {path}: {expected}")
 
 
-def test_a_network_that_fits_nowhere(run: Run, tmp_path: Path) -> None:
+def test_a_network_that_fits_nowhere(cli: Cli, tmp_path: Path) -> None:
     path = small(tmp_path / "huge.json")
     value = json.loads(path.read_text())
     value["nodes"][1]["weight_elems"] = 1 << 40
     path.write_text(json.dumps(value))
-    code, out, _ = run("solve", path, *NNP, "-q")
+    code, out, _ = cli("solve", path, *NNP, "-q")
     assert code == 1
     assert "because    the weights of layer b have 1099511627776 bytes, the largest tier has 34359738368" in out

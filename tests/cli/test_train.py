@@ -71,7 +71,7 @@ def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: P
     assert rows[-1]["training_steps"] == "4"
     assert float(rows[-1]["loss"]) > 0
     for number, (program, row) in enumerate(zip((small_program(), other_program()), printed["programs"], strict=True)):
-        plan = plan_files.load(tmp_path / "plans" / f"{number:03d}.plan.json")
+        plan = plan_files.Plan.load(tmp_path / "plans" / f"{number:03d}.plan.json")
         assert not verify(program, plan).violations
         assert program.all_slow_ps - plan.objective_ps == row["return_ps"]
         assert row["normalised_return"] == pytest.approx(program.normalised_return(plan.objective_ps))

@@ -171,7 +171,7 @@ def test_no_number_can_be_spoilt(solved: Solved) -> None:
     for path, old in places:
         for new in {old + 1, old - 1, old + unit, old - unit, 2 * old, -1} - {old}:
             try:
-                plan = plans.decode(json.dumps(changed(values, path, new)).encode())
+                plan = plans.Plan.decode(json.dumps(changed(values, path, new)).encode())
             except InputError:
                 assert path == ("version",)
                 continue
@@ -190,7 +190,7 @@ def test_numbers_that_are_not_whole(solved: Solved) -> None:
     for path, old in numbers(values):
         for new in (old + 0.5, str(old), None, [old], True):
             with pytest.raises(InputError):
-                plans.decode(json.dumps(changed(values, path, new)).encode())
+                plans.Plan.decode(json.dumps(changed(values, path, new)).encode())
 
 
 def test_spoilt_files_on_the_command_line(cli: Cli, solved: Solved, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_no_entry_can_be_left_out_or_doubled(solved: Solved, table: str) -> None
         rest = values[table][:number] + values[table][number + 1 :]
         doubled = [*values[table][:number], entry, entry, *values[table][number + 1 :]]
         for entries in (rest, doubled):
-            plan = plans.decode(json.dumps({**values, table: entries}).encode())
+            plan = plans.Plan.decode(json.dumps({**values, table: entries}).encode())
             assert not verify(solved.problem, plan).ok, (table, number)
 
 
@@ -228,7 +228,7 @@ def test_words_and_signs(cli: Cli, solved: Solved, tmp_path: Path) -> None:
     digest = values["problem"]
     flipped += [(("problem",), digest[:-1] + ("0" if digest[-1] != "0" else "1")), (("problem",), digest.upper())]
     for path, new in flipped:
-        plan = plans.decode(json.dumps(changed(values, path, new)).encode())
+        plan = plans.Plan.decode(json.dumps(changed(values, path, new)).encode())
         assert not verify(solved.problem, plan).ok, path
     # A plan that does not say what it is for is for nothing.
     assert "wrong_problem" in rejection(

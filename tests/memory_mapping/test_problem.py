@@ -29,11 +29,11 @@ def test_files_round_trip(tmp_path_factory: pytest.TempPathFactory, case: tuple[
     problem, plan = case
     problem.save(folder / "problem.json")
     plan.save(folder / "plan.json")
-    assert problems_module.load(folder / "problem.json") == problem
-    assert problems_module.load(folder / "problem.json").digest == problem.digest
-    assert plans.load(folder / "plan.json") == plan
+    assert problems_module.Problem.load(folder / "problem.json") == problem
+    assert problems_module.Problem.load(folder / "problem.json").digest == problem.digest
+    assert plans.Plan.load(folder / "plan.json") == plan
     (folder / "packed").write_bytes(gzip.compress((folder / "problem.json").read_bytes()))
-    assert problems_module.load(folder / "packed") == problem
+    assert problems_module.Problem.load(folder / "packed") == problem
     first = (folder / "plan.json").read_bytes()
     plan.save(folder / "plan.json")
     assert (folder / "plan.json").read_bytes() == first
@@ -124,7 +124,7 @@ def small() -> dict[str, Any]:
 def read_small(change: Callable[[dict[str, Any]], object]) -> Problem:
     data = small()
     change(data)
-    return problems_module.decode(json.dumps(data).encode(), source="small.json")
+    return problems_module.Problem.decode(json.dumps(data).encode(), source="small.json")
 
 
 def test_small_is_valid() -> None:
@@ -195,5 +195,5 @@ def test_bad_plan_files_are_named(tmp_path: Path, text: bytes, message: str) -> 
     path = tmp_path / "plan.json"
     path.write_bytes(text)
     with pytest.raises(InputError, match=message) as caught:
-        plans.load(path)
+        plans.Plan.load(path)
     assert str(caught.value).startswith(str(path))

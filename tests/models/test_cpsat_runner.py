@@ -193,3 +193,49 @@ def test_every_kind_uses_the_runner() -> None:
     words = ("CpSolver(", "best_bound_callback", "best_objective_bound", "clear_hints", "stop_search")
     found = {path.relative_to(models).as_posix() for path in models.rglob("*.py") for word in words if word in path.read_text()}
     assert found == {"cpsat_runner.py"}
+
+
+class _Least:
+    """The least of some numbers above a floor; plans are numbers."""
+
+    def __init__(self, *, with_objective: bool = True):
+        self.model = cp_model.CpModel()
+        self.number = self.model.new_int_var(3, 9, "number")
+        self.hints: list[int] = []
+        if with_objective:
+            self.model.minimize(self.number)
+
+    def add_hint(self, plan: int) -> None:
+        self.hints.append(plan)
+
+    def extract(self, value: cpsat_runner.Value) -> int:
+        return value(self.number)
+
+
+def test_plans_and_bounds_are_in_the_terms_of_the_kind() -> None:
+    built, plans, bounds = _Least(), list[int](), list[int]()
+    outcome = cpsat_runner.find_plan(
+        built, objective=lambda value: 10 * value, time_limit=60, hint=7, on_plan=plans.append, on_bound=bounds.append
+    )
+    assert (outcome.status, outcome.plan, outcome.bound, built.hints, plans[-1]) == ("optimal", 3, 30, [7], 3)
+    assert bounds == sorted({*bounds})
+
+
+def test_a_bound_that_is_known_is_kept() -> None:
+    bounds: list[int] = []
+    outcome = cpsat_runner.find_plan(_Least(), objective=lambda value: value, least=3, time_limit=60, on_bound=bounds.append)
+    assert (outcome.bound, bounds) == (3, [])
+
+
+def test_without_an_objective_there_is_no_bound() -> None:
+    bounds: list[int] = []
+    built = _Least(with_objective=False)
+    outcome = cpsat_runner.find_plan(built, objective=lambda value: value, time_limit=60, on_bound=bounds.append)
+    assert (outcome.status, outcome.bound, bounds) == ("optimal", None, [])
+
+
+def test_no_plan_no_bound() -> None:
+    built = _Least()
+    built.model.add(built.number > 9)
+    outcome = cpsat_runner.find_plan(built, objective=lambda value: value, least=3, time_limit=60)
+    assert (outcome.status, outcome.plan, outcome.bound) == ("infeasible", None, None)

@@ -83,14 +83,14 @@ def test_files(tmp_path: Path) -> None:
     for seed in range(20):
         problem = random_problem(seed)
         problem.save(tmp_path / "p.json")
-        again = problems.load(tmp_path / "p.json")
+        again = problems.Problem.load(tmp_path / "p.json")
         assert again == problem
         assert again.digest == problem.digest
     text = (tmp_path / "p.json").read_bytes()
     with pytest.raises(InputError, match="unknown field"):
-        problems.decode(text.replace(b'"name"', b'"nome"', 1), source="p.json")
+        problems.Problem.decode(text.replace(b'"name"', b'"nome"', 1), source="p.json")
     with pytest.raises(InputError, match="format"):
-        plans.decode(text)
+        plans.Plan.decode(text)
 
 
 def test_digest_depends_on_rules_and_not_on_names() -> None:

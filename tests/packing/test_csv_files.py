@@ -79,13 +79,13 @@ def test_sizes_that_overflow_together() -> None:
 def test_plans_and_problems_come_back(tmp_path: Path) -> None:
     problem = parse("id,lower,upper,size,alignment,gaps\na,0,4,8,4,1-2\nb,3,6,4,1,\n", capacity=16, source="two.csv")
     problem.save(tmp_path / "problem.json")
-    assert problems.load(tmp_path / "problem.json") == problem
+    assert problems.Problem.load(tmp_path / "problem.json") == problem
     plan = Plan(problem=problem.digest, objective=12, offsets=(0, 8), buffers=problem.buffers, name="two")
     plan.save(tmp_path / "plan.csv")
     rows = (tmp_path / "plan.csv").read_text()
     assert rows == "id,lower,upper,size,alignment,gaps,offset\na,0,4,8,4,1-2,0\nb,3,6,4,1,,8\n"
     assert read_plan(tmp_path / "plan.csv", problem) == plan
     plan.save(tmp_path / "plan.json")
-    assert plans.load(tmp_path / "plan.json") == plan
+    assert plans.Plan.load(tmp_path / "plan.json") == plan
     with pytest.raises(UsageError, match="without its buffers"):
         Plan(problem=problem.digest, objective=12, offsets=(0, 8)).save(tmp_path / "bare.csv")

@@ -29,7 +29,7 @@ def test_least_height_from_file_to_files(five: Path, tmp_path: Path) -> None:
     assert "12 bytes" in result.summary()
     assert result.baselines["stack"] == 20
     result.plan.save(tmp_path / "plan.json")
-    assert plans.load(tmp_path / "plan.json") == result.plan
+    assert plans.Plan.load(tmp_path / "plan.json") == result.plan
     result.plan.save(tmp_path / "plan.csv")
     assert verify(problem, read_plan(tmp_path / "plan.csv", problem)).ok
     # Read as a problem, the offsets of a plan are fixed.

@@ -71,7 +71,7 @@ def test_the_result_field_by_field(solve_fakes: SolveFakes, tmp_path: Path) -> N
     assert facts["preloads"] == ["t0", "t1", "t2"]
 
     result.plan.save(tmp_path / "plan.json")
-    assert plans.load(tmp_path / "plan.json") == result.plan
+    assert plans.Plan.load(tmp_path / "plan.json") == result.plan
     values = json.loads(json.dumps(result.to_dict("plan.json")))
     assert values["plan"] == "plan.json"
     for name in ("objective", "bound", "gap", "status", "stop_reason", "verified", "baseline", "speedup"):

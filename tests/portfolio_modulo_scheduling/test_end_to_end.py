@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +11,18 @@ import pytest
 
 import stowplan
 from stowplan import files
-from stowplan.cli import main
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.dfg.problem import LoopOptions, parse_rules
 from stowplan.hardware.se import compare
 from stowplan.hardware.se import configuration as configurations
 from stowplan.models.modulo_scheduling.problem import Rules
+from tests.cli.conftest import Cli, cli
+
+#: A fixture for the tests here.
+__all__ = ["cli"]
 
 FIR = Path(__file__).resolve().parents[2] / "examples" / "data" / "fir.dfg.json"
 SE = ["--target", "se"]
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return int(caught.value.code or 0), out, err
-
-    return call
 
 
 def chain(path: Path, count: int = 4, **changes: Any) -> Path:
@@ -45,11 +33,11 @@ def chain(path: Path, count: int = 4, **changes: Any) -> Path:
     return path
 
 
-def test_from_a_graph_to_tables_and_a_picture(run: Run, tmp_path: Path) -> None:
+def test_from_a_graph_to_tables_and_a_picture(cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'stowplan[viz]'")
     plan, config, picture = tmp_path / "plan.json", tmp_path / "config.json", tmp_path / "plan.png"
     outputs = ["-o", plan, "--config", config, "--png", picture]
-    code, out, _ = run("solve", FIR, *SE, *outputs, "--time-limit", 30, "--json", "-q")
+    code, out, _ = cli("solve", FIR, *SE, *outputs, "--time-limit", 30, "--json", "-q")
     result = json.loads(out)
     assert (code, result["status"], result["kind"]) == (0, "optimal", "modulo_scheduling")
     details = result["details"]
@@ -59,48 +47,48 @@ def test_from_a_graph_to_tables_and_a_picture(run: Run, tmp_path: Path) -> None:
     assert (details["ii_bound"], details["latency_bound"]) == (3, 24)
     assert result["baseline_name"] == "list"
     assert picture.read_bytes().startswith(b"\x89PNG")
-    tables = configurations.load(config)
+    tables = configurations.Configuration.load(config)
     assert tables.ii == 3
     assert sum(len(tile.instructions) for tile in tables.tiles) == details["instructions"]
     # The plan names its machine; nothing else need be said.
-    assert run("verify", FIR, plan)[:2] == (0, "valid: II 3, latency 24\n")
-    code, out, _ = run("show", plan, FIR)
+    assert cli("verify", FIR, plan)[:2] == (0, "valid: II 3, latency 24\n")
+    code, out, _ = cli("show", plan, FIR)
     assert code == 0
     assert "MII 3 (resources 3, recurrences 3)" in out
     assert "master input" in out
     assert "alpha" in out
-    code, out, _ = run("show", plan, FIR, "--simulate", 6)
+    code, out, _ = cli("show", plan, FIR, "--simulate", 6)
     assert (code, out) == (
         0,
         f"simulated 6 iterations in 39 clocks: all {6 * details['instructions']} results are those of NumPy\n",
     )
-    code, out, _ = run("show", plan, FIR, "--json")
+    code, out, _ = cli("show", plan, FIR, "--json")
     assert code == 0
     assert msgspec.json.decode(out, type=configurations.Configuration) == tables
-    code, _, err = run("show", plan, FIR, "--png", tmp_path / "again.svg", "--config", tmp_path / "again.json")
+    code, _, err = cli("show", plan, FIR, "--png", tmp_path / "again.svg", "--config", tmp_path / "again.json")
     assert (code, err) == (0, f"{tmp_path / 'again.svg'}\n{tmp_path / 'again.json'}\n")
     assert (tmp_path / "again.json").read_bytes() == config.read_bytes()
     # Under other rules it is a plan for another problem.
-    assert run("verify", FIR, plan, "--rule", "max_delay=0")[0] == 4
-    code, _, err = run("show", plan, FIR, "--rule", "inputs=copies")
+    assert cli("verify", FIR, plan, "--rule", "max_delay=0")[0] == 4
+    code, _, err = cli("show", plan, FIR, "--rule", "inputs=copies")
     assert (code, err.count("\n")) == (4, 1)
     assert "wrong_problem" in err
 
 
-def test_a_spoilt_plan_is_not_shown(run: Run, tmp_path: Path) -> None:
+def test_a_spoilt_plan_is_not_shown(cli: Cli, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     graph = chain(tmp_path / "g.json")
-    assert run("solve", graph, *SE, "-o", plan, "--candidates", "heuristic", "--time-limit", 3, "-q", "--gap", 0.5)[0] == 0
+    assert cli("solve", graph, *SE, "-o", plan, "--candidates", "heuristic", "--time-limit", 3, "-q", "--gap", 0.5)[0] == 0
     content = json.loads(plan.read_text())
     content["tiles"][0] = (content["tiles"][0] + 7) % 16
     plan.write_text(json.dumps(content))
-    code, out, err = run("show", plan, graph)
+    code, out, err = cli("show", plan, graph)
     assert (code, out) == (4, "")
     assert "broken_route" in err
 
 
-def test_summary_says_what_is_proven(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("solve", chain(tmp_path / "chain.json"), *SE, "--time-limit", 20)
+def test_summary_says_what_is_proven(cli: Cli, tmp_path: Path) -> None:
+    code, out, err = cli("solve", chain(tmp_path / "chain.json"), *SE, "--time-limit", 20)
     assert code == 0
     assert out.startswith("chain on se (initiation interval, then latency, in clocks)\n")
     assert "objective  II 1, latency 15  (verified, by " in out
@@ -108,39 +96,39 @@ def test_summary_says_what_is_proven(run: Run, tmp_path: Path) -> None:
     assert "II 1, latency 15" in err
 
 
-def test_dot_and_other_machines(run: Run, tmp_path: Path) -> None:
+def test_dot_and_other_machines(cli: Cli, tmp_path: Path) -> None:
     graph = tmp_path / "kernel.dot"
     graph.write_text("digraph k { a [op=load]; b [op=mul]; c [op=add]; a -> b; b -> c; c -> c [distance=1] }")
     plan = tmp_path / "plan.json"
     for target, rule in (("torus-3x3", "inputs=instructions"), ("se-latency-4", "fuse=yes")):
-        code, out, _ = run("solve", graph, "--target", target, "--rule", rule, "-o", plan, "--json", "-q", "--time-limit", 20)
+        code, out, _ = cli("solve", graph, "--target", target, "--rule", rule, "-o", plan, "--json", "-q", "--time-limit", 20)
         assert (code, json.loads(out)["status"]) == (0, "optimal")
-        assert run("show", plan, graph, "--rule", rule, "--simulate", 5)[0] == 0
+        assert cli("show", plan, graph, "--rule", rule, "--simulate", 5)[0] == 0
     machine = tmp_path / "mine.toml"
     machine.write_text(
         'name = "mine"\nrows = 1\ncolumns = 3\nlatency = 2\nlinks = [{ name = "right", rows = 0, columns = 1 }]\n'
     )
-    code, out, _ = run("solve", graph, "--target", machine, "-o", plan, "--json", "-q", "--time-limit", 20)
+    code, out, _ = cli("solve", graph, "--target", machine, "-o", plan, "--json", "-q", "--time-limit", 20)
     assert (code, json.loads(out)["provenance"]["target"]) == (0, "mine")
-    assert run("verify", graph, plan, "--target", machine)[0] == 0
+    assert cli("verify", graph, plan, "--target", machine)[0] == 0
 
 
-def test_fixed_instructions(run: Run, tmp_path: Path) -> None:
+def test_fixed_instructions(cli: Cli, tmp_path: Path) -> None:
     graph = chain(tmp_path / "g.json", fixed=[{"instruction": "n0", "tile": 5}, {"instruction": "n3", "time": 30}])
     fixed = tmp_path / "fixed.json"
     fixed.write_text('[{"instruction": "n0", "tile": 2, "slot": 0}]')
     plan = tmp_path / "plan.json"
-    assert run("solve", graph, *SE, "-o", plan, "-q", "--time-limit", 20)[0] == 0
+    assert cli("solve", graph, *SE, "-o", plan, "-q", "--time-limit", 20)[0] == 0
     content = json.loads(plan.read_text())
     assert (content["tiles"][0], content["times"][3]) == (5, 30)
-    assert run("solve", graph, *SE, "--fixed", fixed, "-o", plan, "-q", "--time-limit", 20)[0] == 0
+    assert cli("solve", graph, *SE, "--fixed", fixed, "-o", plan, "-q", "--time-limit", 20)[0] == 0
     content = json.loads(plan.read_text())
     assert (content["tiles"][0], content["slots"][0], content["times"][3]) == (2, 0, 30)
-    assert run("verify", graph, plan, "--fixed", fixed)[0] == 0
+    assert cli("verify", graph, plan, "--fixed", fixed)[0] == 0
     # Of a converted problem, fixed instructions are what may still be changed.
     problem = tmp_path / "problem.json"
-    assert run("convert", graph, *SE, "-o", problem)[::2] == (0, f"{problem}: 4 instructions, 3 edges\n")
-    assert run("solve", problem, "--fixed", fixed, "-q", "--time-limit", 20, "-o", plan)[0] == 0
+    assert cli("convert", graph, *SE, "-o", problem)[::2] == (0, f"{problem}: 4 instructions, 3 edges\n")
+    assert cli("solve", problem, "--fixed", fixed, "-q", "--time-limit", 20, "-o", plan)[0] == 0
     assert json.loads(plan.read_text())["tiles"][0] == 2
 
 
@@ -151,12 +139,12 @@ INFEASIBLE = {
 
 
 @pytest.mark.parametrize("case", INFEASIBLE)
-def test_infeasible_machines(run: Run, tmp_path: Path, case: str) -> None:
+def test_infeasible_machines(cli: Cli, tmp_path: Path, case: str) -> None:
     text, reason = INFEASIBLE[case]
     machine = tmp_path / "small.toml"
     machine.write_text(f'name = "small"\n{text}')
     graph = chain(tmp_path / "g.json", 5, edges=[{"src": "n0", "dst": "n1"}, {"src": "n0", "dst": "n2"}])
-    code, out, _ = run("solve", graph, "--target", machine, "-q", "--time-limit", 20)
+    code, out, _ = cli("solve", graph, "--target", machine, "-q", "--time-limit", 20)
     assert code == 1
     (line,) = [line for line in out.splitlines() if "because" in line]
     assert reason in line
@@ -182,17 +170,17 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_graphs(run: Run, tmp_path: Path, case: str) -> None:
+def test_bad_graphs(cli: Cli, tmp_path: Path, case: str) -> None:
     content, expected = BAD[case]
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(content))
-    code, out, err = run("solve", path, *SE)
+    code, out, err = cli("solve", path, *SE)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"stowplan: {path}: ")
     assert expected in err
 
 
-def test_bad_files(run: Run, tmp_path: Path) -> None:
+def test_bad_files(cli: Cli, tmp_path: Path) -> None:
     cut = tmp_path / "cut.json"
     cut.write_text('{"nodes": [')
     dot = tmp_path / "bad.dot"
@@ -205,7 +193,7 @@ def test_bad_files(run: Run, tmp_path: Path) -> None:
         ([FIR, *SE, "--fixed", fixed], f"{fixed}: [0].instruction: Expected `str`, got `int`"),
         ([FIR, *SE, "--fixed", tmp_path / "none.json"], "none.json: cannot read"),
     ):
-        code, out, err = run("solve", *arguments)
+        code, out, err = cli("solve", *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert expected in err
 
@@ -223,28 +211,28 @@ BAD_OPTIONS = {
 
 
 @pytest.mark.parametrize("case", BAD_OPTIONS)
-def test_bad_options(run: Run, case: str) -> None:
+def test_bad_options(cli: Cli, case: str) -> None:
     arguments, expected = BAD_OPTIONS[case]
-    code, out, err = run("solve", *arguments)
+    code, out, err = cli("solve", *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert expected in err
 
 
-def test_rules_are_for_graphs(run: Run, tmp_path: Path) -> None:
+def test_rules_are_for_graphs(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "buffers.csv"
     path.write_text("id,lower,upper,size\na,0,1,5\n")
-    code, _, err = run("solve", path, "--rule", "max_delay=1")
+    code, _, err = cli("solve", path, "--rule", "max_delay=1")
     assert (code, err.count("\n")) == (2, 1)
-    code, _, err = run("solve", path, "--config", tmp_path / "config.json")
+    code, _, err = cli("solve", path, "--config", tmp_path / "config.json")
     assert (code, err.count("\n")) == (2, 1)
     assert "--config" in err
 
 
-def test_batch(run: Run, tmp_path: Path) -> None:
+def test_batch(cli: Cli, tmp_path: Path) -> None:
     chain(tmp_path / "one.json")
     (tmp_path / "two.dot").write_text("digraph { a [op=add]; b [op=add]; a -> b }")
     options = ["--candidates", "cpsat", "--rule", "max_delay=2", "-q", "--time-limit", 20]
-    code, out, err = run("batch", tmp_path, "-o", tmp_path / "out", *SE, *options)
+    code, out, err = cli("batch", tmp_path, "-o", tmp_path / "out", *SE, *options)
     assert code == 0, err
     assert "2 of 2 solved" in out
     record = json.loads((tmp_path / "out" / "one.result.json").read_text())
@@ -252,10 +240,10 @@ def test_batch(run: Run, tmp_path: Path) -> None:
     assert "is finished" not in err
 
 
-def test_plans_made_for_the_long_name_stay_valid(run: Run, tmp_path: Path) -> None:
+def test_plans_made_for_the_long_name_stay_valid(cli: Cli, tmp_path: Path) -> None:
     """The digest knows no names; pictures and messages say ``se``."""
     graph, plan, old = chain(tmp_path / "chain.json"), tmp_path / "plan.json", tmp_path / "old.json"
-    code, out, _ = run("solve", graph, "--target", "streaming-engine", "--time-limit", 20, "--candidates", "cpsat", "-o", plan)
+    code, out, _ = cli("solve", graph, "--target", "streaming-engine", "--time-limit", 20, "--candidates", "cpsat", "-o", plan)
     assert code == 0
     assert out.startswith("chain on se (")
     assert json.loads(plan.read_text())["target"] == "se"
@@ -266,11 +254,11 @@ def test_plans_made_for_the_long_name_stay_valid(run: Run, tmp_path: Path) -> No
     assert stowplan.read(old).digest == problem.digest
     plan.write_text(plan.read_text().replace('"target": "se"', '"target": "streaming-engine"'))
     for source, target in ((old, ()), (graph, SE), (graph, ("--target", "streaming-engine"))):
-        assert run("verify", source, plan, *target)[0] == 0
+        assert cli("verify", source, plan, *target)[0] == 0
 
 
-def test_targets(run: Run) -> None:
-    code, out, _ = run("targets")
+def test_targets(cli: Cli) -> None:
+    code, out, _ = cli("targets")
     assert code == 0
     assert "se            16 tiles, latency 3  Streaming Engine (also streaming-engine)" in out
 

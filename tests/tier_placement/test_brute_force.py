@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from stowplan.hardware.nnp_i.compiler import compiler_plan
+from stowplan.models.outcome import Outcome
 from stowplan.models.tier_placement import cpsat
 from stowplan.models.tier_placement.bounds import find_overload, floor_bound, linear_bound
 from stowplan.models.tier_placement.milp_solve import solve_milp
-from stowplan.models.tier_placement.outcome import Outcome
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.verify import verify
@@ -25,7 +25,7 @@ def _check(problem: Problem, outcome: Outcome, best: int | None) -> None:
     assert outcome.plan is not None
     found = verify(problem, outcome.plan)
     assert found.ok, found.violations
-    assert found.latency_ps == outcome.plan.objective_ps == outcome.bound_ps == best
+    assert found.latency_ps == outcome.plan.objective_ps == outcome.bound == best
 
 
 @pytest.mark.parametrize("block", range(10))
@@ -58,7 +58,7 @@ def test_models_find_the_optimum_with_offsets(block: int) -> None:
         outcome = solve_milp(problem, time_limit=20)
         # The MILP counts bytes only: its bound holds, and its plans have offsets or are not given.
         if best is not None:
-            assert outcome.bound_ps <= best
+            assert outcome.bound <= best
         if outcome.plan is not None:
             assert best is not None
             assert verify(problem, outcome.plan).ok
@@ -94,7 +94,7 @@ def test_solvers_by_name(solver: str) -> None:
         if best is None:
             assert outcome.plan is None
             continue
-        assert outcome.bound_ps <= best
+        assert outcome.bound <= best
         assert outcome.plan is not None
         assert verify(problem, outcome.plan).ok
         assert outcome.plan.objective_ps == best
@@ -106,4 +106,4 @@ def test_linear_solver_by_name_proves_a_bound() -> None:
     outcome = solve_milp(problem, time_limit=10, solver="glop")
     assert best is not None
     assert outcome.plan is None
-    assert floor_bound(problem) <= outcome.bound_ps <= best
+    assert floor_bound(problem) <= outcome.bound <= best

@@ -146,15 +146,15 @@ def test_solvers_agree_and_prove_with_exact_bounds(solver: str) -> None:
     assert exact.status == "optimal"
     assert exact.plan is not None
     assert outcome.plan is not None
-    assert outcome.plan.objective_ps == exact.bound_ps
-    assert linear_bound(problem) <= exact.bound_ps
-    assert outcome.bound_ps <= exact.bound_ps
+    assert outcome.plan.objective_ps == exact.bound
+    assert linear_bound(problem) <= exact.bound
+    assert outcome.bound <= exact.bound
 
 
 def test_dual_bounds_do_not_trust_the_solver() -> None:
     problem = chain(10)
     built = milp.build(problem)
-    best = cpsat.solve(problem, time_limit=20).bound_ps
+    best = cpsat.solve(problem, time_limit=20).bound
     found = solve_mip(built.matrix.relaxed(), "glop", time_limit=10)
     assert found.duals is not None
     proven = built.dual_bound_ps(found.duals)
@@ -181,7 +181,7 @@ def test_a_hint_is_kept_where_time_is_short() -> None:
     assert plan is not None
     for outcome in (cpsat.solve(problem, time_limit=0.01, hint=plan), solve_milp(problem, time_limit=0.01, hint=plan)):
         assert outcome.plan is not None
-        assert outcome.bound_ps <= outcome.plan.objective_ps <= plan.objective_ps
+        assert outcome.bound <= outcome.plan.objective_ps <= plan.objective_ps
 
 
 def test_offsets_are_looked_for_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,8 +231,8 @@ def test_reports_better_plans_and_bounds_only() -> None:
         assert all(verify(problem, plan).ok for plan in plans)
         latencies = [plan.objective_ps for plan in plans]
         assert latencies == sorted(latencies, reverse=True)
-        assert min(latencies) == outcome.bound_ps
-        assert max(bounds, default=0) <= outcome.bound_ps
+        assert min(latencies) == outcome.bound
+        assert max(bounds, default=0) <= outcome.bound
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -24,10 +24,10 @@ ONE = Layer(name="one", output_bytes=1)
 def test_round_trip(tmp_path: Path) -> None:
     problem = random_problem(5)
     problem.save(tmp_path / "problem.json")
-    assert problems.load(tmp_path / "problem.json") == problem
+    assert problems.Problem.load(tmp_path / "problem.json") == problem
     plan = Plan(problem=problem.digest, objective_ps=7, weight_tiers=(0,), output_tiers=(1,), output_offsets=(3,))
     plan.save(tmp_path / "plan.json")
-    assert plans.load(tmp_path / "plan.json") == plan
+    assert plans.Plan.load(tmp_path / "plan.json") == plan
 
 
 @pytest.mark.parametrize(("size", "expected"), [(0, 0), (1, 3), (2, 7), (3, 10), (3 * 10**12, 10**13)])
@@ -96,9 +96,11 @@ def test_bad_features(features: tuple[tuple[int, ...], ...], message: str) -> No
 def test_a_bad_file_names_file_and_field() -> None:
     data = files.encode(chain(2)).replace(b'"output_bytes": 10', b'"output_bytes": "ten"', 1)
     with pytest.raises(InputError, match=r"net\.json: \$\.layers\[0\]\.output_bytes"):
-        problems.decode(data, source="net.json")
+        problems.Problem.decode(data, source="net.json")
     with pytest.raises(InputError, match=r"net\.json: format"):
-        problems.decode(files.encode(chain(2)).replace(b"tier_placement.problem", b"packing.problem"), source="net.json")
+        problems.Problem.decode(
+            files.encode(chain(2)).replace(b"tier_placement.problem", b"packing.problem"), source="net.json"
+        )
 
 
 def test_overloads_say_why() -> None:

@@ -247,7 +247,7 @@ def _demonstrate(
 
     problems = [program.problem for program in trainer.programs]
     for path in plans:
-        plan = plan_files.load(path)
+        plan = plan_files.Plan.load(path)
         numbers = [number for number, problem in enumerate(problems) if problem.digest == plan.problem]
         if not numbers:
             raise InputError(f"is a plan of another problem ({plan.program}), expected one of those to train on", source=path)

@@ -34,9 +34,14 @@ _ALONG_AXIS = ("Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization"
 
 
 def read_affine_onnx(path: str | Path, float_bytes: int | None = None) -> Program:
-    """Checked program of a plain or gzip ONNX file.
+    """Checked program of an ONNX file.
 
-    ``float_bytes`` is the size of all floating-point numbers, None for their own.
+    Parameters
+    ----------
+    path
+        Plain or gzip.
+    float_bytes
+        Size of all floating-point numbers, bytes; None for their own.
 
     Raises
     ------

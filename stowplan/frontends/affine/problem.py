@@ -22,7 +22,12 @@ PRECISIONS = {"fp16": 2, "bf16": 2, "int8": 1}
 def read_graph(path: str | Path, precision: str | None = None) -> Program:
     """Affine program of an HLO or ONNX file, its data movement still in place.
 
-    ``precision`` is that of all floating-point tensors, weights and activations alike; None for the file's own.
+    Parameters
+    ----------
+    path
+        Plain or gzip.
+    precision
+        Of all floating-point tensors, weights and activations alike; None for the file's own.
 
     Raises
     ------

@@ -160,6 +160,15 @@ def trace(function: Callable[..., Any], *, name: str | None = None, fuse: bool =
     the same in all iterations. What it returns, one value or several, is all that is kept: instructions that lead to none of it
     are left out.
 
+    Parameters
+    ----------
+    function
+        Of tile-memory variables, with Python's operators on them.
+    name
+        Of the graph; the function's own where None.
+    fuse
+        Whether a multiplication that only one addition reads becomes one instruction with it.
+
     Raises
     ------
     UsageError

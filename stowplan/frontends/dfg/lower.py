@@ -45,6 +45,16 @@ def lower(
         reaches, where siblings need different tiles and values do not pass through; 0: no relays.
     pins
         Instructions with a fixed tile, time or slot.
+
+    Returns
+    -------
+    Problem
+        Modulo scheduling of the graph, relays and fused instructions included.
+
+    Raises
+    ------
+    InputError
+        A graph that breaks a rule of the problem; names the place.
     """
     if inputs not in get_args(Inputs):
         raise UsageError(f"found inputs {inputs!r}, expected one of {', '.join(get_args(Inputs))}")

@@ -36,6 +36,11 @@ def read_cycle_table(
         The program to be planned. Instructions are matched by name; steps that a module lacks, or that have other operands
         there, get no estimate. So does a step whose planned instruction reads one tensor from both memories.
 
+    Returns
+    -------
+    CycleTable
+        Cycles of each step that has estimates, in slow memory and as planned.
+
     Raises
     ------
     InputError

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.network.trace import FREE, Dims, Operation, Trace, elements, feature_map
 from stowplan.hardware.network import Layer, Network
@@ -87,7 +89,7 @@ def _simplify(trace: Trace, views_are_free: bool) -> tuple[list[Operation], dict
             source[each.name] = inputs[0]
         else:
             source[each.name] = each.name
-            kept[each.name] = _replace_inputs(each, inputs)
+            kept[each.name] = msgspec.structs.replace(each, inputs=inputs)
     live: set[str] = set()
     outputs = [source[name] for name in trace.outputs if name in source]
     waiting = list(outputs)
@@ -208,17 +210,3 @@ def _weights(operations: list[Operation]) -> int:
 def _reader_counts(steps: Iterable[Operation], outputs: Iterable[str]) -> Counter[str]:
     """How many read each value, whoever takes the network's outputs included."""
     return Counter(name for each in steps for name in each.inputs) + Counter(outputs)
-
-
-def _replace_inputs(each: Operation, inputs: tuple[str, ...]) -> Operation:
-    return Operation(
-        name=each.name,
-        op=each.op,
-        inputs=inputs,
-        shape=each.shape,
-        weights=each.weights,
-        gathered=each.gathered,
-        macs=each.macs,
-        window=each.window,
-        label=each.label,
-    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,6 +21,21 @@ VERSION = 1
 
 #: Operations that slide a window over a feature map; what others say of kernels means nothing.
 _WINDOWED = frozenset(("conv", "maxpool", "avgpool"))
+
+
+#: What only operations with windows have.
+_OF_WINDOWS = ("groups", "kernel_x", "kernel_y", "stride", "pad", "dilation")
+
+#: Fields of a layer, by their names in the file.
+_NAMES = {
+    "ifm": "input_shape",
+    "ofm": "output_shape",
+    "ifm_elems": "input_elements",
+    "ofm_elems": "output_elements",
+    "weight_elems": "weight_elements",
+    "gather_elems": "weight_read_elements",
+    **{name: name for name in ("name", "op", "macs", *_OF_WINDOWS, "batch", "fused")},
+}
 
 
 class _Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -79,7 +95,18 @@ def is_layer_file(data: bytes) -> bool:
 
 
 def read_layers(path: str | Path) -> Network:
-    """Network of a layer file, plain or gzip; raises :class:`~stowplan.errors.InputError` naming file and place."""
+    """Network of a layer file.
+
+    Parameters
+    ----------
+    path
+        Plain or gzip.
+
+    Raises
+    ------
+    InputError
+        As :func:`decode_layers`, and where the file cannot be read; names file and place.
+    """
     return decode_layers(files.read_bytes(path), source=path)
 
 
@@ -169,26 +196,8 @@ def _cycle(inputs: list[list[int]], missing: list[int]) -> list[int]:
 
 def _layer(node: _Node, inputs: tuple[int, ...]) -> Layer:
     windowed = node.op in _WINDOWED
-    return Layer(
-        name=node.name,
-        op=node.op,
-        inputs=inputs,
-        input_shape=node.ifm,
-        output_shape=node.ofm,
-        input_elements=node.ifm_elems,
-        output_elements=node.ofm_elems,
-        weight_elements=node.weight_elems,
-        weight_read_elements=node.gather_elems,
-        macs=node.macs,
-        groups=node.groups if windowed else 0,
-        kernel_x=node.kernel_x if windowed else 0,
-        kernel_y=node.kernel_y if windowed else 0,
-        stride=node.stride if windowed else 0,
-        pad=node.pad if windowed else 0,
-        dilation=node.dilation if windowed else 0,
-        batch=node.batch,
-        fused=node.fused,
-    )
+    values: dict[str, Any] = {ours: getattr(node, written) for written, ours in _NAMES.items()}
+    return Layer(inputs=inputs, **values | dict.fromkeys(() if windowed else _OF_WINDOWS, 0))
 
 
 def _check_bytes(node: _Node, place: str) -> None:
@@ -210,26 +219,7 @@ def _check_bytes(node: _Node, place: str) -> None:
 def encode_layers(network: Network, source: str = "") -> bytes:
     """Bytes of a layer file; :func:`decode_layers` gives the network back."""
     nodes = tuple(
-        _Node(
-            id=number,
-            op=layer.op,
-            name=layer.name,
-            ofm=layer.output_shape,
-            ofm_elems=layer.output_elements,
-            ifm=layer.input_shape,
-            ifm_elems=layer.input_elements,
-            weight_elems=layer.weight_elements,
-            gather_elems=layer.weight_read_elements,
-            macs=layer.macs,
-            groups=layer.groups,
-            kernel_x=layer.kernel_x,
-            kernel_y=layer.kernel_y,
-            stride=layer.stride,
-            pad=layer.pad,
-            dilation=layer.dilation,
-            batch=layer.batch,
-            fused=layer.fused,
-        )
+        _Node(id=number, **{written: getattr(layer, ours) for written, ours in _NAMES.items()})
         for number, layer in enumerate(network.layers)
     )
     file = _File(name=network.name, source=source, nodes=nodes, edges=network.edges, notes=network.notes)

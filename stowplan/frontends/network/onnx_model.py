@@ -74,7 +74,15 @@ def is_onnx(path: str | Path) -> bool:
 
 
 def read_onnx(path: str | Path, *, granularity: Granularity = "auto") -> Network:
-    """Network of an ONNX file, plain or gzip; weights beside it are not looked at.
+    """Network of an ONNX file.
+
+    Parameters
+    ----------
+    path
+        Plain or gzip; weights beside it are not looked at.
+    granularity
+        ``layer``: an operation takes up what follows it; ``fine``: each stands alone; ``auto``: layer where there is a
+        convolution, else fine.
 
     Raises
     ------

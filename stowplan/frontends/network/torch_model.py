@@ -60,7 +60,18 @@ def read_torch(
     name: str | None = None,
     granularity: Granularity = "auto",
 ) -> Network:
-    """Network of a model, traced with example arguments (their shapes count; put it into ``eval()`` mode first).
+    """Network of a model, traced with ``torch.export``.
+
+    Parameters
+    ----------
+    model
+        In ``eval()`` mode.
+    arguments, keywords
+        Examples of what it is called with; their shapes count.
+    name
+        Of the network; the model's class where None.
+    granularity
+        As :func:`~stowplan.frontends.network.onnx_model.read_onnx` takes it.
 
     Raises
     ------

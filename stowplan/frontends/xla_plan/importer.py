@@ -99,6 +99,11 @@ def import_xla_plan(
     offsets_path
         Values of XLA's buffer assignment; ``NAME.fastmem.txt[.gz]`` beside ``NAME.hlo.txt.gz`` where None.
 
+    Returns
+    -------
+    ImportedPlan
+        A valid plan, and what of XLA's own had to be changed for that.
+
     Raises
     ------
     InputError

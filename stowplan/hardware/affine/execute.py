@@ -58,12 +58,6 @@ def run(program: Program, inputs: Mapping[str, Array], *, stand_in: bool = False
     return {name: values[name] for name in program.outputs}
 
 
-def random_inputs(program: Program, seed: int = 0) -> dict[str, Array]:
-    """Normal noise for every input."""
-    chance = np.random.default_rng(seed)
-    return {name: chance.normal(size=program.tensors[name].shape) for name in program.inputs}
-
-
 def gather(load: Load, values: Mapping[str, Array]) -> Array:
     """[extents] what a load reads."""
     points = grid(load.extents)

@@ -37,6 +37,8 @@ def make_problem(
 
     Parameters
     ----------
+    program, target
+        What runs, and where.
     cost_model
         ``"roofline"``; ``"table"``, which needs ``cycles``; ``"measured"``, which needs ``measurements``. Steps that the data
         lack have roofline costs. None takes the model of the data given, else the target's.
@@ -48,6 +50,11 @@ def make_problem(
         What values that share storage must have in common, see ``docs/memory-mapping.md``.
     name
         Name of the problem; the program's where None.
+
+    Returns
+    -------
+    Problem
+        Latencies in ps, sizes in bytes.
 
     Raises
     ------

@@ -51,7 +51,16 @@ class MappedProgram:
 
 
 def build_problem(program: Program, target: BankTarget, *, capacity: int | None = None) -> MappedProgram:
-    """Problem of mapping a program's tensors to the banks of a target; ``capacity`` in bytes in place of the target's.
+    """Problem of mapping a program's tensors to the banks of a target.
+
+    Parameters
+    ----------
+    program
+        Checked (:mod:`stowplan.hardware.affine.check`).
+    target
+        With its banks and bandwidths.
+    capacity
+        Bytes, in place of the target's.
 
     Raises
     ------

@@ -8,14 +8,11 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.hardware.targets.toml_files import MAX_TARGET_BYTES, decode_file, decode_toml, is_path, read_target, shipped_names
+from stowplan.hardware.targets.toml_files import MAX_TARGET_BYTES, TargetFiles, decode_toml, is_path
 from stowplan.hardware.targets.units import Bytes, BytesPerSecond
 
 FORMAT = "stowplan.bank_target"
 VERSION = 1
-
-#: Where the files that come with the package lie.
-_PACKAGE = __name__.rpartition(".")[0]
 
 
 class Scratchpad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,9 +62,9 @@ class BankTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return max(1, round(least / fast)), max(1, round(least / slow))
 
 
-def target_names() -> tuple[str, ...]:
-    """Names of the targets with banks that come with the package, sorted."""
-    return shipped_names(_PACKAGE)
+_FILES = TargetFiles(BankTarget, __name__.rpartition(".")[0], FORMAT, VERSION)
+
+target_names, load_target, decode_target = _FILES.names, _FILES.load, _FILES.decode
 
 
 def is_bank_target(name_or_path: str | Path) -> bool:
@@ -78,19 +75,3 @@ def is_bank_target(name_or_path: str | Path) -> bool:
         return decode_toml(files.read_bytes(name_or_path, MAX_TARGET_BYTES)).get("format") == FORMAT
     except InputError:
         return False
-
-
-def load_target(name_or_path: str | Path) -> BankTarget:
-    """Target of this name, or from a TOML file of this path (it ends in ``.toml`` or has a path separator in it).
-
-    Raises
-    ------
-    InputError
-        An unknown name, a missing file, not TOML, a field that is missing, unknown or out of range.
-    """
-    return decode_target(*read_target(name_or_path, _PACKAGE))
-
-
-def decode_target(data: bytes, source: str | Path | None = None) -> BankTarget:
-    """Target from the bytes of a TOML file; raises InputError as :func:`load_target` does."""
-    return decode_file(data, BankTarget, FORMAT, VERSION, source)

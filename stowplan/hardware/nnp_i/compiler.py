@@ -35,6 +35,11 @@ class MemoryMap(NamedTuple):
 def compiler_map(problem: Problem) -> MemoryMap:
     """The compiler's own map.
 
+    Returns
+    -------
+    MemoryMap
+        Numbers of tiers ``[layers]``, of weights and of outputs; valid for the problem.
+
     Raises
     ------
     InputError

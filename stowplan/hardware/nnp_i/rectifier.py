@@ -39,6 +39,16 @@ class Rectifier:
         Where that leaves a tensor without room, it is the compiler's own map. Where tiers are address spaces, it may move
         tensors that some cleverer choice of offsets would find room for.
 
+        Parameters
+        ----------
+        weight_tiers, output_tiers
+            Number of a tier for each layer, ``[layers]``.
+
+        Returns
+        -------
+        Rectified
+            The map that can be executed, and the part of all bytes that had to move, 0 to 1.
+
         Raises
         ------
         UsageError

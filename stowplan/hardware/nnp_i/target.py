@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import get_args
 
 import msgspec
 
 from stowplan.errors import InputError
 from stowplan.hardware.network import Layer, Precision
-from stowplan.hardware.targets.toml_files import decode_file, read_target, shipped_names
+from stowplan.hardware.targets.toml_files import TargetFiles
 from stowplan.hardware.targets.units import (
     Bytes,
     BytesPerSecond,
@@ -21,9 +20,6 @@ from stowplan.hardware.targets.units import (
 
 FORMAT = "stowplan.tier_target"
 VERSION = 1
-
-#: Where the files that come with the package lie.
-_PACKAGE = __name__.rpartition(".")[0]
 
 #: Operations that only move data: they take the time of their bytes and no more.
 MOVES = frozenset({"view", "reshape", "transpose", "concat", "slice", "pad", "embedding", "gather"})
@@ -92,22 +88,6 @@ class TierTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return duration_ps(max(layer.input_elements, layer.output_elements), speed.vector)
 
 
-def target_names() -> tuple[str, ...]:
-    """Names of the targets with tiers that come with the package, sorted."""
-    return shipped_names(_PACKAGE)
+_FILES = TargetFiles(TierTarget, __name__.rpartition(".")[0], FORMAT, VERSION)
 
-
-def load_target(name_or_path: str | Path) -> TierTarget:
-    """Target of this name, or from a TOML file of this path (it ends in ``.toml`` or has a path separator in it).
-
-    Raises
-    ------
-    InputError
-        An unknown name, a missing file, not TOML, a field that is missing, unknown or out of range.
-    """
-    return decode_target(*read_target(name_or_path, _PACKAGE))
-
-
-def decode_target(data: bytes, source: str | Path | None = None) -> TierTarget:
-    """Target from the bytes of a TOML file; raises InputError as :func:`load_target` does."""
-    return decode_file(data, TierTarget, FORMAT, VERSION, source)
+target_names, load_target, decode_target = _FILES.names, _FILES.load, _FILES.decode

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 
 import msgspec
 
-from stowplan import files
+from stowplan.models.document import Document
 from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
@@ -80,7 +79,7 @@ class Tile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     memory: tuple[Held, ...]
 
 
-class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Configuration(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What programs a machine to run a loop body."""
 
     name: str
@@ -92,10 +91,6 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     tiles: tuple[Tile, ...]
     format: str = FORMAT
     version: int = VERSION
-
-    def save(self, path: str | Path) -> None:
-        """Write the tables as JSON."""
-        files.write_atomic(path, files.encode(self))
 
     def table(self) -> str:
         """The tables for people: one line for each slot of each tile that does something."""
@@ -189,8 +184,3 @@ def _memory(problem: Problem, numbers: list[int]) -> list[Held]:
         held.append(Held(variable=name, address=address, words=words[name]))
         address += words[name]
     return held
-
-
-def load(path: str | Path) -> Configuration:
-    """Read a configuration; raises :class:`~stowplan.errors.InputError` naming file and field."""
-    return files.decode(files.read_bytes(path), Configuration, format_name=FORMAT, version=VERSION, source=path)

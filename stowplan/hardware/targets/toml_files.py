@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -22,26 +23,9 @@ _DEEP_KEY = re.compile(rb"""(?<![\w.\-])(?:(?:[\w\-]{1,99}|"[^"\n]{0,99}"|'[^'\n
 T = TypeVar("T")
 
 
-def shipped_names(package: str) -> tuple[str, ...]:
-    """Names of the target files that lie in a package, sorted."""
-    entries = resources.files(package).iterdir()
-    return tuple(sorted(entry.name.removesuffix(".toml") for entry in entries if entry.name.endswith(".toml")))
-
-
 def is_path(name_or_path: str | Path) -> bool:
     """Whether this is a path: it ends in ``.toml`` or has a path separator in it; otherwise it is a name."""
     return isinstance(name_or_path, Path) or name_or_path.endswith(".toml") or "/" in name_or_path or "\\" in name_or_path
-
-
-def read_target(name_or_path: str | Path, package: str) -> tuple[bytes, str | Path]:
-    """Bytes of a target file, and what to call it in errors; raises InputError for an unknown name or a missing file."""
-    if is_path(name_or_path):
-        return files.read_bytes(name_or_path, MAX_TARGET_BYTES), name_or_path
-    names = shipped_names(package)
-    if name_or_path not in names:
-        raise InputError(f"found target {name_or_path!r}, expected one of {', '.join(names)}, or the path of a .toml file")
-    file = f"{name_or_path}.toml"
-    return (resources.files(package) / file).read_bytes(), file
 
 
 def decode_toml(data: bytes) -> dict[str, Any]:
@@ -75,16 +59,47 @@ def template(kind: str) -> str:
     return (_TEMPLATES / f"{name}.toml").read_text(encoding="utf-8")
 
 
-def decode_file(data: bytes, kind: type[T], format_name: str, version: int, source: str | Path | None) -> T:
-    """Target of a kind from TOML; raises InputError naming source and field."""
-    try:
-        head = decode_toml(data)
-        for key, expected in (("format", format_name), ("version", version)):
-            if head.get(key) != expected:
-                raise InputError(f"found {head.get(key)!r}, expected {expected!r}", place=key)
-        return msgspec.convert(head, kind, dec_hook=decode_hook)
-    except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `")
-        raise InputError(message, source=source, place=path.rstrip("`").removeprefix("$.") or None) from error
-    except InputError as error:
-        raise (error if source is None else error.within(source)) from None
+@dataclass(frozen=True)
+class TargetFiles(Generic[T]):
+    """Target files of one class: those that come with a package, and others by their paths."""
+
+    target: type[T]
+    package: str
+    """Package in which the files lie that are known by name."""
+    format_name: str
+    version: int
+
+    def names(self) -> tuple[str, ...]:
+        """Names of the targets that come with the package, sorted."""
+        entries = resources.files(self.package).iterdir()
+        return tuple(sorted(entry.name.removesuffix(".toml") for entry in entries if entry.name.endswith(".toml")))
+
+    def load(self, name_or_path: str | Path) -> T:
+        """Target of this name, or from a TOML file of this path (:func:`is_path`).
+
+        Raises
+        ------
+        InputError
+            An unknown name, a missing file, not TOML, a field that is missing, unknown or out of range.
+        """
+        if is_path(name_or_path):
+            return self.decode(files.read_bytes(name_or_path, MAX_TARGET_BYTES), name_or_path)
+        names = self.names()
+        if name_or_path not in names:
+            raise InputError(f"found target {name_or_path!r}, expected one of {', '.join(names)}, or the path of a .toml file")
+        file = f"{name_or_path}.toml"
+        return self.decode((resources.files(self.package) / file).read_bytes(), file)
+
+    def decode(self, data: bytes, source: str | Path | None = None) -> T:
+        """Target from the bytes of a TOML file; raises InputError naming source and field, as :meth:`load` does."""
+        try:
+            head = decode_toml(data)
+            for key, expected in (("format", self.format_name), ("version", self.version)):
+                if head.get(key) != expected:
+                    raise InputError(f"found {head.get(key)!r}, expected {expected!r}", place=key)
+            return msgspec.convert(head, self.target, dec_hook=decode_hook)
+        except msgspec.ValidationError as error:
+            message, _, path = str(error).partition(" - at `")
+            raise InputError(message, source=source, place=path.rstrip("`").removeprefix("$.") or None) from error
+        except InputError as error:
+            raise (error if source is None else error.within(source)) from None

@@ -18,7 +18,7 @@ from stowplan.learned_guidance.memory_mapping.observation.config import Observat
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.picture import Picture, as_pixels, as_text
 from stowplan.models.memory_mapping.plan import Plan
-from stowplan.models.memory_mapping.problem import Problem, load
+from stowplan.models.memory_mapping.problem import Problem
 
 RewardUnit = Literal["normalised", "greedy", "ps"]
 OnIllegal = Literal["replace", "lose", "raise"]
@@ -30,7 +30,6 @@ ProblemDraw: TypeAlias = Callable[[np.random.Generator], Problem]
 """Makes problems at random, the same for the same generator: ``synthetic``, or windows of a large program."""
 
 Observation: TypeAlias = dict[str, npt.NDArray[Any]]
-Mask: TypeAlias = npt.NDArray[np.int8]
 
 #: No real number in an observation is larger, nor its negative; nearly all lie between -1 and 1.
 BOUND = 1e6
@@ -277,7 +276,7 @@ def _read(source: ProblemSource) -> Problem:
     if isinstance(source, Problem):
         return source
     if isinstance(source, (str, Path)):
-        return load(source)
+        return Problem.load(source)
     raise InputError(
         f"found a problem of type {type(source).__name__}, expected a memory-mapping Problem or the path of its file"
     )

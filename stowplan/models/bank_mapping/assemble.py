@@ -53,7 +53,20 @@ def copies_of(problem: Problem, tensor: int, own: int, options: Sequence[int]) -
 
 
 def assemble(problem: Problem, options: Sequence[int], on_chip: Sequence[bool]) -> Plan:
-    """Plan of a choice for every operator and tensor. Whether it fits is not looked at; writers must agree."""
+    """Plan of a choice for every operator and tensor. Whether it fits is not looked at.
+
+    Parameters
+    ----------
+    options
+        ``[operators]``, which of its options each takes; writers of one tensor must agree.
+    on_chip
+        ``[tensors]``, whether each stays on chip.
+
+    Returns
+    -------
+    Plan
+        With the copies that follow, and its objective in weighted bytes.
+    """
     layouts = own_layouts(problem, options)
     copies = []
     objective = 0

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import gcd
-from typing import Literal
+from typing import Unpack
 
 from ortools.sat.python import cp_model
 
@@ -14,7 +13,8 @@ from stowplan.models.bank_mapping.assemble import assemble, objective_bound, off
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import Structure, analyse
-from stowplan.models.cpsat_runner import Value
+from stowplan.models.cpsat_runner import Search, Value
+from stowplan.models.outcome import Outcome
 
 
 @dataclass
@@ -87,7 +87,13 @@ class Model:
 
 
 def build(problem: Problem) -> Model:
-    """Variables, constraints, objective."""
+    """Variables, constraints, objective.
+
+    Returns
+    -------
+    Model
+        Not yet hinted; one unit of the objective is ``unit`` weighted bytes.
+    """
     structure = analyse(problem)
     weights = [each for tensor in problem.tensors for each in (tensor.bytes, *(view.bytes for view in tensor.views))]
     weights += [size for operator in problem.operators for size in operator.read_bytes]
@@ -204,37 +210,13 @@ def _add_capacity(built: Model) -> None:
         built.model.add(cp_model.LinearExpr.sum(rests) <= unit * rounded + spare)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What the solver came to."""
-
-    status: Literal["optimal", "feasible", "infeasible", "unknown"]
-    plan: Plan | None
-    bound: int | None
-    """Proven least objective, weighted bytes."""
-
-
-def solve(
-    problem: Problem,
-    *,
-    time_limit: float,
-    seed: int = 0,
-    deterministic_limit: float | None = None,
-    hint: Plan | None = None,
-    on_plan: Callable[[Plan], None] | None = None,
-    on_bound: Callable[[int], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> Outcome:
-    """Solve the model of a problem with one worker.
+def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
+    """Solve the model of a problem; its objectives and bounds are weighted bytes.
 
     Parameters
     ----------
-    time_limit, seed, deterministic_limit, should_stop
-        As :func:`stowplan.models.cpsat_runner.run` takes them.
-    hint
-        A valid plan to start from.
-    on_plan, on_bound
-        Called with every better plan and bound, from the solver's threads.
+    search
+        As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits, a hint, what to call.
 
     Returns
     -------
@@ -242,32 +224,10 @@ def solve(
         Best plan, and what is proven; running out of time is never ``infeasible``.
     """
     built = build(problem)
-    if hint is not None:
-        built.add_hint(hint)
-    proven = objective_bound(problem)
-
-    def take_bound(bound: int | None) -> None:
-        nonlocal proven
-        if bound is not None and bound * built.unit > proven:
-            proven = bound * built.unit
-            if on_bound is not None:
-                on_bound(proven)
-
-    def take_plan(value: Value) -> None:
-        if on_plan is not None:
-            on_plan(built.extract(value))
-
-    run = cpsat_runner.run(
-        built.model,
-        time_limit=time_limit,
-        seed=seed,
-        deterministic_limit=deterministic_limit,
+    return cpsat_runner.find_plan(
+        built,
+        objective=lambda units: units * built.unit,
+        least=objective_bound(problem),
         parameters={"linearization_level": 2},
-        on_solution=take_plan,
-        on_bound=take_bound,
-        should_stop=should_stop,
+        **search,
     )
-    if run.status == "infeasible":
-        return Outcome("infeasible", None, None)
-    take_bound(run.bound)
-    return Outcome(run.status, built.extract(run.value) if run.is_found else None, proven)

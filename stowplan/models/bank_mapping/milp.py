@@ -109,7 +109,13 @@ class _Rows:
 
 
 def build(problem: Problem) -> Model:
-    """Variables, constraints, objective."""
+    """Variables, constraints, objective.
+
+    Returns
+    -------
+    Model
+        Its matrix ``[rows, columns]``, scaled, and what its columns stand for.
+    """
     structure = analyse(problem)
     columns = _Columns()
     unit = float(max(1, max(map(abs, structure.gain), default=1)))

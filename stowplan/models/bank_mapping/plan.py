@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
-from stowplan import files
+from stowplan.models.document import Document
 
 FORMAT = "stowplan.bank_mapping.plan"
 VERSION = 1
@@ -22,7 +20,7 @@ class BankCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Number of the operator it runs before."""
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Choices; :func:`stowplan.models.bank_mapping.verify.verify` says whether they are valid."""
 
     problem: str
@@ -43,17 +41,3 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Name of the target, for people."""
     format: str = FORMAT
     version: int = VERSION
-
-    def save(self, path: str | Path) -> None:
-        """Write the plan as JSON. The same plan gives the same bytes."""
-        files.write_atomic(path, files.encode(self))
-
-
-def load(path: str | Path) -> Plan:
-    """Read a plan file; raises :class:`~stowplan.errors.InputError` naming file and field."""
-    return decode(files.read_bytes(path), source=path)
-
-
-def decode(data: bytes, source: str | Path | None = None) -> Plan:
-    """Plan from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
-    return files.decode(data, Plan, format_name=FORMAT, version=VERSION, source=source)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import cached_property
 from math import prod
-from pathlib import Path
 
 import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
+from stowplan.models.document import Document
 
 FORMAT = "stowplan.bank_mapping.problem"
 VERSION = 1
@@ -76,7 +76,7 @@ class Operator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Whether the compute unit sets the rule (convolutions, products, pooling), not only that operands must agree."""
 
 
-class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
     banks: int
@@ -178,10 +178,6 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         rules = msgspec.structs.replace(self, name="", target="")
         return files.digest(rules)
 
-    def save(self, path: str | Path) -> None:
-        """Write the problem as JSON."""
-        files.write_atomic(path, files.encode(self))
-
 
 def _check_tensors(tensors: tuple[Tensor, ...]) -> None:
     seen: set[str] = set()
@@ -223,13 +219,3 @@ def check_operator(operator: Operator, tensors: tuple[Tensor, ...], place: str) 
             top = tensors[tensor].rank + (len(tensors[tensor].views) if is_read else 0)
             if not UNSPREAD <= layout < top:
                 raise InputError(f"found layout {layout} of {tensors[tensor].name!r}, expected -1 to {top - 1}", place=place)
-
-
-def load(path: str | Path) -> Problem:
-    """Read a problem file; raises :class:`~stowplan.errors.InputError` naming file and field."""
-    return decode(files.read_bytes(path), source=path)
-
-
-def decode(data: bytes, source: str | Path | None = None) -> Problem:
-    """Problem from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
-    return files.decode(data, Problem, format_name=FORMAT, version=VERSION, source=source)

@@ -71,7 +71,30 @@ def solve_stage(
     on_bound: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Found:
-    """One of :func:`stages_of`, by HiGHS; ``on_point`` gets points on the way, integral as far as the stage asks for it."""
+    """One of :func:`stages_of`, by HiGHS with one thread.
+
+    Parameters
+    ----------
+    built, matrix
+        The model, and what the stage makes of its matrix.
+    time_limit
+        Seconds.
+    start
+        A point ``[columns]`` to start from.
+    node_limit
+        Nodes of branch and bound.
+    on_point
+        Called with points ``[columns]`` on the way, integral as far as the stage asks for it.
+    on_bound
+        Called with better bounds, weighted bytes.
+    should_stop
+        Asked now and then; True ends the stage.
+
+    Returns
+    -------
+    Found
+        The best point and what is proven; running out of time proves nothing.
+    """
     highs = new_highs(matrix, seed)
     highs.setOptionValue("time_limit", max(0.01, time_limit))
     highs.setOptionValue("mip_rel_gap", 0.0)

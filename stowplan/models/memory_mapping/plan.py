@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from stowplan import files
+from stowplan.models.document import Document
 
 FORMAT = "stowplan.memory_mapping.plan"
 VERSION = 1
@@ -33,7 +32,7 @@ class Copy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end: int
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A memory-mapping plan; :func:`stowplan.models.memory_mapping.verify.verify` says whether it is valid."""
 
     problem: str
@@ -47,21 +46,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     program: str = ""
     """Name of the program, for people; the digest decides."""
     target: str = ""
-    names: dict[int, str] = {}
+    names: dict[int, str] = msgspec.field(default_factory=dict)
     """Names of the tensors that have residencies, for whoever applies or reads the plan; the numbers decide."""
     format: str = FORMAT
     version: int = VERSION
-
-    def save(self, path: str | Path) -> None:
-        """Write the plan as JSON; the same plan gives the same bytes."""
-        files.write_atomic(path, files.encode(self))
-
-
-def load(path: str | Path) -> Plan:
-    """Read a plan file; raises :class:`~stowplan.errors.InputError` naming file and field."""
-    return decode(files.read_bytes(path), source=path)
-
-
-def decode(data: bytes, source: str | Path | None = None) -> Plan:
-    """Plan from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
-    return files.decode(data, Plan, format_name=FORMAT, version=VERSION, source=source)

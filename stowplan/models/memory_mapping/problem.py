@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
+from stowplan.models.document import Document
 
 FORMAT = "stowplan.memory_mapping.problem"
 VERSION = 1
@@ -107,7 +107,7 @@ class Loop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trip_count: int
 
 
-class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
     name: str
@@ -161,20 +161,6 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         """R = (L(all slow) - L) / (L(all slow) - L(all fast)); 1.0 where there is nothing to gain."""
         span = self.all_slow_ps - self.all_fast_ps
         return (self.all_slow_ps - objective_ps) / span if span else 1.0
-
-    def save(self, path: str | Path) -> None:
-        """Write the problem as JSON."""
-        files.write_atomic(path, files.encode(self))
-
-
-def load(path: str | Path) -> Problem:
-    """Read a problem file; raises :class:`~stowplan.errors.InputError` naming file and field."""
-    return decode(files.read_bytes(path), source=path)
-
-
-def decode(data: bytes, source: str | Path | None = None) -> Problem:
-    """Problem from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
-    return files.decode(data, Problem, format_name=FORMAT, version=VERSION, source=source)
 
 
 def _check(problem: Problem) -> None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 from scipy import sparse
@@ -25,6 +23,7 @@ from stowplan.models.modulo_scheduling.cpsat.model import latest_time
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
+from stowplan.models.outcome import Outcome
 
 Terms = dict[int, float]
 """A sum: coefficient of each column."""
@@ -214,16 +213,6 @@ class MilpModel:
         return make_plan(self.structure, self.ii, tiles, times)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What the solver came to, within its tolerances."""
-
-    status: Literal["optimal", "feasible", "infeasible", "unknown"]
-    plan: Plan | None
-    bound: int | None
-    """Bound on the objective; None where there is no plan at all."""
-
-
 def solve(
     problem: Problem,
     solver: str = "mathopt-highs",
@@ -233,7 +222,7 @@ def solve(
     threads: int = 1,
     on_plan: Callable[[Plan], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
-) -> Outcome:
+) -> Outcome[Plan]:
     """Best plan of a problem by IIs from the least upwards, each as a program of its own.
 
     Parameters

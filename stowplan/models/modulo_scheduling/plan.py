@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import msgspec
-
-from stowplan import files
+from stowplan.models.document import Document
 
 FORMAT = "stowplan.modulo_scheduling.plan"
 VERSION = 1
@@ -31,7 +27,7 @@ def describe_objective(objective: int) -> str:
     return f"II {ii}, makespan {makespan}"
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A schedule; :func:`stowplan.models.modulo_scheduling.verify.verify` says whether it is valid.
 
     Instructions and edges are in the problem's order (``Problem.instructions``, ``Problem.edges``).
@@ -65,17 +61,3 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Name of the machine, for people."""
     format: str = FORMAT
     version: int = VERSION
-
-    def save(self, path: str | Path) -> None:
-        """Write the plan as JSON; the same plan gives the same bytes."""
-        files.write_atomic(path, files.encode(self))
-
-
-def load(path: str | Path) -> Plan:
-    """Read a plan file; raises :class:`~stowplan.errors.InputError` naming file and field."""
-    return decode(files.read_bytes(path), source=path)
-
-
-def decode(data: bytes, source: str | Path | None = None) -> Plan:
-    """Plan from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
-    return files.decode(data, Plan, format_name=FORMAT, version=VERSION, source=source)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
+from stowplan.models.document import Document
 from stowplan.models.modulo_scheduling.machine import Clocks, Machine
 
 FORMAT = "stowplan.modulo_scheduling.problem"
@@ -120,7 +120,7 @@ class Edge(NamedTuple):
     """Place among the operands of the target."""
 
 
-class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
     instructions: tuple[Instruction, ...]
@@ -171,10 +171,6 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         )
         unnamed = msgspec.structs.replace(self, name="", machine=machine, instructions=instructions)
         return files.digest(unnamed)
-
-    def save(self, path: str | Path) -> None:
-        """Write the problem as JSON."""
-        files.write_atomic(path, files.encode(self))
 
 
 def _check(problem: Problem) -> None:
@@ -280,13 +276,3 @@ def _cycle_without_distance(problem: Problem) -> list[int]:
         if last in walk:
             return list(walk)[walk[last] :][::-1]
         walk[last] = len(walk)
-
-
-def load(path: str | Path) -> Problem:
-    """Read a problem file; raises :class:`~stowplan.errors.InputError` naming file and field."""
-    return decode(files.read_bytes(path), source=path)
-
-
-def decode(data: bytes, source: str | Path | None = None) -> Problem:
-    """Problem from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
-    return files.decode(data, Problem, format_name=FORMAT, version=VERSION, source=source)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import gcd
-from typing import Literal
+from typing import Unpack
 
 from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
-from stowplan.models.cpsat_runner import Value
+from stowplan.models.cpsat_runner import Search, Value
+from stowplan.models.outcome import Outcome
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
@@ -45,9 +45,17 @@ class Model:
 
 
 def build(problem: Problem, ceiling: int) -> Model:
-    """Variables, constraints, objective. ``ceiling`` in bytes: a height that some best plan does not exceed.
+    """Variables, constraints, objective. With a capacity any plan within it will do, and there is no objective.
 
-    With a capacity any plan within it will do, and there is no objective.
+    Parameters
+    ----------
+    ceiling
+        Bytes: a height that some best plan does not exceed.
+
+    Returns
+    -------
+    Model
+        Not yet hinted; offsets and height count units of ``unit`` bytes.
     """
     # Lowered as far as they go, offsets are sums of sizes rounded up to alignments: multiples of what divides all of those.
     unit = gcd(*(value for each in problem.buffers for value in (each.size, each.offset or 0)))
@@ -90,69 +98,27 @@ def build(problem: Problem, ceiling: int) -> Model:
     return built
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What the solver came to."""
-
-    status: Literal["optimal", "feasible", "infeasible", "unknown"]
-    plan: Plan | None
-    bound: int | None
-    """Proven least height in bytes; None with a capacity."""
-
-
-def solve(
-    problem: Problem,
-    *,
-    time_limit: float,
-    seed: int = 0,
-    deterministic_limit: float | None = None,
-    hint: Plan | None = None,
-    on_plan: Callable[[Plan], None] | None = None,
-    on_bound: Callable[[int], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> Outcome:
-    """Solve the model of a problem with one worker.
+def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
+    """Solve the model of a problem; its heights and bounds are bytes.
 
     Parameters
     ----------
-    time_limit, seed, deterministic_limit, should_stop
-        As :func:`stowplan.models.cpsat_runner.run` takes them.
-    hint
-        A valid plan to start from.
-    on_plan, on_bound
-        Called with every better plan and bound, from the solver's threads.
+    search
+        As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits, a hint, what to call.
 
     Returns
     -------
     Outcome
-        Best plan, and what is proven; running out of time is never ``infeasible``.
+        Best plan, and what is proven, which with a capacity is no height; running out of time is never ``infeasible``.
     """
+    hint = search.get("hint")
     # Buffers on top of each other, the free ones above the fixed: a plan like that exists wherever there is one.
     top = max((each.offset + each.size for each in problem.buffers if each.offset is not None), default=0)
     ceiling = hint.objective if hint else top + sum(each.size + each.alignment - 1 for each in problem.buffers)
     built = build(problem, ceiling)
-    if hint is not None:
-        built.add_hint(hint)
-
-    def take_plan(value: Value) -> None:
-        if on_plan is not None:
-            on_plan(built.extract(value))
-
-    def take_bound(bound: int) -> None:
-        if on_bound is not None and built.height is not None:
-            on_bound(bound * built.unit)
-
-    run = cpsat_runner.run(
-        built.model,
-        time_limit=time_limit,
-        seed=seed,
-        deterministic_limit=deterministic_limit,
+    return cpsat_runner.find_plan(
+        built,
+        objective=lambda units: units * built.unit,
         parameters={"use_energetic_reasoning_in_no_overlap_2d": True},
-        on_solution=take_plan,
-        on_bound=take_bound,
-        should_stop=should_stop,
+        **search,
     )
-    if run.status == "infeasible":
-        return Outcome("infeasible", None, None)
-    plan = built.extract(run.value) if run.is_found else None
-    return Outcome(run.status, plan, None if run.bound is None else run.bound * built.unit)

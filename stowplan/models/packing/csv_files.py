@@ -40,7 +40,14 @@ def is_packing_csv(path: str | Path) -> bool:
 
 
 def read_problem(path: str | Path, capacity: int | None = None) -> Problem:
-    """Problem from a CSV file; ``capacity`` in bytes, None for the least height.
+    """Problem from a CSV file.
+
+    Parameters
+    ----------
+    path
+        Plain or gzip.
+    capacity
+        Bytes to fit into; None for the least height.
 
     Raises
     ------
@@ -165,10 +172,17 @@ def _gap(text: str, inclusive: bool, place: str) -> tuple[int, int]:
 
 
 def read_plan(path: str | Path, problem: Problem) -> Plan:
-    """Plan from a CSV file with an ``offset`` for every buffer of ``problem``, in any order, as other tools write it.
+    """Plan from a CSV file with an ``offset`` for every buffer of a problem.
 
     Where lives or sizes are not those of ``problem``, the plan carries the digest of what the file describes, so that its
     verification says that it is for another problem.
+
+    Parameters
+    ----------
+    path
+        Plain or gzip; as other tools write it, buffers in any order.
+    problem
+        The problem that it is a plan for.
 
     Raises
     ------

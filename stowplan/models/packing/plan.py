@@ -6,17 +6,16 @@ import csv
 import io
 from pathlib import Path
 
-import msgspec
-
 from stowplan import files
 from stowplan.errors import UsageError
+from stowplan.models.document import Document
 from stowplan.models.packing.problem import Buffer
 
 FORMAT = "stowplan.packing.plan"
 VERSION = 1
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Offsets; :func:`stowplan.models.packing.verify.verify` says whether they are valid."""
 
     problem: str
@@ -42,16 +41,6 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         if len(self.buffers) != len(self.offsets):
             raise UsageError("a plan without its buffers cannot be written as CSV: save it as JSON")
         files.write_atomic(path, _csv_rows(self).encode())
-
-
-def load(path: str | Path) -> Plan:
-    """Read a plan file; raises :class:`~stowplan.errors.InputError` naming file and field."""
-    return decode(files.read_bytes(path), source=path)
-
-
-def decode(data: bytes, source: str | Path | None = None) -> Plan:
-    """Plan from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
-    return files.decode(data, Plan, format_name=FORMAT, version=VERSION, source=source)
 
 
 def _csv_rows(plan: Plan) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
-from pathlib import Path
 
 import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
+from stowplan.models.document import Document
 
 FORMAT = "stowplan.packing.problem"
 VERSION = 1
@@ -44,7 +44,7 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return tuple((start, end) for start, end in zip(starts, ends, strict=True) if start < end)
 
 
-class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
     buffers: tuple[Buffer, ...]
@@ -75,10 +75,6 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         rules = [msgspec.structs.replace(buffer, hint=None) for buffer in self.buffers]
         return files.digest(rules)
 
-    def save(self, path: str | Path) -> None:
-        """Write the problem as JSON."""
-        files.write_atomic(path, files.encode(self))
-
 
 def check_buffer(buffer: Buffer, place: str) -> None:
     """Raise InputError naming ``place`` and field where a buffer breaks a rule by itself."""
@@ -102,13 +98,3 @@ def check_buffer(buffer: Buffer, place: str) -> None:
         check("offset", buffer.offset % buffer.alignment == 0, buffer.offset, f"a multiple of {buffer.alignment}")
     if buffer.hint is not None:
         check("hint", abs(buffer.hint) < LIMIT, buffer.hint, f"less than {LIMIT} in absolute value")
-
-
-def load(path: str | Path) -> Problem:
-    """Read a problem file; raises :class:`~stowplan.errors.InputError` naming file and field."""
-    return decode(files.read_bytes(path), source=path)
-
-
-def decode(data: bytes, source: str | Path | None = None) -> Problem:
-    """Problem from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
-    return files.decode(data, Problem, format_name=FORMAT, version=VERSION, source=source)

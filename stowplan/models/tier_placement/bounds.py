@@ -60,9 +60,19 @@ def floor_bound(problem: Problem) -> int:
 def linear_bound(
     problem: Problem, *, time_limit: float = 60.0, seed: int = 0, should_stop: Callable[[], bool] | None = None
 ) -> int:
-    """Latency in ps that the MILP's linear relaxation proves, by its duals in exact arithmetic.
+    """Latency that the MILP's linear relaxation proves, by its duals in exact arithmetic.
 
-    The floors, where HiGHS does not finish within ``time_limit`` seconds.
+    Parameters
+    ----------
+    time_limit
+        Seconds.
+    should_stop
+        Asked now and then; True ends HiGHS.
+
+    Returns
+    -------
+    int
+        ps; the floors, where HiGHS does not finish.
     """
     from stowplan.models.mip.with_highs import solve_relaxed
     from stowplan.models.tier_placement.milp import build

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import gcd
+from typing import Unpack
 
 from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
-from stowplan.models.cpsat_runner import Value
+from stowplan.models.cpsat_runner import Search, Value
+from stowplan.models.outcome import Outcome
 from stowplan.models.tier_placement.assemble import offsets_of, plan_of, tiers_of
 from stowplan.models.tier_placement.offsets import Offsets
-from stowplan.models.tier_placement.outcome import Outcome
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Structure
@@ -71,7 +72,13 @@ class Model:
 
 
 def build(problem: Problem) -> Model:
-    """Variables, constraints, objective."""
+    """Variables, constraints, objective.
+
+    Returns
+    -------
+    Model
+        Not yet hinted; the objective is ps above the floors of the layers.
+    """
     structure = Structure(problem)
     built = Model(structure, gcd(*(tensor.size for tensor in structure.tensors)) or 1)
     _add_places(built)
@@ -140,32 +147,15 @@ def _add_objective(built: Model) -> None:
     model.minimize(sum(built.excess))
 
 
-def solve(
-    problem: Problem,
-    *,
-    time_limit: float,
-    seed: int = 0,
-    workers: int = 1,
-    deterministic_limit: float | None = None,
-    hint: Plan | None = None,
-    lower_bound_ps: int | None = None,
-    on_plan: Callable[[Plan], None] | None = None,
-    on_bound: Callable[[int], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
-    log: Callable[[str], None] | None = None,
-) -> Outcome:
-    """Solve the model of a problem.
+def solve(problem: Problem, *, lower_bound_ps: int | None = None, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
+    """Solve the model of a problem; its latencies and bounds are ps.
 
     Parameters
     ----------
-    time_limit, seed, workers, deterministic_limit, should_stop, log
-        As :func:`stowplan.models.cpsat_runner.run` takes them.
-    hint
-        A valid plan to start from.
     lower_bound_ps
         A proven latency that no plan goes below.
-    on_plan, on_bound
-        Called with every better plan and bound, from the solver's threads.
+    search
+        As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits, a hint, what to call.
 
     Returns
     -------
@@ -176,45 +166,21 @@ def solve(
     base = built.structure.base_ps
     if lower_bound_ps is not None and lower_bound_ps > base:
         built.model.add(sum(built.excess) >= lower_bound_ps - base)
-    if hint is not None:
-        built.add_hint(hint)
-    proven = max(base, lower_bound_ps or 0)
-
-    def take_bound(excess: int) -> None:
-        nonlocal proven
-        if base + excess > proven:
-            proven = base + excess
-            if on_bound is not None:
-                on_bound(proven)
-
-    def take_plan(value: Value) -> None:
-        if on_plan is not None:
-            on_plan(built.extract(value))
-
-    run = cpsat_runner.run(
-        built.model,
-        time_limit=time_limit,
-        workers=workers,
-        seed=seed,
-        deterministic_limit=deterministic_limit,
+    outcome = cpsat_runner.find_plan(
+        built,
+        objective=lambda excess: base + excess,
+        least=max(base, lower_bound_ps or 0),
         parameters={"linearization_level": 2},
-        on_solution=take_plan,
-        on_bound=take_bound,
-        should_stop=should_stop,
-        log=log,
+        **search,
     )
-    if run.status == "infeasible":
+    if outcome.status == "infeasible":
         return Outcome("infeasible", None, base)
-    if run.status == "optimal":
-        plan = built.extract(run.value)
-        return Outcome("optimal", plan, plan.objective_ps)
+    if outcome.status == "optimal":
+        assert outcome.plan is not None
+        return Outcome("optimal", outcome.plan, outcome.plan.objective_ps)
     # Short of time, CP-SAT may not even have looked at its hint.
-    known = [] if hint is None else [hint]
-    if run.is_found:
-        if run.bound is not None:
-            take_bound(run.bound)
-        known.append(built.extract(run.value))
-    best = min(known, key=lambda plan: plan.objective_ps, default=None)
-    if best is None:
-        return Outcome("unknown", None, proven)
-    return Outcome("optimal" if best.objective_ps <= proven else "feasible", best, proven)
+    known = [plan for plan in (search.get("hint"), outcome.plan) if plan is not None]
+    if not known or outcome.bound is None:
+        return outcome
+    best = min(known, key=lambda plan: plan.objective_ps)
+    return Outcome("optimal" if best.objective_ps <= outcome.bound else "feasible", best, outcome.bound)

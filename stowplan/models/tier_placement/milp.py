@@ -109,7 +109,13 @@ class Model:
 
 
 def build(problem: Problem) -> Model:
-    """Variables, constraints, objective."""
+    """Variables, constraints, objective.
+
+    Returns
+    -------
+    Model
+        Its matrix ``[rows, columns]``, scaled, and what its columns stand for.
+    """
     structure = Structure(problem)
     upper: list[int] = []
 

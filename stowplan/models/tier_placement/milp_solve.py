@@ -14,10 +14,10 @@ from stowplan.models.mip.matrix import TOLERANCE, FloatArray
 from stowplan.models.mip.solve import solve
 from stowplan.models.mip.solvers import LINEAR_ONLY, WHOLE_NUMBERS
 from stowplan.models.mip.with_highs import TIGHT, new_highs, tighten
+from stowplan.models.outcome import Outcome
 from stowplan.models.tier_placement.assemble import plan_of
 from stowplan.models.tier_placement.milp import Model, build
 from stowplan.models.tier_placement.offsets import Offsets
-from stowplan.models.tier_placement.outcome import Outcome
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -41,7 +41,7 @@ def solve_milp(
     on_bound: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     incumbent: Callable[[], Plan | None] | None = None,
-) -> Outcome:
+) -> Outcome[Plan]:
     """Solve the MILP of a problem with one thread.
 
     Parameters
@@ -148,7 +148,7 @@ class _Report:
         if known:
             self.offer_proven(min(known))
 
-    def outcome(self, *, infeasible: bool = False) -> Outcome:
+    def outcome(self, *, infeasible: bool = False) -> Outcome[Plan]:
         """What was found."""
         if infeasible and self.plan is None:
             return Outcome("infeasible", None, self.bound)
@@ -156,14 +156,14 @@ class _Report:
             return Outcome("unknown", None, self.bound)
         return Outcome("optimal" if self.plan.objective_ps <= self.bound else "feasible", self.plan, self.bound)
 
-    def trivial(self) -> Outcome:
+    def trivial(self) -> Outcome[Plan]:
         """There is one tier, and it holds everything or nothing can be done."""
         if not self.model.matrix.is_feasible(np.zeros(0)):
             return self.outcome(infeasible=True)
         self.close(self.offer_point(np.zeros(0)))
         return self.outcome()
 
-    def finish(self, found: mip_outcome.Outcome, *, linear: bool) -> Outcome:
+    def finish(self, found: mip_outcome.Outcome, *, linear: bool) -> Outcome[Plan]:
         """What a solver by name found."""
         if found.values is not None and not linear:
             self.offer_point(found.values)
@@ -194,7 +194,7 @@ class _Highs:
         """Latency of the last plan handed to HiGHS, ps."""
         self._restart = False
 
-    def solve(self, time_limit: float, node_limit: int | None) -> Outcome:
+    def solve(self, time_limit: float, node_limit: int | None) -> Outcome[Plan]:
         """Search, and search anew with better plans, until it is done or a limit is met."""
         report, end = self._report, time.monotonic() + time_limit
         nodes = 0

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import msgspec
-
-from stowplan import files
+from stowplan.models.document import Document
 
 FORMAT = "stowplan.tier_placement.plan"
 VERSION = 1
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A memory map; :func:`stowplan.models.tier_placement.verify.verify` says whether it is valid.
 
     All tuples have an entry for each layer, in the problem's order. What is said of weights of 0 bytes is of no consequence;
@@ -39,17 +35,3 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Names of the layers, likewise."""
     format: str = FORMAT
     version: int = VERSION
-
-    def save(self, path: str | Path) -> None:
-        """Write the plan as JSON; the same plan gives the same bytes."""
-        files.write_atomic(path, files.encode(self))
-
-
-def load(path: str | Path) -> Plan:
-    """Read a plan file; raises :class:`~stowplan.errors.InputError` naming file and field."""
-    return decode(files.read_bytes(path), source=path)
-
-
-def decode(data: bytes, source: str | Path | None = None) -> Plan:
-    """Plan from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
-    return files.decode(data, Plan, format_name=FORMAT, version=VERSION, source=source)

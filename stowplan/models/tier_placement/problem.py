@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 
 import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
+from stowplan.models.document import Document
 
 FORMAT = "stowplan.tier_placement.problem"
 VERSION = 1
@@ -63,7 +63,7 @@ class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return self.weight_bytes if self.weight_read_bytes is None else self.weight_read_bytes
 
 
-class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
     tiers: tuple[Tier, ...]
@@ -119,10 +119,6 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     def digest(self) -> str:
         """Hex SHA-256 of what a plan depends on: tiers, layers and whether tiers are address spaces."""
         return files.digest((self.tiers, self.layers, self.address_spaces))
-
-    def save(self, path: str | Path) -> None:
-        """Write the problem as JSON."""
-        files.write_atomic(path, files.encode(self))
 
 
 def bytes_moved(layer: Layer, layers: tuple[Layer, ...]) -> int:
@@ -182,13 +178,3 @@ def _check_layers(layers: tuple[Layer, ...]) -> None:
                 message = f"found {list(layer.inputs)}, expected layer numbers that ascend, each once"
                 raise InputError(message, place=f"{place}.inputs")
             before = source
-
-
-def load(path: str | Path) -> Problem:
-    """Read a problem file; raises :class:`~stowplan.errors.InputError` naming file and field."""
-    return decode(files.read_bytes(path), source=path)
-
-
-def decode(data: bytes, source: str | Path | None = None) -> Problem:
-    """Problem from JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
-    return files.decode(data, Problem, format_name=FORMAT, version=VERSION, source=source)

@@ -12,14 +12,9 @@ from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping.candidates import local_plan, propagated_plan
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Check, Kind
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify
 
 _HERE = "stowplan.portfolio.bank_mapping.candidates"
-
-
-def _verify(problem: Problem, plan: Plan) -> Check:
-    found = verify(problem, plan)
-    return Check(found.ok, found.objective, tuple(f"{each.code}: {each.message}" for each in found.violations))
 
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
@@ -58,13 +53,12 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
 
 def _identity(problem: Problem) -> dict[str, str]:
     weights = f"{problem.copy_weight}:{problem.off_chip_weight}"
-    model = f"bytes copied between banks and moved off chip, {weights}"
-    return {"program": problem.name, "target": problem.target, "cost_model": model, "digest": problem.digest}
+    return identify(problem, f"bytes copied between banks and moved off chip, {weights}")
 
 
 KIND = Kind(
     name="bank_mapping",
-    verify=_verify,
+    verify=checking(verify, "objective"),
     finish=_finish,
     initial=_initial,
     bound=objective_bound,

@@ -11,7 +11,7 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Check, Kind, identify
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.quick import quick_plan
 
@@ -23,11 +23,6 @@ COMPLETE_MODEL_USES = 400
 #: What the relaxation gets of the time where others wait for its place: so many seconds a use, until which its bound grows
 #: quickly, and at least and at most so much of all. Of what is left, a large problem's plan gains more than its bound does.
 RELAXATION_SECONDS, RELAXATION_SHARE = 3e-3, (0.4, 1.0)
-
-
-def _verify(problem: Problem, plan: Plan) -> Check:
-    found = verify(problem, plan)
-    return Check(found.ok, found.objective_ps, tuple(f"{each.code}: {each.message}" for each in found.violations))
 
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
@@ -113,7 +108,7 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
 
 KIND = Kind(
     name="memory_mapping",
-    verify=_verify,
+    verify=checking(verify, "objective_ps"),
     finish=_finish,
     initial=_initial,
     bound=_bound,

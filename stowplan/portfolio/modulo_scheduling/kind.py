@@ -13,14 +13,9 @@ from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Check, Kind
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify
 
 _HERE = "stowplan.portfolio.modulo_scheduling.candidates"
-
-
-def _verify(problem: Problem, plan: Plan) -> Check:
-    found = verify(problem, plan)
-    return Check(found.ok, found.objective, tuple(f"{each.code}: {each.message}" for each in found.violations))
 
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
@@ -86,17 +81,12 @@ def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[
     return {"ii_bound": least, "ii_is_minimal": is_minimal, "latency_bound": shortest, "interval": words}
 
 
-def _identity(problem: Problem) -> dict[str, str]:
-    model = "initiation interval, then latency, in clocks"
-    return {"program": problem.name, "target": problem.target, "cost_model": model, "digest": problem.digest}
-
-
 #: Fewest clocks between iterations come first, then fewest for one iteration.
 UNIT = "clocks (II x 1000000 + latency)"
 
 KIND = Kind(
     name="modulo_scheduling",
-    verify=_verify,
+    verify=checking(verify, "objective"),
     finish=_finish,
     initial=lambda problem: {},
     bound=objective_bound,
@@ -105,7 +95,7 @@ KIND = Kind(
     facts=_facts,
     counts=("instructions", "edges"),
     highlights=("interval",),
-    identity=_identity,
+    identity=lambda problem: identify(problem, "initiation interval, then latency, in clocks"),
     unit=UNIT,
     baseline_sources=("list",),
     proven=_proven,

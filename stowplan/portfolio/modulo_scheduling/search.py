@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
-from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
+from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
 
@@ -207,8 +207,3 @@ class Search:
 def is_least(plan: Plan | None, bound: int | None) -> bool:
     """Whether a plan is proven to be the best."""
     return plan is not None and bound is not None and plan.objective <= bound
-
-
-def least_of(body: Body) -> int:
-    """The bound that costs nothing."""
-    return encode_objective(body.least_ii, body.path)

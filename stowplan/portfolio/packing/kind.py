@@ -11,18 +11,13 @@ from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Check, Kind
+from stowplan.portfolio.kind import Candidate, Kind, checking
 from stowplan.portfolio.packing.quick import quick_plan
 
 _HERE = "stowplan.portfolio.packing.candidates"
 
 #: The exact searches keep all pairs of buffers; beyond this many they prove nothing in minutes anyway.
 EXACT_BUFFERS = 1500
-
-
-def _verify(problem: Problem, plan: Plan) -> Check:
-    found = verify(problem, plan)
-    return Check(found.ok, found.height, tuple(f"{each.code}: {each.message}" for each in found.violations))
 
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
@@ -99,7 +94,7 @@ def _identity(problem: Problem) -> dict[str, str]:
 
 KIND = Kind(
     name="packing",
-    verify=_verify,
+    verify=checking(verify, "height"),
     finish=_finish,
     initial=_initial,
     bound=load_bound,

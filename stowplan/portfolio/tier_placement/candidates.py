@@ -165,7 +165,8 @@ def milp(problem: Problem, context: Context) -> None:
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("milp")
-    context.bound(outcome.bound_ps, "milp")
+    if outcome.bound is not None:
+        context.bound(outcome.bound, "milp")
 
 
 def cpsat(problem: Problem, context: Context) -> None:
@@ -185,7 +186,8 @@ def cpsat(problem: Problem, context: Context) -> None:
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("cpsat")
-    context.bound(outcome.bound_ps, "cpsat")
+    if outcome.bound is not None:
+        context.bound(outcome.bound, "cpsat")
 
 
 def linear(problem: Problem, context: Context) -> None:

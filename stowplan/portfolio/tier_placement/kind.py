@@ -11,17 +11,12 @@ from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Check, Kind, identify
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify
 
 _HERE = "stowplan.portfolio.tier_placement.candidates"
 
 #: Beyond this many layers CP-SAT finds nothing that the others lack; the linear relaxation proves sooner than the MILP.
 EXACT_LAYERS = 1_500
-
-
-def _verify(problem: Problem, plan: Plan) -> Check:
-    found = verify(problem, plan)
-    return Check(found.ok, found.latency_ps, tuple(f"{each.code}: {each.message}" for each in found.violations))
 
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
@@ -84,7 +79,7 @@ def _bytes_in(problem: Problem, tiers: range, tier_of: tuple[int, ...], sizes: l
 
 KIND = Kind(
     name="tier_placement",
-    verify=_verify,
+    verify=checking(verify, "latency_ps"),
     finish=_finish,
     initial=_initial,
     bound=floor_bound,

@@ -36,7 +36,7 @@ _NAME = 30
 _FAR = 0.25
 
 
-def save_mapping_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Path, *, dpi: int = 130) -> None:
+def save_mapping_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Path) -> None:
     """Write a picture of labelled plans.
 
     From the top: for each plan a bar of bytes moved; then, for the first, bytes on chip at each operator, and for the largest
@@ -57,7 +57,7 @@ def save_mapping_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], pa
     for _, plan in plans:
         check_fits(problem, plan)
     heights = [0.32 * len(plans) + 0.75, 2.2, 0.2 * min(MOST_ROWS, len(largest(problem))) + 0.9]
-    save_figure(path, (11, sum(heights) + 0.7), partial(_fill, problem, plans, heights), dpi=dpi, layout="constrained")
+    save_figure(path, (11, sum(heights) + 0.7), partial(_fill, problem, plans, heights), layout="constrained")
 
 
 def _fill(problem: Problem, plans: Sequence[tuple[str, Plan]], heights: list[float], figure: Figure) -> None:

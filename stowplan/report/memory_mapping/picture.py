@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stowplan.errors import UsageError
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.report.boxes import (
@@ -27,7 +26,7 @@ from stowplan.report.boxes import (
     rectangles,
     tag_boxes,
 )
-from stowplan.report.figures import FAINT, INK, check_format, import_matplotlib, plain, save_figure
+from stowplan.report.figures import FAINT, INK, check_pair, import_matplotlib, plain, save_figure
 from stowplan.report.memory_mapping.scene import Bar, Scene, TimeAxis, build_scene
 from stowplan.report.units import byte_unit, format_bytes, memory_ticks, shorten, time_unit
 from stowplan.result import format_ps
@@ -90,9 +89,7 @@ def draw_layout(
     return axes
 
 
-def save_picture(
-    problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Path, *, time: TimeAxis = "steps", dpi: int = 130
-) -> None:
+def save_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Path, *, time: TimeAxis = "steps") -> None:
     """Write a picture of one or two labelled plans, side by side with the same colours and scales.
 
     The suffix of ``path`` says the format: ``.png``, ``.svg`` or ``.pdf``. The same plans give the same bytes.
@@ -106,13 +103,11 @@ def save_picture(
     InputError
         If a plan is for another problem, or the file cannot be written.
     """
-    check_format(path)
-    if not 1 <= len(plans) <= 2:
-        raise UsageError(f"found {len(plans)} plans, expected one or two")
+    check_pair(path, plans)
     import_matplotlib()
     scenes = [(label, build_scene(problem, plan, time)) for label, plan in plans]
     size = (_LAYOUT_INCHES * len(plans) + _LIST_INCHES, _HIGH_INCHES)
-    save_figure(path, size, partial(_fill, problem, scenes), dpi=dpi)
+    save_figure(path, size, partial(_fill, problem, scenes))
 
 
 def _fill(problem: Problem, scenes: Sequence[tuple[str, Scene]], figure: Figure) -> None:

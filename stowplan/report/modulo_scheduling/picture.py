@@ -28,7 +28,7 @@ _INCHES, _MOST_INCHES = 0.54, 60.0
 THIS, EARLIER = "#555555", "#c0392b"
 
 
-def save_schedule_picture(problem: Problem, plan: Plan, path: str | Path, *, dpi: int = 130) -> None:
+def save_schedule_picture(problem: Problem, plan: Plan, path: str | Path) -> None:
     """Write a picture of a valid plan.
 
     An arrow leads from the producer to the consumer of a value, by way of the tiles it passes through. Values of this
@@ -51,7 +51,7 @@ def save_schedule_picture(problem: Problem, plan: Plan, path: str | Path, *, dpi
     scene = build_scene(problem, plan)
     wide = min(_MOST_INCHES, max(6.4, _INCHES * scene.width + 1.4))
     high = min(_MOST_INCHES, max(2.2, _INCHES * scene.height + 1.7))
-    save_figure(path, (wide, high), partial(_fill, problem, plan, scene), dpi=dpi, layout="constrained")
+    save_figure(path, (wide, high), partial(_fill, problem, plan, scene), layout="constrained")
 
 
 def operation_colours(problem: Problem) -> dict[str, str]:

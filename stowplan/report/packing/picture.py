@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stowplan.errors import UsageError
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.report.boxes import (
@@ -23,7 +22,7 @@ from stowplan.report.boxes import (
     name_boxes,
     tag_boxes,
 )
-from stowplan.report.figures import FAINT, INK, check_format, plain, save_figure
+from stowplan.report.figures import FAINT, INK, check_pair, plain, save_figure
 from stowplan.report.packing.scene import Scene, build_scene
 from stowplan.report.units import byte_unit, format_bytes, format_tick, shorten
 
@@ -38,7 +37,7 @@ _LAYOUT_INCHES, _LIST_INCHES, _HIGH_INCHES = 8.6, 2.7, 6.2
 _FAR = 1.6
 
 
-def save_packing_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Path, *, dpi: int = 130) -> None:
+def save_packing_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Path) -> None:
     """Write a picture of one or two labelled plans, side by side with the same colours and scales.
 
     A box is a buffer while it takes space: one with gaps has several. What stands at a fixed offset has a dark edge.
@@ -52,12 +51,10 @@ def save_packing_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], pa
     InputError
         If a plan is for another problem, or the file cannot be written.
     """
-    check_format(path)
-    if not 1 <= len(plans) <= 2:
-        raise UsageError(f"found {len(plans)} plans, expected one or two")
+    check_pair(path, plans)
     scenes = [(label, build_scene(problem, plan)) for label, plan in plans]
     size = (_LAYOUT_INCHES * len(plans) + _LIST_INCHES, _HIGH_INCHES)
-    save_figure(path, size, partial(_fill, problem, scenes), dpi=dpi)
+    save_figure(path, size, partial(_fill, problem, scenes))
 
 
 def axis_top(scenes: Sequence[Scene]) -> int:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stowplan.errors import UsageError
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.report.boxes import assign_colours, draw_boxes, finish_layout, name_boxes
-from stowplan.report.figures import check_format, plain, save_figure
+from stowplan.report.figures import check_pair, plain, save_figure
 from stowplan.report.tier_placement.maps import (
     What,
     check_fits,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 EMPTY = "#f2f2f2"
 
 
-def save_map_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Path, *, dpi: int = 130) -> None:
+def save_map_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Path) -> None:
     """Write a picture of one labelled map, or of two and the transitions from the second to the first.
 
     Above (for two that differ): for each tier of the second plan, where the first has what stood in it. Below: a band for each
@@ -54,9 +53,7 @@ def save_map_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: 
     InputError
         If a plan is for another problem, or the file cannot be written.
     """
-    check_format(path)
-    if not 1 <= len(plans) <= 2:
-        raise UsageError(f"found {len(plans)} plans, expected one or two")
+    check_pair(path, plans)
     for _, plan in plans:
         check_fits(problem, plan)
     limited = _limited(problem)
@@ -66,7 +63,7 @@ def save_map_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: 
         0.55 * 2 * len(plans) + 0.5,
         *([2.8 if has_offsets else 1.5] * bool(limited)),
     ]
-    save_figure(path, (11, sum(heights) + 1.3), partial(_fill, problem, plans, limited, heights), dpi=dpi, layout="constrained")
+    save_figure(path, (11, sum(heights) + 1.3), partial(_fill, problem, plans, limited, heights), layout="constrained")
 
 
 def _fill(

@@ -90,13 +90,20 @@ class Report:
 
 
 def eliminate(program: Program, *, engine: Engine = "auto") -> tuple[Program, Report]:
-    """Program without the copies that can go, and the report. The program must be valid (see ``affine.check``).
+    """Program without the copies that can go.
 
     Parameters
     ----------
+    program
+        Valid (:mod:`stowplan.hardware.affine.check`).
     engine
         ``auto`` reverses by rules, and asks the integer set library only where they do not do; ``isl`` asks it always, for
         compositions too.
+
+    Returns
+    -------
+    tuple
+        A program that computes the same, and the report: pairs of copies, tensors dropped, bytes.
 
     Raises
     ------

@@ -31,7 +31,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, p
 from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.observation.layout import ActionFeature  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer, empty_observations  # noqa: E402
-from stowplan.models.memory_mapping.plan import load as load_plan  # noqa: E402
+from stowplan.models.memory_mapping.plan import Plan  # noqa: E402
 from stowplan.models.memory_mapping.problem import Problem  # noqa: E402
 from stowplan.models.memory_mapping.verify import verify  # noqa: E402
 from tests.learned_guidance.memory_mapping.programs import program  # noqa: E402
@@ -386,7 +386,7 @@ def test_the_example_plays_a_real_module(tmp_path: Path, monkeypatch: pytest.Mon
     said = capsys.readouterr().out
     returns = [float(number) for number in re.findall(r"R (\d\.\d+)", said)]
     assert 0 < returns[0] < returns[1]
-    problem, plan = stowplan.read(module, target="tpu-v4"), load_plan(tmp_path / "plan.json")
+    problem, plan = stowplan.read(module, target="tpu-v4"), Plan.load(tmp_path / "plan.json")
     assert verify(problem, plan).ok
     assert f"{problem.normalised_return(plan.objective_ps):.3f}" in said
 

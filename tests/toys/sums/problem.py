@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
-import msgspec
-
-from stowplan import files
+from stowplan.models.document import Document
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Problem(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Two numbers of the list shall be chosen, the smaller their sum the better."""
 
     numbers: tuple[int, ...]
@@ -23,10 +20,3 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def digest(self) -> str:
         return hashlib.sha256(repr(self.numbers).encode()).hexdigest()
-
-    def save(self, path: str | Path) -> None:
-        files.write_atomic(path, files.encode(self))
-
-
-def decode(data: bytes, source: str | Path | None = None) -> Problem:
-    return files.decode(data, Problem, format_name="stowplan.sums.problem", version=1, source=source)

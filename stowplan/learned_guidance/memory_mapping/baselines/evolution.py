@@ -82,10 +82,22 @@ def evolve(
 
     Parameters
     ----------
+    config
+        Sizes and rates; the defaults where None.
     generations, time_limit, should_stop
         What ends it: a number of generations, seconds, a callback; at least one game is played. UsageError where none is given.
     seed
         Decides all perturbations, so that with ``generations`` alone the result is the same every time.
+
+    Returns
+    -------
+    Best
+        The best game, and how many were played.
+
+    Raises
+    ------
+    UsageError
+        If nothing would end it.
     """
     budget = Budget("evolution", generations, time_limit, should_stop, counted="generations")
     config = config or EvolutionConfig()

@@ -111,7 +111,20 @@ def improve(
 
 
 def improve_plan(game: CompiledGame, plan: Plan, **limits: Any) -> Best:
-    """The best game found from the one that comes nearest to a plan; ``limits`` and seed as :func:`improve` takes them."""
+    """The best game found from the one that comes nearest to a plan.
+
+    Parameters
+    ----------
+    plan
+        A valid plan of the game's problem.
+    limits
+        Limits and seed, as :func:`improve` takes them.
+
+    Returns
+    -------
+    Best
+        Never worse than the game that it begins with.
+    """
     return improve(game, actions_of(game.problem, plan, game).actions, **limits)
 
 

@@ -34,6 +34,11 @@ def play_at_random(
     seed
         Decides all games, so that with ``games`` alone the result is the same every time.
 
+    Returns
+    -------
+    Best
+        The best game, and how many were played.
+
     Raises
     ------
     UsageError

@@ -75,10 +75,17 @@ def search_games(
 
     Parameters
     ----------
+    config
+        Of the search; the defaults where None.
     games, time_limit, should_stop
         What ends it: a number of finished games (each playout is one), seconds, a callback; at least one game is played.
     seed
         Decides all playouts, so that with ``games`` alone the result is the same every time.
+
+    Returns
+    -------
+    Best
+        The best game, how many were played, and whether it is proven to be the best.
 
     Raises
     ------

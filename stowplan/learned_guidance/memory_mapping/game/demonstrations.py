@@ -44,16 +44,6 @@ class Demonstration:
     departures: dict[tuple[Action, Action], int] = field(default_factory=dict)
     """How many moves were played otherwise than suggested, by (suggested, played)."""
 
-    @property
-    def followed(self) -> float:
-        """Part of the moves that were played as suggested."""
-        return 1.0 - sum(self.departures.values()) / max(1, len(self.actions))
-
-    @property
-    def retention(self) -> float:
-        """Part of what the plan saves that the game saves, too; 1.0 where the plan saves nothing."""
-        return self.return_ps / self.plan_return_ps if self.plan_return_ps else 1.0
-
 
 def actions_of(problem: Problem, plan: Plan, game: CompiledGame | None = None) -> Demonstration:
     """The game that comes nearest to a valid plan; ``game`` is one on ``problem``, where there is one already.

@@ -85,7 +85,18 @@ class Policy:
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> Policy:
-        """Read a policy file; InputError where it is none, damaged, or of another version."""
+        """Read a policy file.
+
+        Parameters
+        ----------
+        device
+            Of torch, for the network: ``cpu``, ``cuda`` ...
+
+        Raises
+        ------
+        InputError
+            It is no policy file, damaged, or of another version.
+        """
         file = checkpoint.load(path, POLICY)
         try:
             return cls(file, device)
@@ -115,7 +126,22 @@ class Policy:
         seed: int = 0,
         should_stop: Stop | None = None,
     ) -> list[Played]:
-        """``count`` games at once with actions drawn from the policy; none where they were stopped before their end."""
+        """Games played at once with actions drawn from the policy.
+
+        Parameters
+        ----------
+        count
+            Number of games.
+        temperature
+            Divides the logits: 1 draws from the policy itself, less comes nearer to its likeliest actions.
+        should_stop
+            Asked between moves.
+
+        Returns
+        -------
+        list
+            ``count`` games; none where they were stopped before their end.
+        """
         rng = np.random.default_rng(seed)
 
         def drawn(observations: Observations, legal: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -137,10 +163,23 @@ class Policy:
         seed: int = 0,
         should_stop: Stop | None = None,
     ) -> list[Played]:
-        """``count`` games at once, each move searched; they differ only where the search explores.
+        """Games played at once, each move searched; they differ only where the search explores.
 
-        ``simulations`` is for each move; None is what the policy was trained with. None are returned where they were stopped
-        before their end.
+        Parameters
+        ----------
+        count
+            Number of games.
+        simulations
+            For each move; None is what the policy was trained with.
+        explore
+            Whether the search adds noise at its root.
+        should_stop
+            Asked between moves.
+
+        Returns
+        -------
+        list
+            ``count`` games; none where they were stopped before their end.
         """
         rng = np.random.default_rng(seed)
         config = self.config.search_at(self.file.provenance.training_steps)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -19,6 +18,7 @@ from stowplan.models.modulo_scheduling.cpsat.places import LeastIIModel
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
+from stowplan.models.outcome import Outcome
 
 #: Parts of the limit: the first try at the least II, each try at a larger one, and what is kept for the makespan.
 FIRST_SHARE, STEP_SHARE, MAKESPAN_SHARE = 0.2, 0.1, 0.2
@@ -30,18 +30,6 @@ MOST_LITERALS = 400_000
 MOST_BOUND = 1 << 40
 
 Answer = Literal["feasible", "infeasible", "unknown"]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the solver came to."""
-
-    status: Literal["optimal", "feasible", "infeasible", "unknown"]
-    plan: Plan | None
-    bound: int | None
-    """Proven bound on the objective; None where there is no plan at all."""
-    reason: str | None = None
-    """Why there is no plan, in one sentence, where that is proven."""
 
 
 def solve(
@@ -56,7 +44,7 @@ def solve(
     on_bound: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     incumbent: Callable[[], Plan | None] | None = None,
-) -> Outcome:
+) -> Outcome[Plan]:
     """Best plan of a problem, with a proven bound; or the proof that there is none.
 
     Parameters
@@ -357,7 +345,7 @@ class _Search:
         take_bound(found.bound)
         return "feasible" if found.is_found else "infeasible" if found.status == "infeasible" else "unknown"
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> Outcome[Plan]:
         """What was found."""
         if self.plan is None:
             return Outcome("unknown", None, self.bound)

@@ -48,7 +48,8 @@ def test_copies_in_and_out_and_what_stays() -> None:
     assert suggested(problem, plan, Game(problem).moves) == (COPY, COPY, NOCOPY, NOCOPY, DROP)
     demonstration = actions_of(problem, plan)
     assert demonstration.actions == (COPY, COPY, NOCOPY, NOCOPY, DROP)
-    assert demonstration.retention == demonstration.followed == 1.0
+    assert demonstration.return_ps == demonstration.plan_return_ps
+    assert not demonstration.departures
     # Windows are the game's own: this one ends earlier.
     assert replay(problem, demonstration).copies == (Copy(0, "in", 1, 3), Copy(1, "out", 4, 6))
 
@@ -65,7 +66,7 @@ def test_what_is_preloaded_is_copied_where_there_is_time() -> None:
     demonstration = actions_of(problem, plan)
     assert demonstration.actions == (DROP, COPY)
     assert demonstration.departures == {(COPY, DROP): 1}
-    assert (demonstration.retention, demonstration.followed) == (0.5, 0.5)
+    assert 2 * demonstration.return_ps == demonstration.plan_return_ps
 
 
 def test_what_costs_nothing_is_kept() -> None:
@@ -82,7 +83,7 @@ def test_all_slow_stays_all_slow() -> None:
     problem = program(["a >b", "b", "a"], {"a": 2, "b": 2}, inputs="a")
     demonstration = actions_of(problem, Plan(problem=problem.digest, objective_ps=problem.all_slow_ps))
     assert demonstration.actions == (DROP,) * 4
-    assert (demonstration.return_ps, demonstration.retention, demonstration.followed) == (0, 1.0, 1.0)
+    assert (demonstration.return_ps, demonstration.plan_return_ps, demonstration.departures) == (0, 0, {})
 
 
 def test_any_valid_plan_is_a_game() -> None:
@@ -95,7 +96,7 @@ def test_any_valid_plan_is_a_game() -> None:
         replay(problem, demonstration)
         assert len(demonstration.actions) == len(Game(problem).moves)
         if demonstration.plan_return_ps > 0:
-            kept.append(demonstration.retention)
+            kept.append(demonstration.return_ps / demonstration.plan_return_ps)
     assert len(kept) > 50
     assert sum(kept) / len(kept) > 0.6
 

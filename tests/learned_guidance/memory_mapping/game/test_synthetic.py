@@ -8,7 +8,7 @@ import pytest
 
 from stowplan.learned_guidance.memory_mapping.game.game import Game
 from stowplan.learned_guidance.memory_mapping.game.synthetic import FORMS, Form, synthetic
-from stowplan.models.memory_mapping.problem import decode
+from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.kind import kind_of
 
@@ -53,6 +53,6 @@ def test_the_same_seed_gives_the_same_program() -> None:
 
 def test_it_can_be_written_read_and_planned() -> None:
     problem = synthetic(np.random.default_rng(1), moves=80)
-    assert decode(msgspec.json.encode(problem)) == problem
+    assert Problem.decode(msgspec.json.encode(problem)) == problem
     (plan,) = kind_of(problem).initial(problem).values()
     assert verify(problem, plan).ok

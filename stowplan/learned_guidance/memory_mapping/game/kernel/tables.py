@@ -79,8 +79,6 @@ class MoveRow:
     later: int
     """The next move of the same tensor; -1 for none."""
     first_part: int
-    first_use: int
-    """In ``Tables.move_uses``."""
 
 
 class PartRow:
@@ -126,7 +124,6 @@ class SlotRow:
 class StepRow:
     """A step; latencies are of all its runs (weighted ps)."""
 
-    first_use: int
     first_piece: int
     """In the state's pieces."""
     slow: int
@@ -168,8 +165,6 @@ class Tables(NamedTuple):
     """Of every part, what each piece of its step gains (weighted ps)."""
     latencies: Ints
     """Of every step with a table, the latency of each subset (weighted ps)."""
-    move_uses: Ints
-    """[U] uses of each move."""
     slot_of: Ints
     """[T + 1] number of the first slot that begins at a boundary or later; K at the end."""
     initial: Ints
@@ -236,7 +231,6 @@ def build_tables(game: Game) -> Tables:
         uses=filled(UseRow, problem.use_count, _uses(game)),
         changes=np.array(changes, np.int64),
         latencies=np.array(latencies, np.int64),
-        move_uses=np.array([use for move in game.moves for use in move.uses], np.int64),
         slot_of=np.searchsorted(game.slots.boundaries, np.arange(problem.horizon + 1)).astype(np.int64),
         initial=initial,
     )
@@ -277,8 +271,6 @@ def _moves(game: Game) -> Columns:
         if before >= 0:
             columns["later"][before] = number
         latest[move.tensor] = number
-    first = np.cumsum([0, *(len(move.uses) for move in game.moves)])
-    columns["first_use"] = first.tolist()
     return columns
 
 
@@ -318,14 +310,12 @@ def _steps(game: Game) -> tuple[Columns, list[int], list[int]]:
     """Rows of the steps, and what their latencies and pieces are with all uses slow."""
     columns: Columns = {name: [] for name in StepRow.__annotations__}
     pieces: list[int] = []
-    for step, first_use in zip(game.problem.steps, game.first_use, strict=True):
-        columns["first_use"].append(first_use)
+    for step in game.problem.steps:
         columns["first_piece"].append(len(pieces))
         columns["slow"].append(step.weight * step.latency_ps([False] * len(step.uses)))
         columns["fast"].append(step.weight * step.latency_ps([True] * len(step.uses)))
         columns["floor"].append(step.weight * step.floor_ps)
         pieces += [step.weight * (piece.base_ps + sum(piece.slow_ps)) for piece in step.pieces] or [0]
-    columns["first_use"].append(game.problem.use_count)
     columns["first_piece"].append(len(pieces))
     return columns, columns["slow"].copy(), pieces
 

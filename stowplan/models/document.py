@@ -1,0 +1,32 @@
+"""Problems and plans as JSON files, the same way for all kinds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from stowplan import files
+
+
+class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What can be written to a JSON file and read again.
+
+    A subclass has the fields ``format`` and ``version``, by custom the last ones; a file must say their defaults.
+    """
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON; equal objects give equal bytes."""
+        files.write_atomic(path, files.encode(self))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a file; raises :class:`~stowplan.errors.InputError` naming file and field."""
+        return cls.decode(files.read_bytes(path), source=path)
+
+    @classmethod
+    def decode(cls, data: bytes, source: str | Path | None = None) -> Self:
+        """Read JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
+        default = {each.name: each.default for each in msgspec.structs.fields(cls)}
+        return files.decode(data, cls, format_name=default["format"], version=default["version"], source=source)
