@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tests.patience import HANG
 
-ROOT = Path(__file__).resolve().parents[1]
 SITE = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *SITE]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import stowplan
+from tests.paths import EXAMPLES
 from tests.patience import HANG
 
 ROOT = Path(stowplan.__file__).parent
@@ -183,7 +184,7 @@ def test_a_kind_is_loaded_when_it_is_asked_for() -> None:
     )
     loaded = run_python(f"{listed} print(*sys.modules)").split()
     assert not {"torch", "ortools", "numba", "highspy", "scipy", "joblib"} & set(loaded)
-    example = Path(__file__).resolve().parents[1] / "examples" / "data" / "buffers.csv"
+    example = EXAMPLES / "buffers.csv"
     solved = f"import sys, stowplan; from stowplan.portfolio.kind import kind_of; kind_of(stowplan.read({str(example)!r}));"
     others = run_python(f"{solved} print(*sys.modules)").split()
     assert "stowplan.portfolio.packing.kind" in others

@@ -12,9 +12,9 @@ import pytest
 
 import stowplan
 from stowplan.cli import main
+from tests.paths import EXAMPLES
 from tests.patience import HANG
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "data"
 ALEXNET = EXAMPLES / "alexnet_inf_b1.hlo.txt.gz"
 #: Ends after a moment and compiles nothing.
 BRIEF = ("--candidates", "relaxation", "--time-limit", "0.3")

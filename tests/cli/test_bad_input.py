@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import ALEXNET, BRIEF, Cli, Solved, error_line
+from tests.paths import TARGETS
 
 pytestmark = pytest.mark.usefixtures("unchanged")
 
@@ -105,7 +106,7 @@ def test_noise(cli: Cli, solved: Solved, tmp_path: Path, make: Callable[[], byte
         path.unlink()
 
 
-TEACHING = Path(__file__).resolve().parents[2] / "stowplan" / "hardware" / "targets" / "teaching.toml"
+TEACHING = TARGETS / "teaching.toml"
 TARGETS = {
     'in_bandwidth = "10 GB/s"|in_bandwidth = "-10 GB/s"': "copies.in_bandwidth: found '-10 GB/s', expected a positive",
     'slow_read_bandwidth = "10 GB/s"|slow_read_bandwidth = "0 GB/s"': "roofline.slow_read_bandwidth: found '0 GB/s'",

@@ -11,8 +11,8 @@ import pytest
 from stowplan.frontends.read import read
 from stowplan.models.memory_mapping.problem import Problem
 from tests.cli.conftest import ALEXNET, EXAMPLES, Cli, error_line
-from tests.memory_mapping.relaxations import relaxation
-from tests.mip.test_export import by_cbc
+from tests.models.memory_mapping.relaxations import relaxation
+from tests.models.mip.test_export import by_cbc
 
 
 def unit_ps(text: str) -> int:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.paths import EXAMPLES
 
-NETWORK = Path(__file__).resolve().parents[2] / "examples" / "data" / "resnet50.layers.json"
+NETWORK = EXAMPLES / "resnet50.layers.json"
 NNP = ["--target", "nnp-i"]
 
 

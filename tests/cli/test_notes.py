@@ -10,8 +10,9 @@ import msgspec
 import stowplan
 from stowplan.notes import LENGTH, MOST, bounded
 from tests.cli.conftest import BRIEF, EXAMPLES, Cli
+from tests.paths import DATA
 
-BRANCHES = Path(__file__).resolve().parents[1] / "data" / "hlo" / "branches.hlo.txt"
+BRANCHES = DATA / "hlo" / "branches.hlo.txt"
 NOTE = "branches of chosen stand one after the other, each counted once"
 
 

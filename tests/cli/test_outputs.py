@@ -16,8 +16,9 @@ from stowplan.cli.common import check_outputs
 from stowplan.errors import UsageError
 from stowplan.frontends.read import read_plan
 from tests.cli.conftest import ALEXNET, BRIEF, Cli, Solved, error_line
+from tests.paths import TARGETS
 
-TARGET = Path(__file__).resolve().parents[2] / "stowplan" / "hardware" / "targets" / "teaching.toml"
+TARGET = TARGETS / "teaching.toml"
 
 
 @pytest.fixture

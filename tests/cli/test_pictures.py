@@ -12,9 +12,9 @@ import pytest
 
 import stowplan
 from stowplan.models.packing.plan import Plan
-from tests.bank_mapping.test_kind import GRAPH
 from tests.cli.conftest import ALEXNET, Cli, error_line
 from tests.cli.test_networks import small
+from tests.portfolio.bank_mapping.test_kind import GRAPH
 
 #: For each kind what to solve, and how.
 KINDS = ("memory_mapping", "packing", "tier_placement", "bank_mapping", "modulo_scheduling")

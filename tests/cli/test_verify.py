@@ -19,7 +19,7 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from tests.cli.conftest import ALEXNET, EXAMPLES, Cli, Outcome, Solved, error_line
-from tests.memory_mapping import reference
+from tests.models.memory_mapping import reference
 
 Way = tuple[str | int, ...]
 """To a place in a JSON value."""

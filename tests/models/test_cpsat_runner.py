@@ -20,7 +20,7 @@ from stowplan.models.bank_mapping import cpsat as bank_mapping
 from stowplan.models.cpsat_runner import add_hint, proven, run
 from stowplan.models.packing import cpsat as packing
 from stowplan.models.packing.problem import Buffer, Problem
-from tests.bank_mapping.cases import random_problem
+from tests.models.bank_mapping.cases import random_problem
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,13 +15,12 @@ import stowplan
 from stowplan import kinds
 from stowplan.errors import UsageError
 from stowplan.portfolio.kind import Check, check, describe_plan, kind
-from tests.bank_mapping import cases as banks
-from tests.memory_mapping import cases as programs
-from tests.modulo_scheduling import cases as loops
-from tests.packing import cases as buffers
-from tests.tier_placement import cases as networks
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "data"
+from tests.models.bank_mapping import cases as banks
+from tests.models.memory_mapping import cases as programs
+from tests.models.modulo_scheduling import cases as loops
+from tests.models.packing import cases as buffers
+from tests.models.tier_placement import cases as networks
+from tests.paths import EXAMPLES
 
 PROBLEMS: dict[str, Any] = {
     "memory_mapping": programs.random_problem(random.Random(0)),

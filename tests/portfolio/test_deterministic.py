@@ -16,12 +16,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.memory_mapping.cases import random_problem
+from tests.models.memory_mapping.cases import random_problem
+from tests.paths import ROOT
 from tests.patience import no_hang
 from tests.portfolio.conftest import SolveFakes
 from tests.portfolio.fakes import ALL_SLOW, OPTIMUM, ladder_plan, ladder_problem
-
-ROOT = Path(__file__).resolve().parents[2]
 
 #: A process of its own for each run: nothing is left over from the one before.
 RUN = """

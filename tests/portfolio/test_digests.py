@@ -16,11 +16,11 @@ from stowplan import files, kinds
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
 from stowplan.portfolio.kind import Kind, check, kind
-from tests.bank_mapping import cases as banks
-from tests.memory_mapping import cases as programs
-from tests.modulo_scheduling import cases as loops
-from tests.packing import cases as buffers
-from tests.tier_placement import cases as networks
+from tests.models.bank_mapping import cases as banks
+from tests.models.memory_mapping import cases as programs
+from tests.models.modulo_scheduling import cases as loops
+from tests.models.packing import cases as buffers
+from tests.models.tier_placement import cases as networks
 
 
 def _loop(seed: int) -> Problem:

@@ -23,11 +23,12 @@ from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.batch import Settings, run_batch
 from stowplan.portfolio.memory_mapping.kind import KIND
 from stowplan.result import Result, Status, StopReason
-from tests.memory_mapping.cases import random_plan, random_problem
+from tests.models.memory_mapping.cases import random_plan, random_problem
+from tests.paths import EXAMPLES
 from tests.portfolio.conftest import AMPLE, SolveFakes
 from tests.portfolio.fakes import ALL_SLOW, FLOOR, OPTIMUM, ladder_plan, ladder_problem
 
-BUFFERS = Path(__file__).resolve().parents[2] / "examples" / "data" / "buffers.csv"
+BUFFERS = EXAMPLES / "buffers.csv"
 
 # ---------------------------------------------------------------------------------------------------------- the contract
 

@@ -22,11 +22,10 @@ from stowplan import kinds
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.messages import Incumbent, Job, Report, read_message, write_message
 from stowplan.portfolio.worker import WorkerContext
+from tests.paths import ROOT
 from tests.patience import HANG, wait_until
 from tests.portfolio.conftest import is_running
 from tests.portfolio.fakes import ALL_SLOW, ladder_plan, ladder_problem
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # ---------------------------------------------------------------------------------------------------------- messages
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.paths import ROOT
 from tests.patience import HANG
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -35,7 +36,7 @@ from stowplan.models.memory_mapping.plan import Plan  # noqa: E402
 from stowplan.models.memory_mapping.problem import Problem  # noqa: E402
 from stowplan.models.memory_mapping.verify import verify  # noqa: E402
 from tests.learned_guidance.memory_mapping.programs import program  # noqa: E402
-from tests.memory_mapping.cases import random_problem  # noqa: E402
+from tests.models.memory_mapping.cases import random_problem  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -378,7 +379,7 @@ def test_problems_may_be_drawn_by_a_function() -> None:
 
 
 def test_the_example_plays_a_real_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    examples = Path(__file__).parents[3] / "examples"
+    examples = ROOT / "examples"
     monkeypatch.chdir(tmp_path)
     module = str(examples / "data" / "alexnet_inf_b1.hlo.txt.gz")
     monkeypatch.setattr(sys, "argv", ["play_mmap_game.py", module])

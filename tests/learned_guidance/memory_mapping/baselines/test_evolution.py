@@ -16,7 +16,7 @@ from stowplan.learned_guidance.memory_mapping.baselines.random_play import play_
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.optimum import game_optimum
 from stowplan.models.memory_mapping.verify import verify
-from tests.memory_mapping.cases import random_problem
+from tests.models.memory_mapping.cases import random_problem
 
 
 def game_of(seed: str, steps: int, tensors: int) -> CompiledGame:

@@ -15,7 +15,7 @@ from stowplan.learned_guidance.memory_mapping.game.optimum import game_optimum
 from stowplan.learned_guidance.memory_mapping.game.synthetic import synthetic
 from stowplan.models.memory_mapping.verify import verify
 from tests.learned_guidance.memory_mapping.programs import play_on, program
-from tests.memory_mapping.cases import random_plan, random_problem
+from tests.models.memory_mapping.cases import random_plan, random_problem
 
 
 def test_finds_the_best_game_of_small_problems() -> None:

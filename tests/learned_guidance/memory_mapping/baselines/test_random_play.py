@@ -13,7 +13,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_rando
 from stowplan.learned_guidance.memory_mapping.game.optimum import game_optimum
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
-from tests.memory_mapping.cases import random_problem
+from tests.models.memory_mapping.cases import random_problem
 
 
 def problem_of(seed: str, steps: int, tensors: int) -> Problem:

@@ -17,7 +17,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, C
 from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy, play_random
 from stowplan.learned_guidance.memory_mapping.game.optimum import game_optimum
 from stowplan.models.memory_mapping.verify import verify
-from tests.memory_mapping.cases import random_problem
+from tests.models.memory_mapping.cases import random_problem
 from tests.patience import no_hang
 
 

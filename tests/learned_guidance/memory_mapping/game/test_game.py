@@ -14,7 +14,7 @@ from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Table
 from stowplan.models.memory_mapping.verify import verify
 from tests.learned_guidance.memory_mapping.programs import play, play_on, program
-from tests.memory_mapping.cases import random_problem
+from tests.models.memory_mapping.cases import random_problem
 
 COPY, NOCOPY, DROP = Action.COPY, Action.NOCOPY, Action.DROP
 

@@ -16,7 +16,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, C
 from stowplan.models.memory_mapping.problem import Loop, Problem
 from stowplan.models.memory_mapping.verify import verify
 from tests.learned_guidance.memory_mapping.programs import program
-from tests.memory_mapping.cases import random_problem
+from tests.models.memory_mapping.cases import random_problem
 
 COPY, NOCOPY, DROP = Action.COPY, Action.NOCOPY, Action.DROP
 

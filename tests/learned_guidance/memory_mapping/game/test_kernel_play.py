@@ -25,7 +25,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel import (
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 from stowplan.models.memory_mapping.problem import Problem
 from tests.learned_guidance.memory_mapping.programs import play_on
-from tests.memory_mapping.cases import random_problem
+from tests.models.memory_mapping.cases import random_problem
 
 DROP = Action.DROP
 

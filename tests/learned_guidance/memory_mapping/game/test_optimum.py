@@ -15,9 +15,9 @@ from stowplan.learned_guidance.memory_mapping.game.optimum import GameOptimum, g
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from tests.learned_guidance.memory_mapping.programs import play, play_on, program
-from tests.memory_mapping import brute_force
-from tests.memory_mapping.cases import random_problem
-from tests.memory_mapping.relaxations import relaxation_bound
+from tests.models.memory_mapping import brute_force
+from tests.models.memory_mapping.cases import random_problem
+from tests.models.memory_mapping.relaxations import relaxation_bound
 
 MOST_MOVES = 10
 

@@ -27,7 +27,7 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Loop, Problem
 from stowplan.models.memory_mapping.verify import verify
 from tests.learned_guidance.memory_mapping.programs import play_on, program
-from tests.memory_mapping.cases import random_problem
+from tests.models.memory_mapping.cases import random_problem
 
 
 def cuts(problem: Problem, rng: random.Random) -> list[int]:

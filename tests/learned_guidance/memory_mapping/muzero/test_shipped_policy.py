@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+
+from tests.paths import EXAMPLES
 
 pytest.importorskip("torch")
 
@@ -15,8 +15,6 @@ from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping.learned import POLICY
-
-EXAMPLES = Path(__file__).parents[4] / "examples" / "data"
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from stowplan.learned_guidance.memory_mapping.observation.layout import (
 )
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observations, Observer, empty_observations
 from tests.learned_guidance.memory_mapping.programs import program
-from tests.memory_mapping.cases import random_problem
+from tests.models.memory_mapping.cases import random_problem
 
 SMALL = ObservationConfig(
     future_buffers=2, same_tensor_buffers=2, map_rows=7, map_columns=6, profile_bins=9, supply_slots=5, id_buckets=4

@@ -1,0 +1,189 @@
+"""Bounds of segments, detail, cuts and integers: never more than brute force finds, whatever they are made of."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from stowplan.models.memory_mapping.milp import segments
+from stowplan.models.memory_mapping.milp.cuts import RoundingCuts
+from stowplan.models.memory_mapping.milp.detail import DetailedModel
+from stowplan.models.memory_mapping.milp.segment_problem import Cutter
+from stowplan.models.memory_mapping.milp.segments import SegmentBounds
+from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
+from stowplan.models.memory_mapping.plan import Plan
+from stowplan.models.memory_mapping.problem import Piece, Problem, Stalls, Step, Tensor, Use
+from stowplan.models.mip.duals import INFINITE
+from tests.models.memory_mapping.brute_force import optimum
+from tests.models.memory_mapping.cases import planned_problems, problems, random_problem
+from tests.models.memory_mapping.relaxations import relaxation, relaxation_bound
+
+BOTH: list[Stalls] = ["forbidden", "allowed"]
+
+
+def effort() -> Effort:
+    return Effort(math.inf, iteration_limit=10_000, node_limit=200)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of a few uses."""
+    monkeypatch.setattr(segments, "SHORT_USES", 3)
+    monkeypatch.setattr(segments, "LONG_USES", 6)
+
+
+def bounded(problem: Problem) -> SegmentBounds:
+    bounds = SegmentBounds(problem, effort())
+    bounds.run()
+    return bounds
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("stalls", BOTH)
+@pytest.mark.parametrize("seed", range(25))
+def test_no_bound_exceeds_the_optimum(stalls: Stalls, seed: int) -> None:
+    problem = random_problem(random.Random(seed), steps=5, tensors=3, stalls=stalls)
+    best = optimum(problem)
+    bounds = bounded(problem)
+    assert sum(step.weight * step.floor_ps for step in problem.steps) <= bounds.bound <= best
+    search = RelaxationSearch(DetailedModel(problem), effort())
+    search.linear()
+    linear = search.bound
+    search.cut()
+    with_cuts = search.bound
+    search.integral()
+    assert linear <= with_cuts <= search.bound <= best
+    assert search.optimal
+
+
+def test_detail_is_never_weaker_and_sometimes_tighter() -> None:
+    tighter = 0
+    for seed in range(16):
+        problem = random_problem(random.Random(seed), steps=5, tensors=3)
+        plain, detailed = relaxation_bound(problem, integer=True), relaxation(problem, integer=True, model=DetailedModel).bound
+        assert plain <= detailed <= optimum(problem)
+        tighter += detailed > plain
+    assert tighter
+
+
+@pytest.mark.usefixtures("short")
+def test_no_valid_plan_is_better_than_stretches_say() -> None:
+    @settings(max_examples=15)
+    @given(planned_problems())
+    def check(case: tuple[Problem, Plan]) -> None:
+        problem, plan = case
+        assert bounded(problem).bound <= plan.objective_ps
+
+    check()
+
+
+@settings(max_examples=15)
+@given(problems(steps=6, tensors=3), st.integers(1, 5))
+def test_parts_add_up_to_no_more_than_the_whole(problem: Problem, boundary: int) -> None:
+    if any(loop.start < boundary < loop.end for loop in problem.loops):
+        return
+    cutter = Cutter(problem)
+    parts = [cutter.cut(0, boundary), cutter.cut(boundary, problem.horizon)]
+    assert sum(optimum(part) for part in parts) <= optimum(problem)
+
+
+def in_and_out(*, gap_ps: int) -> Problem:
+    """A big tensor is written and read much later; in between, another one as big is of more use."""
+    pieces = (Piece(100, (100,), (0,)),)
+    return Problem(
+        name="in and out",
+        target="none",
+        cost_model="test",
+        capacity=10,
+        steps=(
+            Step("write", "test", 1, (Use(0, True, 10),), (Piece(0, (100,), (0,)),)),
+            Step("between", "test", 1, (), (Piece(gap_ps, (), ()),)),
+            Step("write other", "test", 1, (Use(1, True, 10),), (Piece(0, (100,), (0,)),)),
+            Step("read other", "test", 1, (Use(1, False, 10),), pieces),
+            Step("read", "test", 1, (Use(0, False, 10),), (Piece(0, (10,), (10,)),)),
+        ),
+        tensors=(Tensor("t", 10, 60, 60), Tensor("other", 10, 60, 60)),
+    )
+
+
+def test_a_tensor_stays_while_it_is_copied_out() -> None:
+    """Only in the step between is there time for it; in the plain relaxation the copy goes on after the tensor has left."""
+    problem = in_and_out(gap_ps=20)
+    assert relaxation_bound(problem, integer=True) < bounded(problem).bound == optimum(problem)
+
+
+def test_presolve_does_not_lose_the_optimum() -> None:
+    """With its presolve HiGHS 1.12 says 17."""
+    rng = random.Random(364)
+    problem = random_problem(rng, steps=rng.choice([4, 5, 6]), tensors=3, stalls=rng.choice(["forbidden", "allowed"]))
+    assert relaxation_bound(problem, integer=True) <= optimum(problem) == 16
+
+
+def test_a_stopped_run_keeps_its_bound() -> None:
+    problem = in_and_out(gap_ps=20)
+    floor = sum(step.floor_ps for step in problem.steps)
+    for ended in (Effort(0.0), Effort(math.inf, should_stop=lambda: True)):
+        bounds = SegmentBounds(problem, ended)
+        bounds.run()
+        assert bounds.bound == floor
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("stalls", BOTH)
+def test_equal_runs_give_equal_bounds(stalls: Stalls) -> None:
+    problem = random_problem(random.Random(11), steps=10, tensors=6, stalls=stalls)
+    one, two = bounded(problem), bounded(problem)
+    assert [(each.start, each.end, each.bound_ps) for each in one.segments] == [
+        (each.start, each.end, each.bound_ps) for each in two.segments
+    ]
+
+
+@pytest.mark.usefixtures("short")
+def test_bounds_rise() -> None:
+    for seed in range(4):
+        problem = random_problem(random.Random(seed), steps=8, tensors=5)
+        reported: list[int] = []
+        bounds = SegmentBounds(problem, effort(), reported.append)
+        bounds.run()
+        assert reported == sorted(set(reported))
+        assert not reported or reported[-1] == bounds.bound
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 2**32 - 1))
+def test_cuts_hold_wherever_the_rows_do(seed: int) -> None:
+    """All 0/1 points with whole other columns that satisfy a row satisfy every cut of it."""
+    rng = np.random.default_rng(seed)
+    binaries, others = int(rng.integers(2, 6)), int(rng.integers(0, 3))
+    count = binaries + others
+    lower = np.concatenate([np.zeros(binaries, np.int64), rng.integers(-2, 2, others)])
+    upper = np.concatenate([np.ones(binaries, np.int64), lower[binaries:] + rng.integers(1, 4, others)])
+    row = rng.integers(-12, 13, count)
+    low, high = (-INFINITE, int(rng.integers(-5, 25))) if rng.random() < 0.7 else (int(rng.integers(-25, 5)), INFINITE)
+    values = lower + (upper - lower) * rng.random(count)
+    matrix = sparse.csr_matrix(row[None, :].astype(np.int64))
+    found = RoundingCuts(lower, upper, np.arange(count) < binaries).find(
+        matrix, np.array([low]), np.array([high]), values, limit=10
+    )
+    points = np.array(list(product(*(range(a, b + 1) for a, b in zip(lower.tolist(), upper.tolist(), strict=True)))))
+    inside = points[(points @ row >= low) & (points @ row <= high)]
+    cuts = found.matrix(count)
+    assert np.all(inside @ cuts.T.toarray() <= np.array(found.upper))
+    assert np.all(cuts @ values > np.array(found.upper))
+
+
+def test_a_cover_is_cut() -> None:
+    """Two tensors of three fifths of the memory do not stand there together, nor does one and two thirds of another."""
+    matrix = sparse.csr_matrix(np.array([[6, 6]], dtype=np.int64))
+    cuts = RoundingCuts(np.zeros(2, np.int64), np.ones(2, np.int64), np.ones(2, bool))
+    found = cuts.find(matrix, np.array([-INFINITE]), np.array([10]), np.array([1.0, 2 / 3]), limit=5)
+    assert found.lower
+    ratio = found.matrix(2).toarray() / np.array(found.upper)[:, None]
+    assert np.allclose(ratio, 1.0)

@@ -1,0 +1,106 @@
+"""Exact models and bounds against every plan there is, on hundreds of tiny problems."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from stowplan.models.modulo_scheduling import cpsat, milp
+from stowplan.models.modulo_scheduling.bounds import find_obstacle, objective_bound
+from stowplan.models.modulo_scheduling.plan import Plan, decode_objective, encode_objective
+from stowplan.models.modulo_scheduling.verify import verify
+from tests.models.modulo_scheduling.brute_force import Judge, best
+from tests.models.modulo_scheduling.cases import random_problem
+
+#: Problems in one test, so that a failure names few seeds.
+BATCH = 50
+
+
+@pytest.mark.parametrize("first", range(0, 300, BATCH))
+def test_best_plans_and_proofs(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        problem = random_problem(seed, most=3)
+        expected = best(problem)
+        outcome = cpsat.solve(problem, time_limit=30)
+        if expected is None:
+            assert outcome.status == "infeasible", seed
+            assert outcome.plan is None
+            assert outcome.reason, seed
+            continue
+        assert find_obstacle(problem) is None, seed
+        assert objective_bound(problem) <= encode_objective(*expected), seed
+        assert outcome.status == "optimal", seed
+        assert outcome.plan is not None
+        assert decode_objective(outcome.plan.objective) == expected, seed
+        assert outcome.bound == outcome.plan.objective
+        assert verify(problem, outcome.plan).ok, (seed, verify(problem, outcome.plan).violations)
+
+
+def test_milp_finds_the_same() -> None:
+    done = 0
+    for seed in range(60):
+        problem = random_problem(seed, most=3)
+        if problem.rules.pass_through:
+            continue
+        expected = best(problem)
+        outcome = milp.solve(problem, time_limit=30)
+        assert (None if outcome.plan is None else decode_objective(outcome.plan.objective)) == expected, seed
+        assert outcome.status == ("infeasible" if expected is None else "optimal"), seed
+        assert outcome.plan is None or verify(problem, outcome.plan).ok, seed
+        done += 1
+    assert done > 30
+
+
+def test_verifier_agrees_with_all_places() -> None:
+    """Random places, valid or not: the verifier finds fault exactly where the judge does."""
+    agreed = {True: 0, False: 0}
+    for seed in range(400):
+        problem = random_problem(seed, most=3)
+        judge, chance = Judge(problem), random.Random(seed)
+        ii = chance.randint(1, problem.machine.spoke_depth)
+        valid = next(judge.plans(ii, 8), None)
+        for _ in range(6):
+            tiles = tuple(chance.choice(list(judge.tiles)) for _ in problem.instructions)
+            times = [chance.randint(0, 8) for _ in tiles]
+            if valid is not None and chance.random() < 0.7:
+                # Near a valid plan, or it.
+                tiles, times = valid[0], list(valid[1])
+                if chance.random() < 0.6:
+                    times[chance.randrange(len(times))] += chance.choice([-1, 1, ii])
+            if min(times) < 0:
+                continue
+            ok = judge.tiles_ok(tiles) and all(judge.times_ok(tiles, times[: n + 1], ii) for n in range(len(times)))
+            routes = judge.routes(tiles, times, ii) if ok else None
+            found = verify(problem, _plan(judge, ii, tiles, times, routes))
+            assert found.ok == (ok and routes is not None), (seed, found.violations)
+            agreed[found.ok] += 1
+    assert min(agreed.values()) > 200
+
+
+def _plan(judge: Judge, ii: int, tiles: tuple[int, ...], times: list[int], routes: list[tuple[int, ...]] | None) -> Plan:
+    """A plan of these places that hides nothing: right in all that follows from them."""
+    problem = judge.problem
+    ways = [judge.ways[tiles[source], tiles[target]] for source, target, _ in judge.edges]
+    links = routes or [tuple(link for _, link in each[0]) if each else () for each in ways]
+    clocks = [sum(problem.machine.links[link].clocks for link in route) for route in links]
+    latency = problem.machine.latency
+    delays = [
+        times[target] + ii * distance - times[source] - latency - taken
+        for (source, target, distance), taken in zip(judge.edges, clocks, strict=True)
+    ]
+    makespan = max(times) + latency
+    plan = Plan(
+        problem=problem.digest,
+        objective=encode_objective(ii, makespan),
+        ii=ii,
+        makespan=makespan,
+        tiles=tiles,
+        times=tuple(times),
+        slots=tuple(time % ii for time in times),
+        routes=tuple(links),
+        delays=tuple(delays),
+        starts=judge.starts(tiles) or (),
+    )
+    return msgspec.json.decode(msgspec.json.encode(plan), type=Plan)

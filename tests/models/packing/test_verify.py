@@ -1,0 +1,74 @@
+"""The verifier against cells of (time, byte), and each reason code."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stowplan.models.packing.plan import Plan
+from stowplan.models.packing.problem import Buffer, Problem
+from stowplan.models.packing.verify import MOST_OVERLAPS, verify
+from tests.models.packing.cases import moments, random_problem
+
+
+def plan_of(problem: Problem, *offsets: int) -> Plan:
+    height = max((at + each.size for at, each in zip(offsets, problem.buffers, strict=False)), default=0)
+    return Plan(problem=problem.digest, objective=height, offsets=offsets)
+
+
+@given(st.integers(0, 10**6))
+def test_overlaps_are_those_of_cells(seed: int) -> None:
+    problem = random_problem(seed, most=9)
+    chance = random.Random(seed)
+    offsets = tuple(chance.randint(0, 9) for _ in problem.buffers)
+    cells = [
+        {(time, byte) for time in moments(each) for byte in range(at, at + each.size)}
+        for at, each in zip(offsets, problem.buffers, strict=True)
+    ]
+    expected = {(i, j) for j in range(len(cells)) for i in range(j) if cells[i] & cells[j]}
+    found = [each.buffers for each in verify(problem, plan_of(problem, *offsets)).violations if each.code == "overlap"]
+    assert len(found) == len(set(found))
+    assert set(found) == expected
+
+
+PAIR = Problem(
+    buffers=(
+        Buffer(id="a", lower=0, upper=4, size=8, alignment=4),
+        Buffer(id="b", lower=3, upper=6, size=4, offset=8),
+        Buffer(id="c", lower=4, upper=5, size=8),
+    ),
+    capacity=16,
+)
+
+
+def test_a_valid_plan() -> None:
+    found = verify(PAIR, plan_of(PAIR, 0, 8, 0))
+    assert (found.ok, found.height, found.violations) == (True, 12, ())
+
+
+@pytest.mark.parametrize(
+    ("offsets", "codes"),
+    [
+        ((2, 8, 0), ["misaligned", "overlap"]),
+        ((0, 9, 0), ["moved"]),
+        ((0, 8, 12), ["over_capacity"]),
+        ((-4, 8, 0), ["negative_offset"]),
+        ((0, 8, 5), ["overlap"]),
+        ((0, 8), ["wrong_count"]),
+    ],
+)
+def test_reason_codes(offsets: tuple[int, ...], codes: list[str]) -> None:
+    assert [each.code for each in verify(PAIR, plan_of(PAIR, *offsets)).violations] == codes
+
+
+def test_the_stated_height_and_the_problem_are_checked() -> None:
+    wrong = Plan(problem="0" * 64, objective=11, offsets=(0, 8, 0))
+    assert [each.code for each in verify(PAIR, wrong).violations] == ["wrong_problem", "wrong_objective"]
+
+
+def test_overlaps_without_end_are_cut_short() -> None:
+    problem = Problem(buffers=tuple(Buffer(id=str(number), lower=0, upper=1, size=1) for number in range(300)))
+    assert len(verify(problem, plan_of(problem, *[0] * 300)).violations) == MOST_OVERLAPS

@@ -1,0 +1,589 @@
+"""Pictures, the HTML report and plans as text."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stowplan.errors import InputError, MissingDependencyError, UsageError
+from stowplan.hardware.simulator import simulate
+from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Table, Tensor, Use
+from stowplan.report import plots
+from stowplan.report.boxes import Box, assign_colours, choose_tags, name_boxes, tag_boxes
+from stowplan.report.colours import PALETTE, ink_on
+from stowplan.report.html import render_report, write_report
+from stowplan.report.memory_mapping.analysis import analyse_steps, analyse_tensors
+from stowplan.report.memory_mapping.picture import draw_layout, save_picture
+from stowplan.report.memory_mapping.scene import build_scene
+from stowplan.report.memory_mapping.text import summarize_plan
+from stowplan.report.units import format_bytes, memory_ticks, nice_ticks, shorten
+from stowplan.result import CandidateReport, HistoryEntry, Provenance, Result
+from tests.report.cases import packed_plan, training_step
+
+HOSTILE = "<script>alert('1')</script>&\"$x_1$"
+
+
+def result_for(problem: Problem, plan: Plan | None, **changes: object) -> Result:
+    objective = None if plan is None else plan.objective_ps
+    bound = int(problem.all_fast_ps)
+    result = Result(
+        kind="memory_mapping",
+        plan=plan,
+        objective=objective,
+        bound=bound,
+        status="no_plan" if plan is None else "feasible",
+        stop_reason="time_limit",
+        verified=plan is not None,
+        baseline_name="greedy",
+        baseline=problem.all_slow_ps,
+        baselines={"greedy": problem.all_slow_ps, "xla": problem.all_slow_ps - 1},
+        history=(
+            HistoryEntry(0.02, "greedy", problem.all_slow_ps, None),
+            HistoryEntry(0.5, "milp", problem.all_slow_ps, bound - 1000),
+            HistoryEntry(20.0, "cpsat", objective, bound),
+        ),
+        candidates=(
+            CandidateReport("evolution", None, None, 1.0, "rejected", "overlap"),
+            CandidateReport("greedy", problem.all_slow_ps, None, 0.02, "finished"),
+            CandidateReport("cpsat", objective, bound, 20.0, "stopped"),
+        ),
+        provenance=Provenance("cpsat", 7, True, {"stowplan": "0"}, problem.name, problem.target, "roofline", problem.digest),
+        seconds=20.1,
+        warnings=("trip count of while.3 unknown: taken as 1",),
+    )
+    return msgspec.structs.replace(result, **changes)
+
+
+def stalled_copy() -> tuple[Problem, Plan]:
+    """Two steps of 10 ps; ``a`` is copied in (25 ps) over the first and read by the second, which waits 15 ps."""
+    steps = tuple(
+        Step(f"s{i}", "op", 1, (Use(t, False, 64),), (Piece(10, (0,), (0,)), Piece(0, (40,), (4,))))
+        for i, t in ((0, 1), (1, 0))
+    )
+    problem = Problem(
+        name="p",
+        target="t",
+        cost_model="c",
+        capacity=256,
+        steps=steps,
+        tensors=(Tensor("a", 64, 25, 25, is_input=True), Tensor("b", 64, 25, 25, is_input=True)),
+        max_preloads=1,
+    )
+    plan = Plan(
+        problem=problem.digest,
+        objective_ps=35,
+        residencies=(Residency(0, 0, 2, 64), Residency(1, 0, 1, 0, preloaded=True)),
+        copies=(Copy(0, "in", 0, 1),),
+        fast_uses=(0, 1),
+    )
+    assert simulate(problem, plan).total_ps == 35
+    return problem, plan
+
+
+# --- scene ---------------------------------------------------------------------------------------------------------------
+
+
+def test_scene_on_the_axis_of_steps() -> None:
+    scene = build_scene(*stalled_copy())
+    assert scene.left.tolist() == [0, 0]
+    assert scene.right.tolist() == [2, 1]
+    assert scene.occupancy.tolist() == [128, 64]
+    # The copy takes longer than step 0: it fills its window, and the rest is the stall.
+    (bar,), (stall,) = scene.bars, scene.stalls
+    assert (bar.left, bar.right) == (0, 1)
+    assert (stall.boundary, stall.wait_ps, stall.left, stall.right) == (1, 15, 1, 1)
+
+
+def test_scene_on_the_axis_of_seconds() -> None:
+    scene = build_scene(*stalled_copy(), "seconds")
+    assert scene.end == 35
+    assert scene.right.tolist() == [35, 10]
+    assert (scene.bars[0].left, scene.bars[0].right) == (0, 25)
+    assert (scene.stalls[0].left, scene.stalls[0].right) == (10, 25)
+
+
+def test_copy_within_a_step_is_drawn_within_it() -> None:
+    problem, plan = stalled_copy()
+    tensors = (msgspec.structs.replace(problem.tensors[0], copy_in_ps=5), problem.tensors[1])
+    problem = msgspec.structs.replace(problem, tensors=tensors)
+    scene = build_scene(problem, msgspec.structs.replace(plan, problem=problem.digest))
+    assert (scene.bars[0].left, scene.bars[0].right) == (0, 0.5)
+    assert not scene.stalls
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10**6), st.integers(1, 8), st.sampled_from(["steps", "seconds"]))
+def test_scenes_of_packed_plans_hold_together(seed: int, layers: int, axis: str) -> None:
+    rng = random.Random(seed)
+    problem = training_step(layers, seed, capacity_mib=rng.choice([6, 12, 40]), bandwidth=rng.choice([50, 600]))
+    plan = packed_plan(problem, lead=rng.randint(1, 3), longest=rng.choice([1, 4, 30]))
+    scene = build_scene(problem, plan, axis)  # type: ignore[arg-type]
+    assert (np.diff(scene.boundaries) >= 0).all()
+    assert (scene.left <= scene.right).all()
+    for step in range(problem.horizon):
+        in_use = sum(problem.tensors[r.tensor].size for r in plan.residencies if r.start <= step < r.end)
+        assert scene.occupancy[step] == in_use <= problem.capacity
+    assert sum(stall.wait_ps for stall in scene.stalls) == scene.timeline.stall_ps
+    for bar in scene.bars:
+        copy = plan.copies[bar.transfer.copy]
+        if axis == "steps":
+            assert copy.start <= bar.left <= bar.right <= copy.end
+        else:
+            assert bar.right - bar.left == bar.transfer.end_ps - bar.transfer.begin_ps
+    for direction in ("in", "out"):
+        for lane in range(scene.lanes):
+            row = sorted(
+                (bar.left, bar.right) for bar in scene.bars if bar.transfer.direction == direction and bar.lane == lane
+            )
+            assert all(first[1] <= second[0] + 1e-9 for first, second in itertools.pairwise(row))
+    assert scene.lanes <= problem.channels
+
+
+def test_another_problems_plan_is_refused() -> None:
+    problem, plan = stalled_copy()
+    with pytest.raises(InputError, match="found a plan for problem"):
+        build_scene(problem, msgspec.structs.replace(plan, problem="0" * 64))
+    with pytest.raises(InputError, match=r"plan.copies\[0\]: found tensor 9"):
+        build_scene(problem, msgspec.structs.replace(plan, copies=(Copy(9, "in", 0, 1),)))
+    with pytest.raises(InputError, match="found use 2, expected one below 2"):
+        summarize_plan(problem, msgspec.structs.replace(plan, fast_uses=(2,)))
+    with pytest.raises(UsageError, match="time axis"):
+        build_scene(problem, plan, "hours")  # type: ignore[arg-type]
+
+
+# --- colours, units ------------------------------------------------------------------------------------------------------
+
+
+def test_few_tensors_get_colours_of_their_own() -> None:
+    problem = training_step(3)
+    colours = assign_colours([build_scene(problem, packed_plan(problem)).boxes])
+    assert 6 < len(colours) <= len(PALETTE)
+    assert len(set(colours.values())) == len(colours)
+
+
+def test_neighbours_differ_where_colours_repeat() -> None:
+    problem = training_step(60, capacity_mib=60)
+    plans = [packed_plan(problem, longest=4), packed_plan(problem, longest=20)]
+    colours = assign_colours([build_scene(problem, plan).boxes for plan in plans])
+    assert len(colours) > 3 * len(PALETTE)
+    assert set(colours) == {residency.tensor for plan in plans for residency in plan.residencies}
+    for plan in plans:
+        for first in plan.residencies:
+            for second in plan.residencies:
+                stacked = first.offset + problem.tensors[first.tensor].size == second.offset
+                if stacked and first.start == second.start and first.tensor != second.tensor:
+                    assert colours[first.tensor] != colours[second.tensor]
+
+
+def test_ink_is_read_on_every_colour() -> None:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        return float(
+            np.dot([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts], [0.2126, 0.7152, 0.0722])
+        )
+
+    for colour in PALETTE:
+        dark, light = sorted((luminance(colour), luminance(ink_on(colour))))
+        assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (24 << 20, "24 MiB"), (3 << 30, "3 GiB")]
+)
+def test_sizes(count: int, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+@given(st.floats(0, 1e15), st.floats(1e-6, 1e15), st.integers(2, 12))
+def test_ticks_are_few_and_in_range(low: float, span: float, most: int) -> None:
+    high = low + span
+    ticks = nice_ticks(low, high, most)
+    assert 1 <= len(ticks) <= most
+    assert all(low - 1e-6 * high <= tick <= high * (1 + 1e-6) for tick in ticks)
+
+
+def test_ticks_are_round() -> None:
+    assert nice_ticks(0, 40) == [0, 10, 20, 30, 40]
+    assert nice_ticks(0, 0) == [0]
+    assert memory_ticks(24 << 20) == [0, 6, 12, 18, 24]
+    assert shorten("fusion.1234", 9) == "fusi…1234"
+    assert shorten("fusion", 6) == "fusion"
+
+
+# --- analysis ------------------------------------------------------------------------------------------------------------
+
+
+def test_savings_are_what_losing_one_tensor_costs() -> None:
+    problem, plan = stalled_copy()
+    rows = {row.tensor: row for row in analyse_tensors(problem, plan)}
+    assert (rows[0].saving_ps, rows[0].fast_uses, rows[0].residencies, rows[0].copies) == (30, 1, 1, 1)
+    assert (rows[1].saving_ps, rows[1].copies) == (30, 0)
+
+
+def test_limits_of_steps() -> None:
+    problem, plan = stalled_copy()
+    table = Step("s2", "op", 3, (Use(0, False, 64),), table=Table((0,), (9, 7)))
+    traffic = Step("s3", "op", 1, (Use(0, False, 64),), (Piece(1, (9,), (4,)),))
+    problem = msgspec.structs.replace(problem, steps=(*problem.steps, table, traffic))
+    rows = analyse_steps(problem, msgspec.structs.replace(plan, fast_uses=(0, 2, 3)))
+    assert [(row.step, row.latency_ps, row.limit) for row in rows] == [
+        (1, 40, "slow memory"),
+        (2, 21, "its floor"),
+        (0, 10, "compute"),
+        (3, 5, "fast memory"),
+    ]
+    assert rows[1].all_slow_ps == 27
+
+
+# --- pictures ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("time", ["steps", "seconds"])
+def test_drawing_shows_every_box_copy_and_stall(time: str) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    problem = training_step()
+    plan = packed_plan(problem)
+    layout, usage, channel = draw_layout(problem, plan, Figure().subplots(), title="greedy", time=time)  # type: ignore[arg-type]
+    assert len(layout.collections[0].get_paths()) == len(plan.residencies)
+    corners = layout.collections[0].get_paths()[0].vertices
+    first = plan.residencies[0]
+    assert corners[:, 1].min() == first.offset / (1 << 20)
+    assert corners[:, 1].max() == (first.offset + problem.tensors[first.tensor].size) / (1 << 20)
+    assert layout.get_ylim() == (0, 24)
+    assert layout.get_title(loc="left") == "greedy"
+    assert sum(len(c.get_paths()) for c in channel.collections[:2]) == len(plan.copies)
+    stalls = sum(wait > 0 for wait in simulate(problem, plan).step_wait_ps)
+    assert len(channel.collections[2].get_paths()) == stalls > 0
+    assert usage.get_xlim() == layout.get_xlim() == channel.get_xlim()
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_pictures_are_the_same_twice(tmp_path: Path, suffix: str) -> None:
+    pytest.importorskip("matplotlib")
+    problem = msgspec.structs.replace(training_step(), name=HOSTILE)
+    plans = [(HOSTILE, packed_plan(problem)), ("greedy", packed_plan(problem, longest=20))]
+    for name in ("one", "two"):
+        save_picture(problem, plans, tmp_path / f"{name}.{suffix}")
+    first, second = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in ("one", "two"))
+    assert first == second
+    assert first.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+
+
+def test_pictures_of_empty_plans(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    problem, _ = stalled_copy()
+    empty = Plan(problem=problem.digest, objective_ps=problem.all_slow_ps)
+    save_picture(problem, [("all slow", empty)], tmp_path / "empty.png", time="seconds")
+    assert (tmp_path / "empty.png").stat().st_size > 1000
+
+
+def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
+    problem, plan = stalled_copy()
+    with pytest.raises(UsageError, match=r"found picture format '.bmp', expected .png, .svg or .pdf"):
+        save_picture(problem, [("p", plan)], tmp_path / "p.bmp")
+    with pytest.raises(UsageError, match="found 3 plans"):
+        save_picture(problem, [("p", plan)] * 3, tmp_path / "p.png")
+
+
+def test_pictures_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    problem, plan = stalled_copy()
+    with pytest.raises(MissingDependencyError, match=re.escape("pictures need matplotlib: pip install 'stowplan[viz]'")):
+        save_picture(problem, [("p", plan)], tmp_path / "p.png")
+    write_report(problem, result_for(problem, plan), tmp_path / "p.html")
+    assert (tmp_path / "p.html").exists()
+
+
+def test_reports_load_neither_matplotlib_nor_solvers() -> None:
+    code = (
+        "import sys, stowplan.report.html, stowplan.report.memory_mapping.picture, stowplan.report.memory_mapping.text;"
+        "print([name for name in ('matplotlib', 'torch', 'ortools', 'highspy') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_copies_without_a_window_are_marked() -> None:
+    """On the axis of steps they have no width; a mark says that they are there."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    problem, plan = stalled_copy()
+    plan = msgspec.structs.replace(plan, copies=(Copy(0, "in", 1, 1),))
+    (bar,) = build_scene(problem, plan).bars
+    assert (bar.left, bar.right, bar.in_stall) == (1, 1, True)
+    _, _, channel = draw_layout(problem, plan, Figure().subplots())
+    (mark,) = channel.lines
+    assert (list(mark.get_xdata()), list(mark.get_ydata()), mark.get_marker()) == ([1], [2.5], "^")
+    assert not draw_layout(*stalled_copy(), Figure().subplots())[2].lines
+    page = render_report(problem, result_for(problem, plan))
+    assert '<path class="instant" d=' in page
+    assert "all of it while the program waits" in page
+
+
+def test_large_boxes_have_names_and_thin_ones_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    problem = training_step(16, capacity_mib=60)
+    plan = packed_plan(problem, longest=12)
+    assert len(plan.residencies) > 60
+    save_picture(problem, [("plan", plan)], tmp_path / "plan.svg")
+    texts = re.findall("<!-- (.*?) -->", (tmp_path / "plan.svg").read_text())
+    listed = [text for text in texts if re.fullmatch(r"\d+  \S+, [\d.]+ [KM]iB", text)]
+    assert "numbered boxes, the largest first" in texts
+    assert listed
+    # Every number of the list stands in the layout, too.
+    assert {text.split()[0] for text in listed} <= set(texts)
+    named = {text for text in texts if re.match(r"(activation|weights|update|gradient|images)", text)}
+    assert len(named) > 5
+
+
+def test_only_what_has_room_is_named() -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    ax = Figure(figsize=(5, 4)).subplots()
+    ax.set_xlim(0, 100)
+    ax.set_ylim(0, 100)
+    boxes = [Box(0, 0, 50, 0, 50), Box(1, 60, 65, 0, 90), Box(2, 70, 71, 0, 90), Box(3, 0, 50, 60, 1)]
+    colours = assign_colours([boxes])
+    named = name_boxes(ax, boxes, colours, lambda owner: f"tensor.{owner}")
+    assert named == {0, 1}
+    assert [text.get_rotation() for text in ax.texts] == [0, 90]
+    # The largest first.
+    assert choose_tags([(boxes, named)]) == {2: 1, 3: 2}
+    tag_boxes(ax, boxes, {2: 1})
+    assert (ax.texts[-1].get_text(), ax.texts[-1].xy) == ("1", (70.5, 45))
+
+
+# --- report --------------------------------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Checks that elements nest, and gathers what the tests ask for."""
+
+    VOID = frozenset({"meta", "br"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        (self.scripts if "script" in self.open else self.words).append(data)
+
+    def count(self, tag: str, **attributes: str) -> int:
+        return sum(name == tag and all(has.get(key) == value for key, value in attributes.items()) for name, has in self.tags)
+
+
+@pytest.fixture(scope="module")
+def compared() -> tuple[Problem, Plan, Plan]:
+    problem = training_step()
+    return problem, packed_plan(problem, longest=4), packed_plan(problem, lead=1, longest=20)
+
+
+def test_report_says_what_was_found(compared: tuple[Problem, Plan, Plan]) -> None:
+    problem, plan, other = compared
+    result = result_for(problem, plan)
+    page = Page(render_report(problem, result, compare=("xla", other)))
+    text = " ".join(page.words)
+    for expected in (
+        f"{problem.name} on {problem.target}",
+        f"{result.speedup:.3f}×",
+        f"gap {result.gap:.2%}",
+        f"{problem.normalised_return(plan.objective_ps):.4f}",
+        "stopped: time limit",
+        "verified",
+        "trip count of while.3 unknown: taken as 1",
+        "Cost model",
+        "roofline",
+        "rejected",
+        problem.steps[analyse_steps(problem, plan)[0].step].name,
+        problem.tensors[analyse_tensors(problem, plan)[0].tensor].name,
+    ):
+        assert expected in text
+    assert "not verified" not in text
+    details = json.loads(page.scripts[0])
+    assert [len(rows) for rows in details["plans"]] == [len(plan.residencies), len(other.residencies)]
+    boxes = [has for tag, has in page.tags if tag == "path" and "data-i" in has]
+    assert len(boxes) == len(plan.residencies) + len(other.residencies)
+    # One colour a tensor, in both plans.
+    fills: dict[str | None, set[str | None]] = {}
+    for tag, has in page.tags:
+        if tag == "g" and "data-t" in has:
+            fills.setdefault(has["data-t"], set()).add(has["fill"])
+    assert all(len(colours) == 1 for colours in fills.values())
+
+
+def test_boxes_stand_where_the_plan_says() -> None:
+    problem, plan = stalled_copy()
+    page = render_report(problem, result_for(problem, plan))
+    # Tensor a: both steps, bytes 64 to 128 of 256; heights count from the top.
+    wide, high = plots.WIDE, plots.HIGH
+    assert f'<g data-t="0" fill="{PALETTE[0]}"><path d="M0 {high // 2}h{wide}v{high // 4}h-{wide}z"' in page
+    assert "waits 15 ps before step 1" in page
+    assert "64 B copied in in 25 ps" in page
+
+
+def test_report_is_self_contained_and_accessible(compared: tuple[Problem, Plan, Plan]) -> None:
+    problem, plan, other = compared
+    text = render_report(problem, result_for(problem, plan), compare=("xla", other))
+    page = Page(text)
+    assert not {"img", "link", "iframe", "object", "image", "use"} & {tag for tag, _ in page.tags}
+    assert not any({"src", "href", "xlink:href"} & has.keys() for _, has in page.tags)
+    assert not re.search(r"https?:|url\(|@import", text)
+    assert page.count("html", lang="en") == 1
+    assert all(has.get("aria-label") for tag, has in page.tags if tag == "svg")
+    assert page.count("table") == page.count("caption") > 2
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_report_escapes_names(tmp_path: Path) -> None:
+    problem, plan = stalled_copy()
+    problem = msgspec.structs.replace(
+        problem,
+        name=HOSTILE,
+        target=HOSTILE,
+        tensors=tuple(msgspec.structs.replace(tensor, name=HOSTILE) for tensor in problem.tensors),
+        steps=tuple(msgspec.structs.replace(step, name=HOSTILE, opcode=HOSTILE) for step in problem.steps),
+    )
+    plan = msgspec.structs.replace(plan, problem=problem.digest)
+    result = result_for(
+        problem, plan, warnings=(HOSTILE,), baselines={HOSTILE: 40}, baseline_name=HOSTILE, details={HOSTILE: HOSTILE}
+    )
+    candidates = (CandidateReport(HOSTILE, 35, None, 1.0, "finished", HOSTILE),)
+    history = (HistoryEntry(1.0, HOSTILE, 35, 30),)
+    page_text = render_report(
+        problem, msgspec.structs.replace(result, candidates=candidates, history=history), compare=(HOSTILE, plan)
+    )
+    page = Page(page_text)
+    assert page.count("script") == 2
+    assert json.loads(page.scripts[0])["tensors"]["0"][0] == HOSTILE
+
+
+def test_report_shows_how_unlike_near_values_are() -> None:
+    problem, plan = stalled_copy()
+    result = result_for(problem, plan, objective=28_350_000_002, bound=28_350_000_001, baselines={"greedy": 28_350_000_003})
+    words = " ".join(Page(render_report(problem, result)).words)
+    for expected in ("28.350000002 ms", "28.350000001 ms", "28.350000003 ms", "gap < 0.01%"):
+        assert expected in words
+    assert "gap 0.00%" not in words
+
+
+def test_report_without_a_plan_keeps_the_bound(tmp_path: Path) -> None:
+    problem, _ = stalled_copy()
+    page = Page(render_report(problem, result_for(problem, None)))
+    text = " ".join(page.words)
+    assert "no plan" in text
+    assert "20 ps" in text
+    assert page.count("figure") == 0
+
+
+def test_report_on_another_kind_has_no_layout() -> None:
+    problem, plan = stalled_copy()
+    result = result_for(problem, plan, kind="packing", unit="bytes", objective=1536)
+    page = Page(render_report(object(), result))
+    assert "1.5 KiB" in " ".join(page.words)
+    assert page.count("figure") == 0
+
+
+def test_odd_histories_are_drawn() -> None:
+    problem, plan = stalled_copy()
+    for history in (
+        (),
+        (HistoryEntry(0.0, "greedy", 35, None),),
+        (HistoryEntry(0.0, "milp", None, 0),),
+        (HistoryEntry(0.0, "a", 0, 0), HistoryEntry(1e-9, "b", 0, 0)),
+        tuple(HistoryEntry(i / 100, "lns", 10**6 - i, i) for i in range(3000)),
+    ):
+        for seconds in (0.0, 30.0):
+            page = render_report(problem, result_for(problem, plan, history=history, seconds=seconds))
+            assert "nan" not in page.lower().split("convergence")[-1][:4000]
+            assert Page(page).count("path", **{"class": "dot incumbent"}) <= 202
+
+
+def test_large_reports_stay_small(tmp_path: Path) -> None:
+    problem = training_step(850, capacity_mib=64)
+    plan, other = packed_plan(problem, longest=4), packed_plan(problem, lead=1, longest=20)
+    assert len(plan.residencies) > 5000
+    write_report(problem, result_for(problem, plan), tmp_path / "one.html", compare=("xla", other))
+    write_report(problem, result_for(problem, plan), tmp_path / "two.html", compare=("xla", other))
+    assert (tmp_path / "one.html").stat().st_size < 3_000_000
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+
+
+def test_boxes_beyond_the_limit_are_drawn_without_details(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "MOST_BOXES", 10)
+    problem = training_step()
+    plan = packed_plan(problem)
+    page = Page(render_report(problem, result_for(problem, plan)))
+    paths = [has for tag, has in page.tags if tag == "path" and ("data-i" in has or "fill" in has)]
+    assert sum("data-i" in has for has in paths) == 10
+    assert sum((has["d"] or "").count("z") for has in paths) == len(plan.residencies)
+
+
+# --- text ----------------------------------------------------------------------------------------------------------------
+
+
+def test_plan_as_text() -> None:
+    problem, plan = stalled_copy()
+    lines = summarize_plan(problem, plan).splitlines()
+    assert lines[0] == "p on t: 35 ps simulated"
+    assert "  stalls        15 ps before 1 step" in lines
+    assert "  fast memory   128 B of 256 B at the peak" in lines
+    at = lines.index("2 residencies, by start")
+    assert lines[at + 2].split() == ["[0,", "1)", "0x0", "64", "B", "b", "preloaded"]
+    assert lines[at + 3].split() == ["[0,", "2)", "0x40", "64", "B", "a", "copied", "in"]
+    assert lines[-1].split() == ["in", "[0,", "1)", "64", "B", "0", "ps", "25", "ps", "-", "a"]
+
+
+def test_text_counts_what_it_leaves_out(compared: tuple[Problem, Plan, Plan]) -> None:
+    problem, plan, _ = compared
+    text = summarize_plan(problem, plan, top=5)
+    assert f"… and {len(plan.residencies) - 5} more" in text
+    assert f"… and {len(plan.copies) - 5} more" in text
+    whole = summarize_plan(problem, plan, top=None)
+    assert "more" not in whole
+    assert len(whole.splitlines()) > len(plan.residencies) + len(plan.copies)
+
+
+def test_text_shows_a_claim_that_is_not_so() -> None:
+    problem, plan = stalled_copy()
+    assert "claimed       34 ps" in summarize_plan(problem, msgspec.structs.replace(plan, objective_ps=34))
+
+
+def test_names_do_not_steer_the_terminal() -> None:
+    problem, plan = stalled_copy()
+    tensors = tuple(msgspec.structs.replace(tensor, name="\x1b[2J") for tensor in problem.tensors)
+    problem = msgspec.structs.replace(problem, tensors=tensors)
+    assert "\x1b" not in summarize_plan(problem, msgspec.structs.replace(plan, problem=problem.digest))

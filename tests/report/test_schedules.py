@@ -1,0 +1,86 @@
+"""Schedules as drawings: rows, boxes, and ways of values that can be followed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stowplan
+from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.report.modulo_scheduling.picture import save_schedule_picture
+from stowplan.report.modulo_scheduling.scene import HIGH, IDLE, WIDE, Scene, build_scene
+from stowplan.report.modulo_scheduling.sections import instructions, schedule
+from tests.paths import EXAMPLES
+
+FIR = EXAMPLES / "fir.dfg.json"
+
+
+@pytest.fixture(scope="module")
+def solved() -> tuple[Problem, Plan]:
+    problem = stowplan.read(FIR, "se", rules=["pass_through=yes"])
+    result = stowplan.solve(problem, time_limit=20, candidates="cpsat", deterministic=True)
+    assert isinstance(result.plan, Plan)
+    return problem, result.plan
+
+
+@pytest.fixture(scope="module")
+def scene(solved: tuple[Problem, Plan]) -> Scene:
+    return build_scene(*solved)
+
+
+def test_tiles_that_do_nothing_share_a_low_row(solved: tuple[Problem, Plan], scene: Scene) -> None:
+    problem, plan = solved
+    shown = [tile for row in scene.rows for tile in range(row.first, row.last + 1)]
+    assert shown == list(range(problem.machine.tiles))
+    for row in scene.rows:
+        busy = bool({*range(row.first, row.last + 1)} & {*plan.tiles})
+        assert row.is_idle is not busy or (not row.is_idle and row.first == row.last)
+        assert row.height == (IDLE if row.is_idle else 1)
+    assert sum(row.is_idle for row in scene.rows) >= 1
+    assert not any(left.is_idle and right.is_idle for left, right in zip(scene.rows, scene.rows[1:], strict=False))
+
+
+def test_ways_lead_from_border_to_border(solved: tuple[Problem, Plan], scene: Scene) -> None:
+    """An arrow behind a box would point at nothing."""
+    problem, _ = solved
+    assert len(scene.ways) == len(problem.edges)
+    for edge, way in zip(problem.edges, scene.ways, strict=True):
+        ends = ((edge.source, way.curves[0][0]), (edge.target, way.curves[-1][-1]))
+        for number, (x, y) in ends:
+            away = (abs(x - scene.boxes[number][0]) / (WIDE / 2), abs(y - scene.boxes[number][1]) / (HIGH / 2))
+            assert max(away) == pytest.approx(1)
+        for before, after in zip(way.curves, way.curves[1:], strict=False):
+            assert before[-1] == after[0]
+        points = np.array([point for curve in way.curves for point in (curve[0], curve[-1])])
+        assert (points >= 0).all()
+        assert (points <= (scene.width, scene.height)).all()
+        assert way.distance == edge.distance
+
+
+def test_values_go_around_what_stands_between(solved: tuple[Problem, Plan]) -> None:
+    """Three in a column, the first feeds the last: the way must not run through the middle one."""
+    from stowplan.report.modulo_scheduling.scene import _points_on, _Router
+
+    router = _Router([(2, 1), (2, 2), (2, 3)], 4, 4)
+    points = _points_on(router._leg((2.0, 1.0), 0, (2.0, 3.0), 2))
+    inside = (np.abs(points[:, 0] - 2) < WIDE / 2) & (np.abs(points[:, 1] - 2) < HIGH / 2)
+    assert not inside.any()
+
+
+def test_arrows_are_drawn_over_boxes(solved: tuple[Problem, Plan], tmp_path: Path) -> None:
+    problem, plan = solved
+    body = schedule(problem, plan).body
+    assert body.rindex("<rect") < body.index('<path class="way')
+    assert body.count('<path class="way') == body.count('<path class="tip') == len(problem.edges)
+    assert body.count("nothing here") == sum(row.is_idle for row in build_scene(problem, plan).rows)
+    assert instructions(problem, plan).body.count("<tr>") == len(problem.instructions) + 1
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'stowplan[viz]'")
+    for name in "ab":
+        save_schedule_picture(problem, plan, tmp_path / f"{name}.svg")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    text = (tmp_path / "a.svg").read_text()
+    assert "<!-- fir on se: " in text
+    assert "<!-- nothing here -->" in text
