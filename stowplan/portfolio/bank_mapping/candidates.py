@@ -36,7 +36,10 @@ def agrees(problem: Problem, options: Sequence[int]) -> bool:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """Propagation, then descent and keeping in turns while the plan gets better."""
+    """Propagation, then descent and keeping in turns while the plan gets better, from several mappings.
+
+    The fixed point of propagation is better than one pass, but descent from one pass sometimes ends lower.
+    """
     options = choose.propagated(problem)
     if not agrees(problem, options):
         context.note("writers of one tensor do not agree: left to the exact models")
@@ -44,7 +47,7 @@ def search(problem: Problem, context: Context) -> None:
     stays = keep.by_density(problem, options)
     best = assemble(problem, options, stays)
     context.plan(best, "propagation")
-    for start in (options, choose.local(problem)):
+    for start in (options, choose.one_pass(problem), choose.local(problem)):
         if agrees(problem, start):
             best = _improve(problem, context, best, start)
 
