@@ -170,9 +170,9 @@ def targets_command(
     for number, family in enumerate(families):
         say(("\n" if number else "") + f"for {family.inputs} ({family.kind})")
         rows = family.rows()
-        width = max(len(row.size) for row in rows)
+        name, size = (max(map(len, column)) for column in list(zip(*rows, strict=True))[:2])
         for row in rows:
-            say(f"  {row.name:<12}  {row.size:<{width}}  {row.description}".rstrip())
+            say(f"  {row.name:<{max(name, 12)}}  {row.size:<{size}}  {row.description}".rstrip())
 
 
 def _open_both(problem: Path, plan: Path, options: ReadOptions) -> tuple[Any, Any, str | None]:
