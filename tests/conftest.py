@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# What a shell runs in the background begins with signals ignored, and so would all that the tests start and interrupt.
+for _number, _default in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGTERM, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(_number, _default)
 
 _BESIDE = Path(__file__).resolve().parents[2] / "shared"
 
