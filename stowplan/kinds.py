@@ -126,7 +126,7 @@ _KINDS = {
         _modules(
             "packing",
             amends=("capacity",),
-            plan_reader="stowplan.frontends.packing_csv:read_plan",
+            plan_reader="stowplan.models.packing.csv_files:read_plan",
             warm_up="stowplan.portfolio.packing.canonical:warm_up",
         ),
         _modules(

@@ -6,8 +6,6 @@ from stowplan.frontends.format import InputFormat, Opened, Source
 from stowplan.frontends.options import ReadOptions
 from stowplan.models.packing import csv_files
 
-read_plan = csv_files.read_plan
-
 
 def _open(source: Source, options: ReadOptions) -> Opened:
     return Opened(csv_files.read_problem(source.path, options.capacity))

@@ -8,7 +8,7 @@ from typing import Any
 
 from stowplan import files, kinds
 from stowplan.errors import UsageError
-from stowplan.frontends.format import Opened
+from stowplan.frontends.format import InputFormat, Opened, Source
 from stowplan.frontends.formats import format_of, look
 from stowplan.frontends.options import ReadOptions, spelt, spelt_all
 
@@ -84,15 +84,21 @@ def open_input(path: str | Path, options: ReadOptions) -> Opened:
     for name in options.given():
         if name not in accepted:
             raise UsageError(f"{path} is {found.what}: it takes {spelt_all(accepted)}, but not {spelt(name)}")
-    if found.targets is not None and options.target is None:
-        raise UsageError(f"{path} is {found.what}: name {found.targets.example}; stowplan targets lists them")
-    return found.open(source, options)
+    return _opened(path, source, found, options)
 
 
 def open_with(path: str | Path, options: ReadOptions) -> Opened:
     """As :func:`open_input`, without the options that a file of this format does not take: for suites of many formats."""
     source = look(path, options.target)
-    return open_input(path, options.only(format_of(source).accepts(source)))
+    found = format_of(source)
+    return _opened(path, source, found, options.only(found.accepts(source)))
+
+
+def _opened(path: str | Path, source: Source, found: InputFormat, options: ReadOptions) -> Opened:
+    """The problem of a file that takes all of these options."""
+    if found.targets is not None and options.target is None:
+        raise UsageError(f"{path} is {found.what}: name {found.targets.example}; stowplan targets lists them")
+    return found.open(source, options)
 
 
 def read_plan(path: str | Path, problem: Any = None) -> Any:

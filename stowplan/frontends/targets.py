@@ -40,9 +40,13 @@ def target_for(path: Path, targets: Iterable[str]) -> str | None:
     UsageError
         Two of the targets take it, and nothing in the file says which is meant.
     """
+    given = tuple(targets)
+    if not given:
+        return None
     fitting = []
-    for target in targets:
-        source = look(path, target)
+    seen = look(path)
+    for target in given:
+        source = seen._replace(target=target)
         found = format_of(source)
         if found.targets is None or not found.targets.holds(target):
             continue
