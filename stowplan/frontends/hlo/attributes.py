@@ -8,6 +8,7 @@ from typing import NamedTuple
 from stowplan.frontends.hlo.module import Instruction
 from stowplan.frontends.hlo.shape import excerpt
 
+_CYCLES = re.compile(r'"estimated_cycles":"([0-9]{1,15})"')
 _NUMBERS = re.compile(r"\{?\s*((?:-?[0-9]{1,18}(?:\s*,\s*-?[0-9]{1,18})*)?)\s*\}?")
 _ONE_RANGE = r"\[[0-9]{1,18}:[0-9]{1,18}(?::[0-9]{1,18})?\]"
 _RANGES = re.compile(rf"\{{\s*(?:{_ONE_RANGE}(?:\s*,\s*{_ONE_RANGE})*)?\s*\}}")
@@ -112,3 +113,9 @@ def convolution_labels(instruction: Instruction, left: int, right: int, result: 
     if not left == right == result:
         raise instruction.error(f"found dim_labels {excerpt(text)}, expected as many for both operands and the result")
     return match[1], match[2], match[3]
+
+
+def estimated_cycles(instruction: Instruction) -> int | None:
+    """The compiler's estimate of one run, where the instruction carries one."""
+    match = _CYCLES.search(instruction.attributes_text)
+    return int(match[1]) if match else None

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from stowplan.errors import InputError
-from stowplan.frontends.hlo import Computation, HloModule, Instruction, read_module
+from stowplan.frontends.hlo.attributes import estimated_cycles
+from stowplan.frontends.hlo.parse import read_module
+from stowplan.frontends.hlo.placed import FAST_SPACE, Placed, placed_instructions, step_leaves
 from stowplan.hardware.costs.cycles import CycleTable, StepCycles
 from stowplan.hardware.program import Program, ProgramStep
-
-#: Memory space of CMEM in the layouts of TPU modules: ``S(3)``.
-FAST_SPACE = 3
-
-_CYCLES = re.compile(r'"estimated_cycles":"([0-9]{1,15})"')
-_INLINED = frozenset({"while", "call", "conditional"})
-
-_Placed = dict[str, tuple[Instruction, Computation]]
 
 
 def read_cycle_table(
@@ -46,75 +38,35 @@ def read_cycle_table(
     InputError
         A file that is not HLO text, or a module without an estimate for any step of the program.
     """
-    slow, planned = _placed(read_module(slow_path)), _placed(read_module(planned_path))
+    slow, planned = placed_instructions(read_module(slow_path)), placed_instructions(read_module(planned_path))
     steps = {}
     for step in program.steps:
         bare = step.name.rpartition("/")[2]
-        cycles = _cycles(slow, bare)
+        cycles = estimated_cycles(slow[bare].instruction) if bare in slow else None
         if cycles is not None:
             fast = None
-            if bare in planned and planned[bare][0].opcode == slow[bare][0].opcode:
+            if bare in planned and planned[bare].instruction.opcode == slow[bare].instruction.opcode:
                 fast = _fast_uses(step, planned[bare], slow[bare], program, fast_space)
-            after = None if fast is None else _cycles(planned, bare)
+            after = None if fast is None else estimated_cycles(planned[bare].instruction)
             steps[step.name] = StepCycles(cycles) if after is None else StepCycles(cycles, after, fast or frozenset())
     if not steps:
         raise InputError(f"found no estimated_cycles for any step of {program.name}, expected some", source=slow_path)
     return CycleTable(steps)
 
 
-def _placed(module: HloModule) -> _Placed:
-    """Instructions that are steps, by name: those of the entry and of the loops, calls and branches in it."""
-    found: _Placed = {}
-    waiting = [module.entry]
-    seen: set[str] = set()
-    while waiting:
-        computation = waiting.pop()
-        if computation.name in seen:
-            continue
-        seen.add(computation.name)
-        for instruction in computation.instructions:
-            found[instruction.name] = instruction, computation
-            if instruction.opcode in _INLINED:
-                waiting += [module.computations[name] for name in instruction.called]
-    return found
-
-
-def _cycles(placed: _Placed, name: str) -> int | None:
-    match = _CYCLES.search(placed[name][0].attributes_text) if name in placed else None
-    return int(match[1]) if match else None
-
-
 def _fast_uses(
-    step: ProgramStep,
-    planned: tuple[Instruction, Computation],
-    slow: tuple[Instruction, Computation],
-    program: Program,
-    fast_space: int,
+    step: ProgramStep, planned: Placed, slow: Placed, program: Program, fast_space: int
 ) -> frozenset[tuple[int, bool]] | None:
     """Uses of the step that the planned instruction serves from fast memory; None where that is not clear."""
-    operands = list(_operand_leaves(*slow)), [space for _, space in _operand_leaves(*planned)]
-    results = list(_leaves(slow[0])), [space for _, space in _leaves(planned[0])]
-    if len(operands[0]) != len(operands[1]) or len(results[0]) != len(results[1]):
+    leaves, found = step_leaves(step, slow, program), planned.spaces()
+    if len(list(planned.operand_shapes())) != len(leaves.operands) or len(found) != sum(map(len, leaves)):
         return None
-    path = step.name[: len(step.name) - len(slow[0].name)]
-    spaces: dict[tuple[int, bool], set[bool]] = {}
-    for (names, planned_spaces), is_output in ((operands, False), (results, True)):
-        for (name, _), space in zip(names, planned_spaces, strict=True):
-            tensor = program.value_tensor.get(path + name, program.value_tensor.get(name))
-            if tensor is not None:
-                spaces.setdefault((tensor, is_output), set()).add(space == fast_space)
+    keys = [(tensor, False) for tensor in leaves.operands] + [(tensor, True) for tensor in leaves.results]
     uses = {(use.tensor, use.is_output) for use in step.uses}
-    if any(len(found) > 1 for use, found in spaces.items() if use in uses):
+    spaces: dict[tuple[int, bool], set[bool]] = {}
+    for (tensor, is_output), space in zip(keys, found, strict=True):
+        if tensor is not None and (tensor, is_output) in uses:
+            spaces.setdefault((tensor, is_output), set()).add(space == fast_space)
+    if any(len(each) > 1 for each in spaces.values()):
         return None
-    return frozenset(use for use, found in spaces.items() if True in found and use in uses)
-
-
-def _operand_leaves(instruction: Instruction, computation: Computation) -> Iterator[tuple[str, int]]:
-    for operand in instruction.operands:
-        yield from _leaves(computation.by_name[operand])
-
-
-def _leaves(instruction: Instruction) -> Iterator[tuple[str, int]]:
-    """Name and memory space of each value an instruction defines."""
-    for index, leaf in instruction.shape.leaves():
-        yield instruction.name + ("{" + ",".join(map(str, index)) + "}" if index else ""), leaf.memory_space
+    return frozenset(use for use, each in spaces.items() if True in each)

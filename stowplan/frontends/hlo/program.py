@@ -5,18 +5,16 @@ Values that must share storage become one tensor: loop-carried values, in-place 
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from stowplan import files
 from stowplan.errors import InputError
+from stowplan.frontends.hlo.attributes import estimated_cycles
 from stowplan.frontends.hlo.module import HloModule
 from stowplan.frontends.hlo.parse import read_module
 from stowplan.frontends.hlo.schedule import Schedule, ScheduledStep
 from stowplan.frontends.hlo.storage import START
 from stowplan.hardware.program import Program, ProgramStep, ProgramTensor, ProgramUse
-
-_CYCLES = re.compile(r'"estimated_cycles":"([0-9]{1,15})"')
 
 
 def read_program(path: str | Path) -> Program:
@@ -124,7 +122,6 @@ def _finish(
         key = (tensor_of[value], True)
         whole = 0 if step.opcode == "AllocateBuffer" else sizes[value]
         moved[key] = moved.get(key, 0) + in_place.get(value, whole)
-    cycles = _CYCLES.search(step.instruction.attributes_text)
     return ProgramStep(
         name=step.name,
         opcode=step.opcode,
@@ -134,7 +131,7 @@ def _finish(
         uses=tuple(
             ProgramUse(tensor, is_output, min(size, tensors[tensor].size)) for (tensor, is_output), size in moved.items()
         ),
-        cycles=int(cycles[1]) if cycles else None,
+        cycles=estimated_cycles(step.instruction),
     )
 
 

@@ -11,7 +11,7 @@ import msgspec
 from stowplan.errors import InputError
 
 #: Bits of each element type (``xla/primitive_util.h``). Types below a byte are packed only where the layout says so.
-_BITS = {
+BITS = {
     "pred": 8,
     "s1": 1, "u1": 1, "s2": 2, "u2": 2, "s4": 4, "u4": 4,
     "s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "u32": 32, "s64": 64, "u64": 64,
@@ -124,7 +124,7 @@ def _parse_array(text: str) -> ArrayShape:
     if match is None:
         raise InputError(f"found {excerpt(text)}, expected a shape such as f32[8,128]{{1,0}}")
     dtype, dims_text, layout = match.groups()
-    if dtype not in _BITS:
+    if dtype not in BITS:
         raise InputError(f"found element type {excerpt(dtype)} in {excerpt(text)}, expected one such as f32, bf16, s32 or pred")
     if dims_text.count(",") >= MAX_RANK:
         raise InputError(f"found {excerpt(text)}, expected at most {MAX_RANK} dimensions")
@@ -142,7 +142,7 @@ def _parse_array(text: str) -> ArrayShape:
     tiles = _parse_tiles(fields.get("T", ""), text)
     elements = math.prod(dims)
     bits = _parse_number(fields.get("E", "(0)"), text)
-    bits = bits or (_BITS[dtype] + 7) // 8 * 8
+    bits = bits or (BITS[dtype] + 7) // 8 * 8
     stored = _stored_elements([dims[dim] for dim in reversed(order)], tiles)
     alignment = _parse_number(fields.get("L", "(1)"), text)
     if alignment > 1:

@@ -1,0 +1,6 @@
+"""Cost model ``signatures``: a latency table filled by compiling, and a learned prediction of what it lacks."""
+
+from stowplan.hardware.costs.signatures.instruction import NO_USE, Assignment, Leaf, StepPlacement, StepSignature
+from stowplan.hardware.costs.signatures.table import LatencyTable
+
+__all__ = ["NO_USE", "Assignment", "LatencyTable", "Leaf", "StepPlacement", "StepSignature"]
