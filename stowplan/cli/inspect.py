@@ -12,7 +12,6 @@ from stowplan import files
 from stowplan.cli.common import Input, PlanFile, check_outputs, files_of, with_input_options
 from stowplan.cli.output import note, say, say_json
 from stowplan.cli.pictures import check_picture
-from stowplan.cli.schedules import check_tables, show_tables
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.frontends.options import ReadOptions
 from stowplan.result import format_quantity
@@ -109,7 +108,11 @@ def show_command(
     from stowplan.report.presenter import presenter_for
 
     presenter = presenter_for(found)
-    check_tables(found, config, iterations, as_json)
+    for option, is_given in (("--config", config is not None), ("--simulate", iterations is not None), ("--json", as_json)):
+        if is_given:
+            presenter.check_configurable(option)
+    if iterations is not None and iterations < 1:
+        raise UsageError(f"--simulate: found {iterations} iterations, expected 1 or more")
     check_picture(found, png)
     presenter.check_options(plans=1 if compare is None else 2, seconds=seconds)
     others = presenter.references(found) if compare is None else [(compare.stem, read_plan(compare, found))]
@@ -118,9 +121,14 @@ def show_command(
     if png is not None:
         presenter.draw(found, [("this plan" if compare is None else plan.stem, given), *others], png, seconds=seconds)
         note(str(png))
-    if config is not None or iterations is not None or as_json:
-        show_tables(found, given, config=config, simulate=iterations, as_json=as_json)
-    elif png is None:
+    if config is not None:
+        presenter.configuration(found, given).save(config)
+        note(str(config))
+    if iterations is not None:
+        say(presenter.simulate(found, given, iterations))
+    if as_json:
+        say_json(presenter.configuration(found, given))
+    if config is None and iterations is None and not as_json and png is None:
         say(presenter.summarize(found, given, others=others, everything=everything))
 
 

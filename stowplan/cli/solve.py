@@ -30,7 +30,6 @@ from stowplan.cli.common import (
 from stowplan.cli.output import say, say_json
 from stowplan.cli.pictures import check_picture, write_pictures
 from stowplan.cli.progress import ProgressPrinter
-from stowplan.cli.schedules import check_config, save_config
 from stowplan.cli.signals import stopping
 from stowplan.deadline import limit_after, reading_within
 from stowplan.errors import UsageError
@@ -77,11 +76,13 @@ def solve_command(
     from stowplan.frontends.read import open_input
     from stowplan.portfolio.kind import kind_of
     from stowplan.portfolio.solve import solve
+    from stowplan.report.presenter import presenter_for
 
     # A deterministic run must not depend on how long reading took.
     with reading_within(None if deterministic else time_limit):
         opened = open_input(source, options)
-    check_config(opened.problem, config)
+    if config is not None:
+        presenter_for(opened.problem).check_configurable("--config")
     check_picture(opened.problem, png)
     plans: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
@@ -107,7 +108,7 @@ def solve_command(
         if result.plan is not None and output is not None:
             result.plan.save(output)
         if config is not None and result.plan is not None:
-            save_config(opened.problem, result.plan, config)
+            presenter_for(opened.problem).configuration(opened.problem, result.plan).save(config)
         if as_json:
             say_json(result.to_dict(None if output is None or result.plan is None else files.printable(output)))
         else:

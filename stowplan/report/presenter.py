@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from stowplan.errors import InputError, StowplanError, UsageError
+from stowplan.models.document import Document
 from stowplan.portfolio.kind import Kind, kind_of
 from stowplan.report.figures import check_format, import_matplotlib
 from stowplan.report.page import Details, Overview, Section
@@ -37,6 +38,21 @@ class Presenter(Protocol):
 
     def check_fits(self, problem: Any, plan: object) -> None:
         """Raise where a plan cannot be shown for this problem: InputError, or VerificationError where it must be valid."""
+
+    def check_configurable(self, option: str) -> None:
+        """Raise UsageError, naming the option, where no machine is configured with plans of this kind."""
+
+    def configuration(self, problem: Any, plan: Any) -> Document:
+        """What the machine is configured with for a valid plan."""
+
+    def simulate(self, problem: Any, plan: Any, iterations: int) -> str:
+        """Run the configuration of a valid plan; a line that says what came of it.
+
+        Raises
+        ------
+        VerificationError
+            The results are not those expected.
+        """
 
     def references(self, problem: Any) -> list[Labelled]:
         """Plans that are shown beside any other where none is named."""
@@ -85,6 +101,18 @@ class GenericPresenter:
         if getattr(plan, "problem", problem.digest) != problem.digest:
             raise InputError("the plan is for another problem")
 
+    def check_configurable(self, option: str) -> None:
+        """No machine is configured."""
+        raise self._not_configured(option)
+
+    def configuration(self, problem: Any, plan: Any) -> Document:
+        """There is none."""
+        raise self._not_configured("--config")
+
+    def simulate(self, problem: Any, plan: Any, iterations: int) -> str:
+        """There is nothing to run."""
+        raise self._not_configured("--simulate")
+
     def references(self, problem: Any) -> list[Labelled]:
         """The plans that cost nothing to make."""
         return [] if self._kind is None else list(self._kind.initial(problem).items())
@@ -126,6 +154,9 @@ class GenericPresenter:
     def format_objective(self, value: int | None, unit: str, digits: int = 4) -> str:
         """In its unit."""
         return format_value(value, unit, digits)
+
+    def _not_configured(self, option: str) -> UsageError:
+        return UsageError(f"{option}: plans of the kind {self._words()} configure no machine")
 
     def _words(self) -> str:
         return "unknown" if self._kind is None else self._kind.name.replace("_", " ")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stowplan.errors import InputError, VerificationError
+from stowplan.hardware.se import Configuration, compare, configure
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.verify import verify
@@ -33,6 +34,19 @@ class ModuloSchedulingPresenter(DrawingPresenter):
             first = found.violations[0]
             more = f" (and {len(found.violations) - 1} more)" if len(found.violations) > 1 else ""
             raise VerificationError(f"not a valid plan: {first.code}: {first.message}{more}")
+
+    def check_configurable(self, option: str) -> None:
+        """A machine with tiles."""
+
+    def configuration(self, problem: Problem, plan: Plan) -> Configuration:
+        """Tables of all tiles."""
+        return configure(problem, plan)
+
+    def simulate(self, problem: Problem, plan: Plan, iterations: int) -> str:
+        """On random numbers, clock by clock, beside NumPy."""
+        run = compare(problem, plan, iterations)
+        results = iterations * len(problem.instructions)
+        return f"simulated {iterations} iterations in {run.clocks} clocks: all {results} results are those of NumPy"
 
     def references(self, problem: Problem) -> list[Labelled]:
         """None: a schedule is drawn alone."""
