@@ -60,7 +60,7 @@ def _replace(target: Path, data: bytes) -> None:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
         # mkstemp makes private files; a plan is as public as any file its user makes.
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, 0o666 & ~umask())
         os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -114,7 +114,8 @@ def own_descriptor(path: str | Path) -> int | None:
     return None
 
 
-def _umask() -> int:
+def umask() -> int:
+    """Permissions that new files and folders of this process are without."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

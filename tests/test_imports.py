@@ -20,7 +20,17 @@ ROOT = Path(stowplan.__file__).parent
 FLOORS = {
     name: floor
     for floor, names in enumerate(
-        [["models"], ["hardware"], ["transforms"], ["frontends"], ["learned_guidance"], ["portfolio"], ["cli", "report"]], 1
+        [
+            ["models"],
+            ["hardware"],
+            ["transforms"],
+            ["frontends"],
+            ["learned_guidance"],
+            ["portfolio"],
+            ["backends"],
+            ["cli", "report"],
+        ],
+        1,
     )
     for name in names
 }

@@ -1,0 +1,228 @@
+"""The process that compiles. It alone imports jax; it reads requests and writes answers, one JSON object a line.
+
+Run as ``python -m stowplan.backends.xla.child REQUESTS ANSWERS`` with two inherited file descriptors. First comes a request to
+lower (:class:`Lower`), answered by a digest of what is to be compiled; then any number of requests to compile
+(:class:`Compile`), each answered when its files are written. It ends with its requests, or with its parent.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from stowplan.backends.xla.workload import ArrayShape, Workload
+
+#: What one may say to a compiler: a flag's value.
+Option = str | bool | int | float
+
+#: Files of a result.
+PROGRAM = "program.hlo.txt.gz"
+"""The scheduled module before memory-space assignment."""
+ASSIGNED, OFFSETS = "assigned.hlo.txt.gz", "assigned.fastmem.txt.gz"
+"""The module after it, and its allocations in fast memory."""
+COMPILED = "compiled.hlo.txt.gz"
+"""The module after code generation, with estimated cycles; its sliced copies are no longer told apart."""
+
+
+class Lower(msgspec.Struct, frozen=True, tag="lower"):
+    """Import, trace and lower."""
+
+    workload: Workload
+    topology: str
+
+
+class Compile(msgspec.Struct, frozen=True, tag="compile"):
+    """Compile what was lowered, and write its four files into a folder."""
+
+    options: dict[str, Option]
+    folder: str
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """It worked."""
+
+    digest: str = ""
+    processor_seconds: float = 0.0
+    seconds: float = 0.0
+    resident_bytes: int = 0
+    """Most memory that the process has had."""
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """It did not; the message is the compiler's or the tracer's own."""
+
+    message: str
+    stage: str
+    """``import``, ``trace`` or ``compile``."""
+
+
+Request = Lower | Compile
+Answer = Done | Failed
+
+_METADATA = re.compile(r',? metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\}')
+_ATTRIBUTES = re.compile(r', frontend_attributes=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
+_ALLOCATION = re.compile(r"(?m)^(?=allocation \d+:)")
+_FAST_ALLOCATION = re.compile(r"allocation \d+: size \d+, color [1-9]\d*,")
+
+
+def main(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Serve requests until there are no more."""
+    lowered: Any = None
+    for line in requests:
+        request = msgspec.json.decode(line, type=Request)
+        began, processor = time.monotonic(), time.process_time()
+        stage = "compile"
+        answer: Answer
+        try:
+            if isinstance(request, Lower):
+                stage = "import"
+                function, arguments, donated = _load(request.workload)
+                stage = "trace"
+                lowered = _lowered(function, arguments, donated, request.topology)
+                answer = Done(hashlib.sha256(lowered.as_text().encode()).hexdigest())
+            else:
+                _compile(lowered, request)
+                answer = Done()
+        except Exception as error:
+            answer = Failed(_message(error, stage), stage)
+        if isinstance(answer, Done):
+            answer = msgspec.structs.replace(
+                answer,
+                processor_seconds=time.process_time() - processor,
+                seconds=time.monotonic() - began,
+                resident_bytes=_resident_bytes(),
+            )
+        answers.write(msgspec.json.encode(answer) + b"\n")
+        answers.flush()
+
+
+def _message(error: Exception, stage: str) -> str:
+    text = f"{type(error).__name__}: {error}"
+    if stage == "compile":
+        return text
+    # Where in the user's own code it went wrong.
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
+    own = [frame for frame in frames if not frame.filename.startswith((os.path.dirname(__file__), "<"))]
+    return f"{own[-1].filename}:{own[-1].lineno}: {text}" if own else text
+
+
+def _resident_bytes() -> int:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _load(workload: Workload) -> tuple[Any, Any, tuple[int, ...]]:
+    sys.path[:0] = [path for path in workload.search_path if path not in sys.path]
+    if workload.pickled:
+        import base64
+        import pickle
+
+        function, arguments = pickle.loads(base64.b64decode(workload.pickled))
+        return function, arguments, workload.donated
+    found = _attribute(workload.reference)
+    if workload.factory:
+        function, arguments, donated = found(*workload.factory_arguments)
+        donated = (donated,) if isinstance(donated, int) else donated
+        return function, tuple(arguments), tuple(workload.donated or donated)
+    if workload.arguments:
+        given = _attribute(workload.arguments)
+        given = given() if callable(given) else given
+        return found, given if isinstance(given, tuple) else (given,), workload.donated
+    return found, workload.shapes, workload.donated
+
+
+def _attribute(reference: str) -> Any:
+    module, _, path = reference.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def _lowered(function: Any, arguments: Any, donated: tuple[int, ...], topology: str) -> Any:
+    import jax
+    from jax.experimental import topologies
+
+    device = topologies.get_topology_desc(topology_name=topology, platform="tpu").devices[0]
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    struct: Any = jax.ShapeDtypeStruct
+
+    def shape(leaf: Any) -> Any:
+        if isinstance(leaf, ArrayShape):
+            return struct(leaf.dims, leaf.dtype, sharding=sharding)
+        return struct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    shapes = jax.tree.map(shape, arguments, is_leaf=lambda leaf: isinstance(leaf, ArrayShape))
+    return jax.jit(function, donate_argnums=donated, keep_unused=False).lower(*shapes)
+
+
+def _compile(lowered: Any, request: Compile) -> None:
+    folder = Path(request.folder)
+    dump = tempfile.mkdtemp(dir=folder, prefix="dump.")
+    try:
+        options = {**request.options, "xla_dump_to": dump, "xla_dump_hlo_as_text": True}
+        compiled = lowered.compile(compiler_options=options)
+        _write(folder / COMPILED, slim(compiled.as_text()))
+        before = _dumped(dump, "after_optimizations_before_buffer_assignment")
+        assignment = _dumped(dump, "after_optimizations-buffer-assignment")
+        _write(folder / PROGRAM, slim(before))
+        _write(folder / ASSIGNED, slim(_dumped(dump, "after_optimizations")))
+        _write(folder / OFFSETS, fast_allocations(assignment))
+    finally:
+        shutil.rmtree(dump, ignore_errors=True)
+
+
+def _dumped(folder: str, stage: str) -> str:
+    """The largest module of a stage: small ones are helpers that the compiler makes on the way."""
+    found = sorted(Path(folder).glob(f"*.{stage}.txt"), key=lambda path: path.stat().st_size)
+    if not found:
+        raise RuntimeError(f"this libtpu wrote no dump '{stage}', from which the plan is read")
+    return found[-1].read_text()
+
+
+def slim(text: str) -> str:
+    """HLO text without source locations, which are half of it."""
+    head, _, rest = text.partition("\n")
+    start = re.search(r"(?m)^(?:%|ENTRY)", rest)
+    return head + "\n" + _ATTRIBUTES.sub("", _METADATA.sub("", rest[start.start() :] if start else rest))
+
+
+def fast_allocations(assignment: str) -> str:
+    """The allocations of a buffer assignment that lie in a memory space of their own."""
+    blocks = _ALLOCATION.split(assignment.partition("\n\nHloLiveRange")[0])
+    return "".join(block for block in blocks if _FAST_ALLOCATION.match(block))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_bytes(gzip.compress(text.encode(), 6, mtime=0))
+
+
+def _end_with_parent() -> None:
+    """End this process once its parent has: a compile cannot be interrupted, and nobody would wait for it."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    _end_with_parent()
+    main(os.fdopen(int(sys.argv[1]), "rb"), os.fdopen(int(sys.argv[2]), "wb"))

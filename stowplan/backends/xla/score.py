@@ -1,0 +1,84 @@
+"""What a compiled module is worth by the compiler's own estimates: cycles of its instructions, and stalls beside them.
+
+The compiler estimates cycles for every instruction but copies and the waits for them. Those are played on the simulator's copy
+engine: XLA's plan is imported, every step lasts as long as XLA says, and what the program waits is added.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import msgspec
+
+from stowplan import files
+from stowplan.backends.xla.store import Compiled
+from stowplan.errors import InputError
+from stowplan.frontends.hlo import read_program
+from stowplan.frontends.hlo.placed import FAST_SPACE
+from stowplan.frontends.xla_plan import ImportedPlan, import_xla_plan
+from stowplan.hardware.costs import make_problem
+from stowplan.hardware.program import Program
+from stowplan.hardware.simulator import play
+from stowplan.hardware.targets import Target
+from stowplan.models.memory_mapping.problem import Problem
+
+#: How a layout says that its array is in fast memory.
+FAST_MARK = f"S({FAST_SPACE})"
+
+
+class Score(msgspec.Struct, frozen=True):
+    """Cycles of a compiled module."""
+
+    cycles: int
+    """Estimated cycles of all instructions, loops weighted by their trip counts."""
+    stall_cycles: int
+    """Cycles that the program waits for copies, by the simulator."""
+
+    @property
+    def total(self) -> int:
+        """What is compared: cycles and stalls."""
+        return self.cycles + self.stall_cycles
+
+
+class Judge:
+    """Scores the compiled modules of one program.
+
+    Parameters
+    ----------
+    program
+        The program before memory-space assignment.
+    target
+        What it was compiled for.
+    """
+
+    def __init__(self, program: Program, target: Target):
+        self.program = program
+        self.target = target
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The program's problem under the roofline: sizes, copies and uses are what counts here, not latencies."""
+        return make_problem(self.program, self.target, cost_model="roofline", stalls="allowed")
+
+    def plan(self, compiled: Compiled) -> ImportedPlan:
+        """XLA's plan, as one of ours."""
+        return import_xla_plan(self.problem, self.program, compiled.assigned_path, compiled.offsets_path)
+
+    def score(self, compiled: Compiled) -> Score:
+        """Cycles and stalls of a compiled module.
+
+        Raises
+        ------
+        InputError
+            A module without estimates, or of another program.
+        """
+        compiled_program = read_program(compiled.module_path)
+        cycles = {step.name: step.cycles or 0 for step in compiled_program.steps}
+        total = sum(step.weight * (step.cycles or 0) for step in compiled_program.steps)
+        if not total:
+            raise InputError("found no estimated_cycles, expected the compiler's estimates", source=compiled.module_path)
+        if FAST_MARK not in files.read_text(compiled.assigned_path):
+            return Score(total, 0)
+        durations = [step.weight * self.target.cycles_ps(cycles.get(step.name, 0)) for step in self.program.steps]
+        timeline = play(self.problem, self.plan(compiled).plan, durations)
+        return Score(total, round(timeline.stall_ps / self.target.cycles_ps(1_000_000) * 1_000_000))

@@ -1,0 +1,115 @@
+"""Steers: which values XLA's memory-space assignment looks at first and last, as an option of the compiler.
+
+XLA assigns values to fast memory one by one, in an order of its own. ``xla_tpu_msa_sort_order_overrides`` moves values to the
+front or the back of that order. It forbids and forces nothing: a value moved to the back still gets what place is left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from stowplan.backends.xla.child import Option
+from stowplan.hardware.program import Program
+
+#: Option of the compiler that takes the order, a text proto ``MsaSortOrderOverrides``.
+ORDER_OPTION = "xla_tpu_msa_sort_order_overrides"
+
+#: Option that turns the assignment off: everything stays in slow memory.
+ASSIGNMENT_OPTION = "xla_msa_enable"
+
+_VALUE = re.compile(r"(?P<name>[^{}]+)(?:\{(?P<index>[0-9,]+)\})?")
+_SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
+
+
+class Steer(msgspec.Struct, frozen=True):
+    """Values in XLA's names, ``"fusion.5"`` or ``"fusion.5{1}"``, and the compiler's other options."""
+
+    first: frozenset[str] = frozenset()
+    """Assigned before all others."""
+    last: frozenset[str] = frozenset()
+    """Assigned after all others; a value that is in both is moved to the front."""
+    options: tuple[tuple[str, Option], ...] = ()
+    """Options besides the order, sorted."""
+
+    def compiler_options(self) -> dict[str, Option]:
+        """What ``jax``'s ``lowered.compile(compiler_options=...)`` takes; equal steers give equal options."""
+        options = dict(self.options)
+        text = order_overrides(self.first, self.last - self.first)
+        return {**options, ORDER_OPTION: text} if text else options
+
+    def moved(self, *, first: Iterable[str] = (), last: Iterable[str] = ()) -> Steer:
+        """This steer with some values moved to the front or the back, away from where they were."""
+        to_first = frozenset(first)
+        to_last = frozenset(last) - to_first
+        return Steer((self.first - to_last) | to_first, (self.last - to_first) | to_last, self.options)
+
+    def released(self, values: Iterable[str]) -> Steer:
+        """This steer without a word about some values."""
+        gone = frozenset(values)
+        return Steer(self.first - gone, self.last - gone, self.options)
+
+    def difference(self, other: Steer) -> int:
+        """How many values the two treat differently."""
+        return len((self.first ^ other.first) | (self.last ^ other.last))
+
+
+#: XLA's own plan, and everything in slow memory.
+DEFAULT = Steer()
+ALL_SLOW = Steer(options=((ASSIGNMENT_OPTION, False),))
+
+
+def order_overrides(first: Iterable[str], last: Iterable[str]) -> str:
+    """The text proto that moves values to the front and the back; empty where there are none.
+
+    One entry for each place in a tuple, its names in one expression: XLA looks entries up one by one, and a thousand of them
+    treble the time of a compile.
+    """
+    entries = []
+    for values, word in ((first, "assign_first"), (last, "assign_last")):
+        names: dict[str, list[str]] = {}
+        for value in sorted(values):
+            name, index = _split(value)
+            names.setdefault(index, []).append(name)
+        for index in sorted(names):
+            place = "".join(f" index:{number}" for number in index.split(",") if number)
+            tuple_index = f" tuple_index{{{place.strip()}}}" if place else ""
+            regex = "|".join(_quoted(name) for name in names[index])
+            entries.append(
+                f'overrides{{hlo_position_matcher{{instruction_name_regex:"{regex}"{tuple_index}}}'
+                f"override_options{{{word}:true}}}}"
+            )
+    return "".join(entries)
+
+
+def _split(value: str) -> tuple[str, str]:
+    match = _VALUE.fullmatch(value)
+    if match is None:
+        raise ValueError(f"found value {value!r}, expected NAME or NAME{{INDEX}}")
+    return match["name"], match["index"] or ""
+
+
+def _quoted(name: str) -> str:
+    """A name as an RE2 expression inside a text proto: a character class needs no backslash, which the proto would take."""
+    return _SPECIAL.sub(r"[\1]", name)
+
+
+def values_of(program: Program) -> dict[int, tuple[str, ...]]:
+    """XLA's names of the values in each tensor's storage; the path of loops and calls in a name is left out."""
+    found: dict[int, dict[str, None]] = {number: {} for number in range(len(program.tensors))}
+    for number, tensor in enumerate(program.tensors):
+        for name in tensor.members or (tensor.name,):
+            found[number][name.rpartition("/")[2]] = None
+    return {number: tuple(names) for number, names in found.items()}
+
+
+def as_flags(options: Mapping[str, Option]) -> str:
+    """Options as flags for ``LIBTPU_INIT_ARGS``, quoted for a shell where they need it."""
+    import shlex
+
+    return " ".join(
+        shlex.quote(f"--{name}={str(value).lower() if isinstance(value, bool) else value}")
+        for name, value in sorted(options.items())
+    )

@@ -1,0 +1,168 @@
+"""Results of compiles on disk, found by what they were made from.
+
+``FOLDER/NAME-DIGEST/KEY/`` holds one result: the digest is that of the lowered function, the key that of the compiler's
+options, its version and the machine. Results are written beside their place and renamed, so several processes may share a folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from stowplan import files
+from stowplan.backends.xla.child import ASSIGNED, COMPILED, OFFSETS, PROGRAM, Option
+from stowplan.errors import InputError
+
+FORMAT = "stowplan.xla.compile"
+VERSION = 1
+
+_RECORD = "record.json"
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a result was made."""
+
+    options: dict[str, Option]
+    versions: dict[str, str]
+    topology: str
+    workload: str
+    """Digest of the lowered function."""
+    processor_seconds: float
+    seconds: float
+    error: str = ""
+    """The compiler's message where it refused; there are no other files then."""
+    format: str = FORMAT
+    version: int = VERSION
+
+    @property
+    def key(self) -> str:
+        """What the result is found by, among those of one workload."""
+        return result_key(self.options, self.versions, self.topology)
+
+
+def result_key(options: Mapping[str, Option], versions: Mapping[str, str], topology: str) -> str:
+    """Key of a result: equal for equal options, whatever their order."""
+    return files.digest({"options": dict(sorted(options.items())), "versions": dict(versions), "topology": topology})[:20]
+
+
+class Compiled:
+    """A result on disk.
+
+    Parameters
+    ----------
+    folder
+        Where its files are.
+    record
+        How it was made.
+    """
+
+    def __init__(self, folder: Path, record: Record):
+        self.folder = folder
+        self.record = record
+
+    @property
+    def error(self) -> str:
+        """The compiler's message where it refused, else empty."""
+        return self.record.error
+
+    @property
+    def module_path(self) -> Path:
+        """The compiled module, with the compiler's cycles and memory spaces."""
+        return self.folder / COMPILED
+
+    @property
+    def assigned_path(self) -> Path:
+        """The module as the memory-space assignment left it: the compiler's plan."""
+        return self.folder / ASSIGNED
+
+    @property
+    def offsets_path(self) -> Path:
+        """The allocations in fast memory."""
+        return self.folder / OFFSETS
+
+    @cached_property
+    def program_path(self) -> Path:
+        """The scheduled program before the compiler's memory-space assignment."""
+        own = self.folder / PROGRAM
+        return own if own.exists() else self.folder.parent / PROGRAM
+
+
+class WorkloadStore:
+    """The results of one workload.
+
+    Parameters
+    ----------
+    folder
+        That of all workloads.
+    name, digest
+        Of this one.
+    """
+
+    def __init__(self, folder: Path, name: str, digest: str):
+        self.folder = folder / f"{name}-{digest[:16]}"
+        self._digest = digest
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make the folder: {error.strerror or error}", source=self.folder) from error
+
+    def find(self, key: str) -> Compiled | None:
+        """The result of a key; a record that cannot be read counts as none, and is made again."""
+        folder = self.folder / key
+        try:
+            record = files.decode((folder / _RECORD).read_bytes(), Record, format_name=FORMAT, version=VERSION)
+        except (OSError, InputError):
+            return None
+        found = Compiled(folder, record)
+        files_of = (found.module_path, found.assigned_path, found.offsets_path, found.program_path)
+        complete = record.error or all(path.exists() for path in files_of)
+        return found if record.workload == self._digest and record.key == key and complete else None
+
+    def results(self) -> Iterator[Compiled]:
+        """All results, by key."""
+        for folder in sorted(self.folder.iterdir()):
+            found = self.find(folder.name) if folder.is_dir() else None
+            if found is not None:
+                yield found
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A folder to write a result into; what is left of it afterwards goes."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder, prefix=".making."))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def keep(self, scratch: Path, record: Record) -> Compiled:
+        """Take what a compile wrote into ``scratch`` as the result of the record's key."""
+        self._share_program(scratch)
+        files.write_atomic(scratch / _RECORD, files.encode(record))
+        place = self.folder / record.key
+        if self.find(record.key) is None:
+            shutil.rmtree(place, ignore_errors=True)
+            scratch.chmod(0o777 & ~files.umask())
+            # Another process may have been quicker: then its result stays.
+            with contextlib.suppress(OSError):
+                os.rename(scratch, place)
+        found = self.find(record.key)
+        if found is None:
+            raise InputError("cannot keep a result there: the disk may be full", source=place)
+        return found
+
+    def _share_program(self, scratch: Path) -> None:
+        """One program for all results of the workload, unless this one's differs."""
+        own, shared = scratch / PROGRAM, self.folder / PROGRAM
+        if not own.exists():
+            return
+        if not shared.exists():
+            files.write_atomic(shared, own.read_bytes())
+        if shared.read_bytes() == own.read_bytes():
+            own.unlink()
