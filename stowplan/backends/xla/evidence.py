@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from stowplan.backends.xla.score import Judge, Score
@@ -10,7 +11,7 @@ from stowplan.backends.xla.steer import Steer, values_of
 from stowplan.backends.xla.store import Compiled
 from stowplan.frontends.hlo import program_from_module, read_module
 from stowplan.frontends.hlo.signatures import read_assignment, sign_steps
-from stowplan.hardware.costs.signatures import NO_USE, Assignment, LatencyTable, StepSignature
+from stowplan.hardware.costs.signatures import NO_USE, Assignment, LatencyTable, Predictor, SignatureCosts
 from stowplan.hardware.targets import Target
 
 
@@ -23,17 +24,6 @@ class Trial(NamedTuple):
     score: Score
 
 
-class Estimated(NamedTuple):
-    """Cycles of a step for a pattern, and how far off they may be (one standard deviation; 0 where measured)."""
-
-    cycles: float
-    deviation: float = 0.0
-
-
-#: Cycles of a step whose leaves stand as a pattern says.
-Estimator = Callable[[StepSignature, int], Estimated]
-
-
 class Move(NamedTuple):
     """A tensor taken to fast memory for all its uses, or out of it, and what that would change."""
 
@@ -42,7 +32,7 @@ class Move(NamedTuple):
     cycles: float
     """Change of the program's cycles, all runs; negative is a gain."""
     deviation: float
-    size: int
+    """How far off that may be; 0 where every pattern was measured."""
 
 
 class Evidence:
@@ -56,9 +46,11 @@ class Evidence:
         What it is compiled for.
     table
         Entries known from other programs; this program's are added to a copy.
+    predictor
+        What predicts the cycles of patterns that no compile has shown; the one of the package where None.
     """
 
-    def __init__(self, compiled: Compiled, target: Target, table: LatencyTable | None = None):
+    def __init__(self, compiled: Compiled, target: Target, table: LatencyTable | None = None, predictor: Predictor | None = None):
         module = read_module(compiled.program_path)
         self.program = program_from_module(module)
         self.signatures = sign_steps(module, self.program)
@@ -67,12 +59,15 @@ class Evidence:
         """XLA's names of the values of each tensor."""
         self.table = table.copy() if table is not None else LatencyTable()
         self.trials: list[Trial] = []
-        self._leaves_of: dict[int, list[tuple[str, int]]] = {}
+        self.costs = SignatureCosts(self.signatures, self.table, predictor)
+        self._masks_of: dict[str, dict[int, int]] = {}
+        """For each step the pattern of each tensor's leaves."""
         for step in self.program.steps:
             signature = self.signatures.get(step.name)
             if signature is not None:
+                masks = self._masks_of.setdefault(step.name, {})
                 for use, mask in signature.used_leaves().items():
-                    self._leaves_of.setdefault(step.uses[use].tensor, []).append((step.name, mask))
+                    masks[step.uses[use].tensor] = masks.get(step.uses[use].tensor, 0) | mask
 
     def add(self, steer: Steer, compiled: Compiled) -> Trial:
         """Read a result and take it into the table."""
@@ -90,39 +85,40 @@ class Evidence:
         """Tensors that some step reads or writes in fast memory."""
         return {
             tensor
-            for tensor, leaves in self._leaves_of.items()
-            if any(self._pattern(assignment, step) & mask for step, mask in leaves)
+            for name, masks in self._masks_of.items()
+            if name in assignment.steps
+            for tensor, mask in masks.items()
+            if assignment.steps[name].pattern & mask
         }
 
-    def moves(self, trial: Trial, estimate: Estimator) -> list[Move]:
-        """What taking each tensor out of fast memory, or into it, would change; best first.
+    def moves(self, trial: Trial) -> list[Move]:
+        """What taking each tensor out of fast memory, or into it, would change by the table and its predictions; best first.
 
-        A tensor that stands in fast memory for some of its uses only can be moved both ways.
+        A tensor that stands in fast memory for some of its uses only can be moved both ways. Whether there is room for it is
+        for the compiler to find out.
         """
-        found = []
-        for tensor, leaves in self._leaves_of.items():
-            masks: dict[str, int] = {}
-            for step, mask in leaves:
-                masks[step] = masks.get(step, 0) | mask
-            for to_fast in (False, True):
-                change = variance = 0.0
-                moved = False
-                for step, mask in masks.items():
-                    placement = trial.assignment.steps.get(step)
-                    if placement is None or placement.cycles is None:
-                        continue
-                    pattern = placement.pattern | mask if to_fast else placement.pattern & ~mask
-                    if pattern == placement.pattern:
-                        continue
-                    moved = True
-                    signature = self.signatures[step]
-                    cycles, deviation = estimate(signature, pattern)
-                    change += signature.weight * (cycles - placement.cycles)
-                    variance += (signature.weight * deviation) ** 2
-                if moved:
-                    size = self.program.tensors[tensor].size
-                    found.append(Move(tensor, to_fast, change, variance**0.5, size))
-        return sorted(found, key=lambda move: move.cycles)
+        changes: dict[tuple[int, bool], tuple[float, float]] = {}
+        for name, masks in self._masks_of.items():
+            placement = trial.assignment.steps.get(name)
+            if placement is None or placement.cycles is None:
+                continue
+            asked = [
+                (tensor, to_fast, pattern)
+                for tensor, mask in masks.items()
+                for to_fast, pattern in ((False, placement.pattern & ~mask), (True, placement.pattern | mask))
+                if pattern != placement.pattern
+            ]
+            if not asked:
+                continue
+            predicted, _ = self.costs.predict(name, [pattern for *_, pattern in asked])
+            weight = self.signatures[name].weight
+            for at, (tensor, to_fast, _) in enumerate(asked):
+                cycles, variance = changes.get((tensor, to_fast), (0.0, 0.0))
+                cycles += weight * (float(predicted.cycles[at]) - placement.cycles)
+                variance += (weight * float(predicted.high[at] - predicted.low[at]) / 2) ** 2
+                changes[tensor, to_fast] = cycles, variance
+        found = [Move(tensor, to_fast, cycles, math.sqrt(variance)) for (tensor, to_fast), (cycles, variance) in changes.items()]
+        return sorted(found, key=lambda move: (move.cycles, move.tensor, move.to_fast))
 
     def harmful(self, planned: Assignment, all_slow: Assignment) -> dict[int, float]:
         """Tensors that a plan would do better without: cycles that their places in fast memory cost, all runs.
@@ -150,32 +146,3 @@ class Evidence:
     def names(self, tensors: Iterable[int]) -> frozenset[str]:
         """XLA's names of all values of some tensors."""
         return frozenset(name for tensor in tensors for name in self.values[tensor])
-
-    @staticmethod
-    def _pattern(assignment: Assignment, step: str) -> int:
-        placement = assignment.steps.get(step)
-        return 0 if placement is None else placement.pattern
-
-
-def nearest(table: LatencyTable) -> Estimator:
-    """Measured cycles; for other patterns those of the nearest one measured, by the bytes that stand elsewhere.
-
-    The deviation is half the range of what was measured.
-    """
-
-    def estimate(step: StepSignature, pattern: int) -> Estimated:
-        rows = table.rows(step.signature)
-        if pattern in rows:
-            return Estimated(rows[pattern])
-        if not rows:
-            return Estimated(0.0)
-        sizes = [leaf.moved + 1 for leaf in step.leaves]
-
-        def distance(other: int) -> int:
-            different = pattern ^ other
-            return sum(size for bit, size in enumerate(sizes) if different >> bit & 1)
-
-        best = min(sorted(rows), key=distance)
-        return Estimated(rows[best], (max(rows.values()) - min(rows.values())) / 2)
-
-    return estimate

@@ -1,0 +1,93 @@
+"""Steers worth a compile: each way of finding one looks at the evidence so far and proposes the next.
+
+Values that fast memory harms go last, values that a plan keeps go first, and small corrections of the best steer so far move what
+its own cycles blame.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from stowplan.backends.xla.evidence import Evidence, Move, Trial
+from stowplan.backends.xla.steer import DEFAULT, Steer
+
+#: Moves of one correction: few at a time, since each changes what XLA does with all that follow.
+STEPS = (8, 4, 16, 2, 32, 64)
+
+
+class Proposal(NamedTuple):
+    """A steer and what is expected of it."""
+
+    way: str
+    steer: Steer
+    gain: float = 0.0
+    """Cycles that it is expected to save against the incumbent; an order's effect is never certain."""
+
+
+#: Steers that a way would propose now, the most promising first; the loop takes the first that is new.
+Way = Callable[[Evidence, random.Random], Iterator[Proposal]]
+
+
+def harm_last(evidence: Evidence, planned: Trial, all_slow: Trial) -> Steer:
+    """To the back goes what fast memory harms: tensors whose steps are slower with XLA's plan than with none."""
+    return DEFAULT.moved(last=evidence.names(evidence.harmful(planned.assignment, all_slow.assignment)))
+
+
+def plan_first(evidence: Evidence, fast: set[int]) -> Steer:
+    """To the front goes what a plan keeps in fast memory for some of its uses."""
+    return DEFAULT.moved(first=evidence.names(fast))
+
+
+def random_steer(evidence: Evidence, chance: random.Random) -> Steer:
+    """The control: some tensors to the front and some to the back, by lot; 5 to 50 % of all."""
+    share = chance.uniform(0.05, 0.5)
+    sides = {tensor: chance.random() < 0.5 for tensor in sorted(evidence.values) if chance.random() < share}
+    return DEFAULT.moved(
+        first=evidence.names(tensor for tensor, side in sides.items() if side),
+        last=evidence.names(tensor for tensor, side in sides.items() if not side),
+    )
+
+
+def corrections(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+    """The incumbent with the moves that its own cycles recommend most."""
+    trial = evidence.incumbent
+    yield from _corrected("correct", evidence, trial, [move for move in evidence.moves(trial) if move.cycles < 0])
+
+
+def explorations(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+    """The incumbent with the moves that may be worth most: expected gain and what is not known of it."""
+    trial = evidence.incumbent
+    moves = [move for move in evidence.moves(trial) if move.cycles - move.deviation < 0]
+    moves.sort(key=lambda move: (move.cycles - move.deviation, move.tensor, move.to_fast))
+    yield from _corrected("explore", evidence, trial, moves)
+
+
+def returns(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+    """Another trial than the incumbent, corrected: what to do where the incumbent's own corrections are used up."""
+    for trial in sorted(evidence.trials, key=lambda each: each.score.total)[1:4]:
+        yield from _corrected("return", evidence, trial, [move for move in evidence.moves(trial) if move.cycles < 0])
+
+
+def perturbations(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+    """The incumbent with a few tensors moved by lot, among those that stand in its way or in fast memory."""
+    trial = evidence.incumbent
+    tensors = sorted(evidence.values)
+    for share in (0.02, 0.05, 0.1):
+        chosen = [tensor for tensor in tensors if chance.random() < share] or [chance.choice(tensors)]
+        first = [tensor for tensor in chosen if chance.random() < 0.5]
+        last = [tensor for tensor in chosen if tensor not in first]
+        yield Proposal("perturb", trial.steer.moved(first=evidence.names(first), last=evidence.names(last)))
+
+
+def _corrected(way: str, evidence: Evidence, trial: Trial, moves: list[Move]) -> Iterator[Proposal]:
+    for count in (*STEPS, len(moves)):
+        if count > len(moves):
+            continue
+        chosen = moves[:count]
+        steer = trial.steer.moved(
+            first=evidence.names(move.tensor for move in chosen if move.to_fast),
+            last=evidence.names(move.tensor for move in chosen if not move.to_fast),
+        )
+        yield Proposal(way, steer, -sum(move.cycles for move in chosen))

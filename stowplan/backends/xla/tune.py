@@ -1,0 +1,387 @@
+"""The loop: compile, learn what the compile cost, steer again; the best of all compiles, XLA's default among them."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stowplan import files
+from stowplan.arguments import number, whole
+from stowplan.backends.xla.compiler import COMPILE_LIMIT, MEMORY_LIMIT, CompileError, Compiler
+from stowplan.backends.xla.evidence import Evidence, Trial
+from stowplan.backends.xla.planned import planned_tensors
+from stowplan.backends.xla.proposals import (
+    Proposal,
+    Way,
+    corrections,
+    explorations,
+    harm_last,
+    perturbations,
+    plan_first,
+    returns,
+)
+from stowplan.backends.xla.score import Score
+from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, Steer
+from stowplan.backends.xla.store import Compiled
+from stowplan.backends.xla.workload import Workload, of_function
+from stowplan.deadline import Deadline
+from stowplan.errors import InputError, TimeLimitError
+from stowplan.hardware.costs.signatures import LatencyTable, Predictor
+from stowplan.hardware.targets import Target, load_target
+
+FORMAT = "stowplan.xla.tuning"
+VERSION = 1
+
+#: Compiles unless told otherwise, the default and all in slow memory included.
+COMPILES = 10
+
+#: What a way of steering is worth before anything is known of it: its share of compiles that were better than the incumbent
+#: (``benchmarks/xla_tuning.py`` prints the shares), counted as two tries.
+_PRIOR = {"plan": 0.4, "correct": 0.4, "explore": 0.3, "return": 0.2, "perturb": 0.1}
+_PRIOR_TRIES = 2.0
+#: Weight of what is not known of a way against what is, as in UCB1 (Auer, Cesa-Bianchi and Fischer 2002).
+_CURIOSITY = 0.35
+
+
+class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One compile, as it is reported."""
+
+    way: str
+    """How its steer was found: default, all_slow, harm_last, plan_first, or a way of the loop."""
+    first: int
+    last: int
+    """Values moved to the front and to the back of XLA's order."""
+    cycles: int = 0
+    stall_cycles: int = 0
+    expected_gain: float = 0.0
+    """Share of the default's cycles that the steer was expected to save against the incumbent."""
+    error: str = ""
+    """The compiler's message where it refused."""
+    processor_seconds: float = 0.0
+
+    @property
+    def total(self) -> int:
+        """Cycles and stalls."""
+        return self.cycles + self.stall_cycles
+
+
+class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What came of it. ``gain`` is at least 0: XLA's default is one of the trials."""
+
+    name: str
+    target: str
+    trials: tuple[TrialRecord, ...]
+    best: int
+    """Position of the best trial."""
+    compiler_options: dict[str, str | bool | int | float]
+    """For ``lowered.compile(compiler_options=...)``; empty where the default is best."""
+    stop_reason: str
+    """``compiles``, ``time_limit``, ``cancelled``, or ``exhausted`` where there was nothing left to try."""
+    seconds: float
+    processor_seconds: float
+    """Of the compiles that were run; those found in the folder cost nothing."""
+    compiles_run: int
+    notes: tuple[str, ...] = ()
+    format: str = FORMAT
+    version: int = VERSION
+
+    @property
+    def default(self) -> TrialRecord:
+        """XLA's own plan."""
+        return self.trials[0]
+
+    @property
+    def gain(self) -> float:
+        """Share of the default's cycles and stalls that the best trial saves."""
+        return 1 - self.trials[self.best].total / self.default.total
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON."""
+        files.write_atomic(path, files.encode(self))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tuning:
+        """Read a file; raises :class:`~stowplan.errors.InputError` naming file and field."""
+        return files.decode(files.read_bytes(path), cls, format_name=FORMAT, version=VERSION, source=path)
+
+
+class TuningProgress(msgspec.Struct, frozen=True):
+    """Reported after each compile."""
+
+    seconds: float
+    trial: TrialRecord
+    number: int
+    """Compiles so far, this one included."""
+    budget: int
+    gain: float
+    """Of the best so far."""
+
+
+@dataclass
+class _Arm:
+    """A way of steering, and what it has been worth."""
+
+    name: str
+    way: Way
+    tries: float = _PRIOR_TRIES
+    wins: float = field(default=0.0)
+
+    def __post_init__(self) -> None:
+        self.wins = _PRIOR[self.name] * self.tries
+
+    def index(self, total: float) -> float:
+        return self.wins / self.tries + _CURIOSITY * math.sqrt(math.log(max(total, 2.0)) / self.tries)
+
+
+def tune(
+    function: Callable[..., Any],
+    *arguments: Any,
+    donate_argnums: int | tuple[int, ...] = (),
+    **options: Any,
+) -> Tuning:
+    """Options with which XLA compiles a JAX function to fewer cycles, by its own estimates.
+
+    Parameters
+    ----------
+    function
+        What ``jax.jit`` takes; not yet jitted. It is sent to a compiling process, and may be a closure.
+    arguments
+        Trees of arrays or ``jax.ShapeDtypeStruct``; only shapes and types count.
+    donate_argnums
+        As in ``jax.jit``.
+    options
+        As of :func:`tune_workload`.
+
+    Returns
+    -------
+    Tuning
+        With ``compiler_options`` to compile with, and all trials.
+
+    Raises
+    ------
+    MissingDependencyError
+        Without jax or libtpu.
+    CompileError
+        A function that does not trace, or that XLA does not compile even by default; the message is its own, shortened.
+    UsageError
+        Arguments that make no sense.
+    """
+    donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    return tune_workload(of_function(function, *arguments, donated=donated), **options)
+
+
+def tune_workload(
+    workload: Workload,
+    *,
+    target: str = "tpu-v4",
+    compiles: int = COMPILES,
+    time_limit: float | None = None,
+    folder: str | Path | None = None,
+    seed: int = 0,
+    compile_limit: float = COMPILE_LIMIT,
+    memory_limit: int = MEMORY_LIMIT,
+    table: LatencyTable | None = None,
+    predictor: Predictor | None = None,
+    on_progress: Callable[[TuningProgress], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> Tuning:
+    """Tune a workload; :func:`tune` with the arguments said by name.
+
+    Parameters
+    ----------
+    workload
+        What is compiled.
+    target
+        Machine, by the name of its target.
+    compiles
+        Compiles at most, those found in ``folder`` included, so that a run taken up again ends where it would have ended.
+    time_limit
+        Seconds; a compile under way when they are over is ended. None for no limit.
+    folder
+        Where results are kept: a run that was interrupted goes on there, and other runs of the function share them.
+    seed
+        Of what is chosen by lot.
+    compile_limit, memory_limit
+        Seconds and bytes that one compile may take.
+    table, predictor
+        Cycles known beforehand, and what predicts others; nothing, and the one of the package, where None.
+    on_progress
+        Called after each compile.
+    cancel
+        Setting this event returns the best so far.
+
+    Returns
+    -------
+    Tuning
+        Trials in the order they were made.
+
+    Raises
+    ------
+    CompileError, MissingDependencyError, UsageError
+        As of :func:`tune`.
+    TimeLimitError
+        The time was over before XLA's default was compiled.
+    """
+    whole("compiles", compiles, least=1)
+    whole("seed", seed, least=0)
+    if time_limit is not None:
+        number("time_limit", time_limit, above=0)
+    deadline = Deadline(time_limit, cancel)
+    found = load_target(target)
+    with Compiler(
+        workload, target=target, folder=folder, compile_limit=compile_limit, memory_limit=memory_limit
+    ) as compiler:
+        run = _Run(compiler, found, deadline, compiles, random.Random(seed), on_progress)
+        run.all(table, predictor)
+        return run.result()
+
+
+class _Run:
+    """One run of the loop, as far as it has come."""
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        target: Target,
+        deadline: Deadline,
+        budget: int,
+        chance: random.Random,
+        on_progress: Callable[[TuningProgress], None] | None,
+    ):
+        self._compiler = compiler
+        self._target = target
+        self._deadline = deadline
+        self._budget = budget
+        self._chance = chance
+        self._on_progress = on_progress
+        self._records: list[TrialRecord] = []
+        self._steers: list[Steer] = []
+        self._best = 0
+        self._notes: list[str] = []
+        self._stop = "compiles"
+        self._evidence: Evidence | None = None
+
+    def all(self, table: LatencyTable | None, predictor: Predictor | None) -> None:
+        """The opening, then the loop."""
+        first = self._compiled(DEFAULT)
+        if first.error:
+            raise CompileError(f"{self._compiler.workload.name}: {first.error}")
+        self._evidence = Evidence(first, self._target, table, predictor)
+        default = self._add("default", DEFAULT, first)
+        try:
+            self._loop(self._evidence, default)
+        except TimeLimitError as error:
+            # The limit of one compile, or that of the run.
+            self._stop = "cancelled" if self._deadline.was_cancelled else "time_limit"
+            if not self._deadline.expired:
+                self._notes.append(str(error))
+        except CompileError as error:
+            self._stop = "compile_error"
+            self._notes.append(str(error))
+
+    def result(self) -> Tuning:
+        """What came of it so far."""
+        return Tuning(
+            name=self._compiler.workload.name,
+            target=self._target.name,
+            trials=tuple(self._records),
+            best=self._best,
+            compiler_options=self._steers[self._best].compiler_options(),
+            stop_reason=self._stop,
+            seconds=round(self._deadline.elapsed, 3),
+            processor_seconds=round(self._compiler.processor_seconds, 3),
+            compiles_run=self._compiler.compiles,
+            notes=tuple(self._notes),
+        )
+
+    def _loop(self, evidence: Evidence, default: Trial | None) -> None:
+        all_slow = self._try(Proposal("all_slow", ALL_SLOW))
+        if default is not None and all_slow is not None:
+            self._try(Proposal("harm_last", harm_last(evidence, default, all_slow)))
+        self._try(Proposal("plan_first", plan_first(evidence, planned_tensors(evidence, "table", self._chance))))
+        arms = [
+            _Arm("plan", _planned),
+            _Arm("correct", corrections),
+            _Arm("explore", explorations),
+            _Arm("return", returns),
+            _Arm("perturb", perturbations),
+        ]
+        while len(self._records) < self._budget and not self._deadline.expired:
+            total = sum(arm.tries for arm in arms)
+            for arm in sorted(arms, key=lambda arm: -arm.index(total)):
+                proposal = self._new(arm.way(evidence, self._chance))
+                if proposal is not None:
+                    before = evidence.incumbent.score.total
+                    trial = self._try(proposal)
+                    arm.tries += 1
+                    arm.wins += trial is not None and trial.score.total < before
+                    break
+            else:
+                self._stop = "exhausted"
+                return
+        if self._deadline.expired:
+            self._stop = "cancelled" if self._deadline.was_cancelled else "time_limit"
+
+    def _new(self, proposals: Iterator[Proposal]) -> Proposal | None:
+        """The first that has not been tried."""
+        return next((each for each in proposals if each.steer not in self._steers), None)
+
+    def _try(self, proposal: Proposal) -> Trial | None:
+        """Compile a steer that is new; None where it is not, or nothing is left of the budget, or XLA refuses it."""
+        if proposal.steer in self._steers or len(self._records) >= self._budget:
+            return None
+        return self._add(proposal.way, proposal.steer, self._compiled(proposal.steer), proposal.gain)
+
+    def _compiled(self, steer: Steer) -> Compiled:
+        return self._compiler.compile(steer.compiler_options(), self._deadline)
+
+    def _add(self, way: str, steer: Steer, compiled: Compiled, gain: float = 0.0) -> Trial | None:
+        trial, score, error = None, Score(0, 0), compiled.error
+        if not error and self._evidence is not None:
+            try:
+                trial = self._evidence.add(steer, compiled)
+                score = trial.score
+            except InputError as unreadable:
+                if not self._records:
+                    raise
+                error = str(unreadable)
+        base = self._records[0].total if self._records else score.total
+        record = TrialRecord(
+            way=way,
+            first=len(steer.first),
+            last=len(steer.last - steer.first),
+            cycles=score.cycles,
+            stall_cycles=score.stall_cycles,
+            expected_gain=round(gain / base, 6) if base else 0.0,
+            error=error,
+            processor_seconds=compiled.record.processor_seconds,
+        )
+        self._records.append(record)
+        self._steers.append(steer)
+        if trial is not None and record.total < self._records[self._best].total:
+            self._best = len(self._records) - 1
+        if self._on_progress is not None:
+            best = 1 - self._records[self._best].total / base if base else 0.0
+            self._on_progress(
+                TuningProgress(self._deadline.elapsed, record, len(self._records), self._budget, best)
+            )
+        return trial
+
+
+def _planned(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+    """A plan under everything measured so far: what it keeps to the front, and in a second form the rest to the back."""
+    fast = planned_tensors(evidence, "signatures", chance)
+    front = plan_first(evidence, fast)
+    incumbent = evidence.incumbent
+    unwanted = evidence.fast_tensors(incumbent.assignment) - fast
+    yield Proposal("plan", front)
+    yield Proposal("plan", front.moved(last=evidence.names(unwanted)))
+    yield Proposal("plan", incumbent.steer.moved(last=evidence.names(unwanted)))
+    yield Proposal("plan", front.moved(last=evidence.names(set(evidence.values) - fast)))
