@@ -40,17 +40,19 @@ Capacity = Annotated[
     ),
 ]
 CostModel = Annotated[
-    str | None, typer.Option("--cost-model", metavar="NAME", help="Cost model, in place of the target's: roofline or table.")
+    str | None,
+    typer.Option("--cost-model", metavar="NAME", help="Cost model, in place of the target's: roofline, table or signatures."),
 ]
 StallMode = Annotated[
     str | None, typer.Option("--stalls", metavar="MODE", help="May the program wait for copies: allowed or forbidden.")
 ]
 Cycles = Annotated[
-    tuple[Path, Path] | None,
+    list[Path] | None,
     typer.Option(
         "--cycles",
-        metavar="SLOW PLANNED",
-        help="For the table cost model: the module compiled without and with a fast-memory plan, cycles in both.",
+        metavar="FILE",
+        help="Again and again. For the table cost model: the module compiled without, then with a fast-memory plan, cycles "
+        "in both. For signatures: latency tables, or any number of such modules.",
     ),
 ]
 Precision = Annotated[
@@ -142,7 +144,10 @@ def _with_options(command: Callable[..., None], names: tuple[str, ...]) -> Calla
     @functools.wraps(command)
     def run(**values: Any) -> None:
         given = {name: values.pop(name) for name in names}
-        command(**values, options=ReadOptions(**given | {"rules": tuple(given["rules"] or ())}))
+        given |= {"rules": tuple(given["rules"] or ())}
+        if "cycles" in given:
+            given |= {"cycles": tuple(given["cycles"]) if given["cycles"] else None}
+        command(**values, options=ReadOptions(**given))
 
     # What the command line is made of; wraps has copied the command's own.
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -20,11 +20,12 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int | None = None
     """Bytes of fast memory (of the fastest tier), in place of the target's; for packing, the bytes to fit into."""
     cost_model: str | None = None
-    """``roofline`` or ``table``, in place of the target's."""
+    """``roofline``, ``table`` or ``signatures``, in place of the target's."""
     stalls: str | None = None
     """``allowed`` or ``forbidden``, in place of the target's."""
-    cycles: tuple[str | Path, str | Path] | None = None
-    """For the table cost model: the module compiled without and with a fast-memory plan, cycles in both."""
+    cycles: tuple[str | Path, ...] | None = None
+    """For the table cost model two files: the module compiled without and with a fast-memory plan, cycles in both. For the
+    signatures cost model latency tables, or any number of such modules."""
     precision: str | None = None
     """Type of weights and activations."""
     granularity: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ def read(
     capacity: int | None = None,
     cost_model: str | None = None,
     stalls: str | None = None,
-    cycles: tuple[str | Path, str | Path] | None = None,
+    cycles: str | Path | Sequence[str | Path] | None = None,
     precision: str | None = None,
     granularity: str | None = None,
     address_spaces: bool = False,
@@ -42,7 +42,9 @@ def read(
     cost_model, stalls
         In place of the target's own; see :func:`stowplan.hardware.costs.make_problem`.
     cycles
-        For the ``table`` cost model: the module compiled without and with a fast-memory plan, with cycles in it.
+        For the ``table`` cost model two files: the module compiled without and with a fast-memory plan, with cycles in it. For
+        the ``signatures`` cost model latency tables (:class:`stowplan.hardware.costs.signatures.LatencyTable`), or any number
+        of such modules, or both.
     precision, granularity, address_spaces
         For networks; graphs for a target with banks take the precision, too. See
         :class:`stowplan.frontends.options.ReadOptions`.
@@ -66,7 +68,7 @@ def read(
         capacity=capacity,
         cost_model=cost_model,
         stalls=stalls,
-        cycles=cycles,
+        cycles=(cycles,) if isinstance(cycles, str | Path) else None if cycles is None else tuple(cycles),
         precision=precision,
         granularity=granularity,
         address_spaces=address_spaces,

@@ -50,7 +50,9 @@ class Evidence:
         What predicts the cycles of patterns that no compile has shown; the one of the package where None.
     """
 
-    def __init__(self, compiled: Compiled, target: Target, table: LatencyTable | None = None, predictor: Predictor | None = None):
+    def __init__(
+        self, compiled: Compiled, target: Target, table: LatencyTable | None = None, predictor: Predictor | None = None
+    ):
         module = read_module(compiled.program_path)
         self.program = program_from_module(module)
         self.signatures = sign_steps(module, self.program)
@@ -117,7 +119,9 @@ class Evidence:
                 cycles += weight * (float(predicted.cycles[at]) - placement.cycles)
                 variance += (weight * float(predicted.high[at] - predicted.low[at]) / 2) ** 2
                 changes[tensor, to_fast] = cycles, variance
-        found = [Move(tensor, to_fast, cycles, math.sqrt(variance)) for (tensor, to_fast), (cycles, variance) in changes.items()]
+        found = [
+            Move(tensor, to_fast, cycles, math.sqrt(variance)) for (tensor, to_fast), (cycles, variance) in changes.items()
+        ]
         return sorted(found, key=lambda move: (move.cycles, move.tensor, move.to_fast))
 
     def harmful(self, planned: Assignment, all_slow: Assignment) -> dict[int, float]:

@@ -235,9 +235,7 @@ def tune_workload(
         number("time_limit", time_limit, above=0)
     deadline = Deadline(time_limit, cancel)
     found = load_target(target)
-    with Compiler(
-        workload, target=target, folder=folder, compile_limit=compile_limit, memory_limit=memory_limit
-    ) as compiler:
+    with Compiler(workload, target=target, folder=folder, compile_limit=compile_limit, memory_limit=memory_limit) as compiler:
         run = _Run(compiler, found, deadline, compiles, random.Random(seed), on_progress)
         run.all(table, predictor)
         return run.result()
@@ -369,9 +367,7 @@ class _Run:
             self._best = len(self._records) - 1
         if self._on_progress is not None:
             best = 1 - self._records[self._best].total / base if base else 0.0
-            self._on_progress(
-                TuningProgress(self._deadline.elapsed, record, len(self._records), self._budget, best)
-            )
+            self._on_progress(TuningProgress(self._deadline.elapsed, record, len(self._records), self._budget, best))
         return trial
 
 

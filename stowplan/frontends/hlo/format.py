@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from stowplan import files
+from stowplan.errors import UsageError
 from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily, TargetRow
 from stowplan.frontends.options import ReadOptions
 from stowplan.hardware.targets import load_target, target_names
 
+if TYPE_CHECKING:
+    from stowplan.frontends.hlo.module import HloModule
+    from stowplan.hardware.costs import CycleTable
+    from stowplan.hardware.costs.signatures import SignatureCosts
+    from stowplan.hardware.program import Program
+
 
 def _open(source: Source, options: ReadOptions) -> Opened:
-    from stowplan.frontends.hlo.program import read_program
+    from stowplan.frontends.hlo import program_from_module, read_module
     from stowplan.hardware.costs import make_problem
 
     machine = load_target(str(options.target))
-    program = read_program(source.path)
+    module = read_module(source.path)
+    program = program_from_module(module)
     given: dict[str, Any] = {"capacity": options.capacity, "cost_model": options.cost_model, "stalls": options.stalls}
     given = {name: value for name, value in given.items() if value is not None}
     if options.cycles is not None:
-        from stowplan.frontends.hlo.cycle_table import read_cycle_table
-
-        given["cycles"] = read_cycle_table(*options.cycles, program)
+        given |= _cost_data(options.cycles, options.cost_model, module, program)
     return Opened(make_problem(program, machine, **given), program)
+
+
+def _cost_data(
+    paths: tuple[str | Path, ...], cost_model: str | None, module: HloModule, program: Program
+) -> dict[str, CycleTable | SignatureCosts]:
+    """What the files of ``cycles`` say, as arguments of ``make_problem``: two modules and no other wish mean a cycle table."""
+    from stowplan.frontends.hlo.cycle_table import read_cycle_table
+    from stowplan.frontends.hlo.signatures import read_costs
+
+    if cost_model == "signatures" or (cost_model is None and (len(paths) != 2 or any(map(files.is_json, paths)))):
+        return {"signatures": read_costs(paths, module, program)}
+    if len(paths) != 2:
+        raise UsageError(
+            f"found {len(paths)} files with cycles, expected two for the cost model {cost_model!r}: the module compiled "
+            "without and with a plan"
+        )
+    return {"cycles": read_cycle_table(*paths, program)}
 
 
 def _claims(source: Source) -> bool | None:

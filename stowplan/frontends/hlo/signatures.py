@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from stowplan import files
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 from stowplan.frontends.hlo.attributes import estimated_cycles
@@ -14,7 +15,16 @@ from stowplan.frontends.hlo.module import HloModule, Instruction
 from stowplan.frontends.hlo.parse import read_module
 from stowplan.frontends.hlo.placed import FAST_SPACE, Placed, StepLeaves, placed_instructions, step_leaves
 from stowplan.frontends.hlo.shape import BITS, Shape
-from stowplan.hardware.costs.signatures import NO_USE, Assignment, Leaf, StepPlacement, StepSignature
+from stowplan.hardware.costs.signatures import (
+    NO_USE,
+    Assignment,
+    LatencyTable,
+    Leaf,
+    Predictor,
+    SignatureCosts,
+    StepPlacement,
+    StepSignature,
+)
 from stowplan.hardware.program import Program, ProgramStep
 
 #: Attributes that no cost depends on, or that name computations, which are digested themselves.
@@ -111,6 +121,39 @@ def read_assignment(
             source=module.source,
         )
     return Assignment(steps)
+
+
+def read_costs(
+    paths: Iterable[str | Path], module: HloModule, program: Program, *, predictor: Predictor | None = None
+) -> SignatureCosts:
+    """Costs of a program's steps from latency tables, compiled modules, or both.
+
+    Parameters
+    ----------
+    paths
+        Files of :meth:`~stowplan.hardware.costs.signatures.LatencyTable.save`, and HLO text with ``estimated_cycles``.
+    module, program
+        What is to be planned.
+    predictor
+        The one that comes with the package where None.
+
+    Raises
+    ------
+    InputError
+        A file that is neither, or none with an entry for any step of the program.
+    """
+    signatures = sign_steps(module, program)
+    table = LatencyTable()
+    last = None
+    for path in paths:
+        last = path
+        if files.is_json(path):
+            table.merge(LatencyTable.load(path))
+        else:
+            table.add(read_assignment(path, signatures), signatures)
+    if not any(step.signature in table for step in signatures.values()):
+        raise InputError(f"found no entry for any step of {program.name}, expected some", source=last)
+    return SignatureCosts(signatures, table.only(step.signature for step in signatures.values()), predictor)
 
 
 def _computation_digests(module: HloModule) -> tuple[dict[str, str], dict[str, Counter[str]]]:

@@ -9,13 +9,14 @@ from stowplan.errors import UsageError
 from stowplan.hardware.costs.cycles import CycleTable
 from stowplan.hardware.costs.measured import Measurements
 from stowplan.hardware.costs.roofline import roofline_pieces
+from stowplan.hardware.costs.signatures import SignatureCosts
 from stowplan.hardware.costs.table import table_pieces
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.targets import Target
 from stowplan.models.memory_mapping.problem import AliasRule, Loop, Piece, Problem, Stalls, Step, Table, Tensor, Use
 from stowplan.notes import bounded
 
-CostModel = Literal["roofline", "table", "measured"]
+CostModel = Literal["roofline", "table", "measured", "signatures"]
 
 #: Latency of one run of a step: the largest of some pieces, or a table.
 Latency = tuple[Piece, ...] | Table
@@ -31,6 +32,7 @@ def make_problem(
     alias_rule: AliasRule = "in_place",
     cycles: CycleTable | None = None,
     measurements: Measurements | None = None,
+    signatures: SignatureCosts | None = None,
     name: str | None = None,
 ) -> Problem:
     """The memory-mapping problem of a program on a target.
@@ -40,8 +42,9 @@ def make_problem(
     program, target
         What runs, and where.
     cost_model
-        ``"roofline"``; ``"table"``, which needs ``cycles``; ``"measured"``, which needs ``measurements``. Steps that the data
-        lack have roofline costs. None takes the model of the data given, else the target's.
+        ``"roofline"``; ``"table"``, which needs ``cycles``; ``"measured"``, which needs ``measurements``; ``"signatures"``,
+        which needs ``signatures``. Steps that the data lack have roofline costs. None takes the model of the data given, else
+        the target's.
     capacity
         Bytes of fast memory, instead of the target's.
     stalls
@@ -63,10 +66,11 @@ def make_problem(
     InputError
         A program that breaks a rule of the problem.
     """
-    model = cost_model or ("table" if cycles else "measured" if measurements else target.cost_model)
+    given = {"table": cycles, "measured": measurements, "signatures": signatures}
+    model: str = cost_model or next((name for name, data in given.items() if data is not None), target.cost_model)
     if capacity is not None:
         target = target.with_capacity(capacity)
-    latency = _latency_of(model, program, target, cycles, measurements)
+    latency = _latency_of(model, program, target, cycles, measurements, signatures)
     steps = []
     for step in program.steps:
         uses = tuple([Use(use.tensor, use.is_output, use.bytes) for use in step.uses])
@@ -103,7 +107,12 @@ def make_problem(
 
 
 def _latency_of(
-    model: str, program: Program, target: Target, cycles: CycleTable | None, measurements: Measurements | None
+    model: str,
+    program: Program,
+    target: Target,
+    cycles: CycleTable | None,
+    measurements: Measurements | None,
+    signatures: SignatureCosts | None,
 ) -> Callable[[ProgramStep], Latency]:
     if model not in get_args(CostModel):
         raise UsageError(f"found cost model {model!r}, expected one of {', '.join(get_args(CostModel))}")
@@ -127,4 +136,13 @@ def _latency_of(
             return roofline_pieces(step, target) if entry is None else entry.table(step, target)
 
         return from_measurements
+    if model == "signatures":
+        if signatures is None:
+            raise UsageError("the cost model 'signatures' needs a latency table: compiled modules, or a file made of them")
+        costs = signatures
+
+        def from_signatures(step: ProgramStep) -> Latency:
+            return costs.step_table(step, target) or roofline_pieces(step, target)
+
+        return from_signatures
     return lambda step: roofline_pieces(step, target)
