@@ -6,8 +6,8 @@ import random
 from typing import Literal
 
 from stowplan.backends.xla.evidence import Evidence
-from stowplan.hardware.costs.cycles import CycleTable, StepCycles
 from stowplan.hardware.costs import make_problem
+from stowplan.hardware.costs.cycles import CycleTable, StepCycles
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.solve import solve
 

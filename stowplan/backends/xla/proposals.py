@@ -1,7 +1,7 @@
 """Steers worth a compile: each way of finding one looks at the evidence so far and proposes the next.
 
-Values that fast memory harms go last, values that a plan keeps go first, and small corrections of the best steer so far move what
-its own cycles blame.
+Values that fast memory harms go last, values that a plan keeps go first, and small corrections of the best steer so far move
+what its own cycles blame.
 """
 
 from __future__ import annotations

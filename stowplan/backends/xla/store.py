@@ -1,7 +1,8 @@
 """Results of compiles on disk, found by what they were made from.
 
 ``FOLDER/NAME-DIGEST/KEY/`` holds one result: the digest is that of the lowered function, the key that of the compiler's
-options, its version and the machine. Results are written beside their place and renamed, so several processes may share a folder.
+options, its version and the machine. Results are written beside their place and renamed, so several processes may share a
+folder.
 """
 
 from __future__ import annotations

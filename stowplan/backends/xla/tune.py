@@ -232,7 +232,7 @@ def tune_workload(
     whole("compiles", compiles, least=1)
     whole("seed", seed, least=0)
     if time_limit is not None:
-        number("time_limit", time_limit, above=0)
+        number("time_limit", time_limit, least=0, or_least=False)
     deadline = Deadline(time_limit, cancel)
     found = load_target(target)
     with Compiler(workload, target=target, folder=folder, compile_limit=compile_limit, memory_limit=memory_limit) as compiler:
