@@ -40,7 +40,15 @@ class Verification(msgspec.Struct, frozen=True):
 def verify(problem: Problem, plan: Plan) -> Verification:
     """Check ``plan`` against every rule and recompute its objective.
 
-    Never raises on a plan that decodes: what is malformed is reported, and left out of the rules that cannot be asked about it.
+    Parameters
+    ----------
+    plan
+        Any that decodes; what is malformed is a violation, not an error.
+
+    Returns
+    -------
+    Verification
+        All violations, objective and stalls in ps. What is malformed is left out of rules that cannot be asked about it.
     """
     audit = Audit(problem, plan)
     if plan.problem != problem.digest:

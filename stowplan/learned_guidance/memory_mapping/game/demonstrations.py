@@ -41,9 +41,21 @@ class Demonstration:
 
 
 def actions_of(problem: Problem, plan: Plan, game: CompiledGame | None = None) -> Demonstration:
-    """The game that comes nearest to a valid plan; ``game`` is one on ``problem``, where there is one already.
+    """The game that comes nearest to a valid plan.
 
     A move that keeps what the game holds anyway is free, and is made where it pays, whatever the plan does.
+
+    Parameters
+    ----------
+    plan
+        Valid for ``problem``.
+    game
+        One on ``problem``, where there is one already.
+
+    Returns
+    -------
+    Demonstration
+        Its return may be more or less than what the plan saves.
     """
     game = CompiledGame(problem) if game is None else game
     suggestions = suggested(problem, plan, game.moves)

@@ -128,7 +128,22 @@ class MemoryMappingModel:
         return start
 
     def extract(self, value: Value, *, time_limit: float = 10.0, exact: bool = True) -> Plan | None:
-        """Plan of a solution, its objective recomputed; None where no offsets are found within ``time_limit`` seconds."""
+        """Plan of a solution.
+
+        Parameters
+        ----------
+        value
+            Gives the value of a variable of the model.
+        time_limit
+            Seconds for offsets.
+        exact
+            Whether CP-SAT looks for offsets where first fit finds none.
+
+        Returns
+        -------
+        Plan or None
+            With its objective recomputed; None where no offsets are found.
+        """
         decisions = self.decisions(value)
         offsets = pack(self.problem, self.variables.sequences, decisions.stays(), time_limit=time_limit, exact=exact)
         return None if offsets is None else decisions.plan(offsets)
