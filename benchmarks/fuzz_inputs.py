@@ -84,19 +84,6 @@ ENTRY %main (x: f32[8,128], k: f32[128,256]) -> f32[8,256] {
 }
 """
 
-DOT = b"""// written by another tool
-digraph "kernel" {
-    graph [rankdir=TB]; node [shape=circle];
-    a [opcode=mul, label="a \\"first\\""] b[op="ADD"];
-    subgraph cluster_0 { c [label="add 3"]; color=red }
-    a -> b -> c;
-    c:out -> b [distance=2]  /* carried */
-    "load-1" [type=load] "load-1" -> a [operand=0]
-    sub4
-    b -> sub4
-}
-"""
-
 NODE_LINK = b"""{
  "directed": true, "multigraph": false, "graph": {"name": "links"},
  "nodes": [

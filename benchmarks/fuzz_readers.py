@@ -250,7 +250,12 @@ def readers(*, policies: bool = False) -> list[Reader]:
             lambda: [_plain(EXAMPLES / "fir.dfg.json"), fuzz_inputs.NODE_LINK],
             lambda path: _reread(stowplan.read(path, "se")),
         ),
-        Reader("data-flow DOT", ".dot", lambda: [fuzz_inputs.DOT], lambda path: _reread(stowplan.read(path, "se"))),
+        Reader(
+            "data-flow DOT",
+            ".dot",
+            lambda: [(DATA / "kernel.dot").read_bytes()],
+            lambda path: _reread(stowplan.read(path, "se")),
+        ),
         Reader(
             "fixed instructions",
             ".json",

@@ -48,10 +48,6 @@ class Deadline:
         """Whether it was cancelled rather than run out."""
         return self._cancelled.is_set()
 
-    def cancel(self) -> None:
-        """Make it expire now, here and in every deadline made from it."""
-        self._cancelled.set()
-
     def within(self, seconds: float) -> Deadline:
         """A deadline no later than this one and at most ``seconds`` from now; it shares the cancel."""
         return Deadline(min(seconds, self.remaining), self._cancelled)

@@ -79,7 +79,25 @@ def read(
 
 
 def open_input(path: str | Path, options: ReadOptions) -> Opened:
-    """As :func:`read`, with the program beside the problem."""
+    """As :func:`read`, with the program beside the problem.
+
+    Parameters
+    ----------
+    options
+        As the parameters of :func:`read`.
+
+    Returns
+    -------
+    Opened
+        The problem, and the program that it was made of where it is a compiled one.
+
+    Raises
+    ------
+    InputError
+        What is wrong with the file, and where.
+    UsageError
+        An option that a file of this format does not take, or no target where one is needed.
+    """
     source = look(path, options.target)
     found = format_of(source)
     accepted = found.accepts(source)

@@ -60,20 +60,29 @@ LIMIT = 1 << 48
 Shape = tuple[int, int, int]
 
 
-class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One operational layer. Sizes are counts of elements, for the whole batch; 0 where there is nothing."""
+#: Names of fields in layer files, where they are others.
+_IN_FILES = {
+    "input_shape": "ifm",
+    "output_shape": "ofm",
+    "input_elements": "ifm_elems",
+    "output_elements": "ofm_elems",
+    "weight_elements": "weight_elems",
+    "weight_read_elements": "gather_elems",
+}
 
-    name: str
+
+class Operation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename=_IN_FILES):
+    """A layer but for its inputs. Sizes are counts of elements, for the whole batch; 0 where there is nothing."""
+
     op: str
     """One of :data:`OPS`."""
-    inputs: tuple[int, ...]
-    """Numbers of the layers whose output activations it reads: ascending, each once, each less than its own."""
-    input_shape: Shape
-    """x, y, z of the first input."""
+    name: str
     output_shape: Shape
-    input_elements: int
-    """Of all inputs together, network inputs included."""
     output_elements: int
+    input_shape: Shape = (0, 0, 0)
+    """x, y, z of the first input."""
+    input_elements: int = 0
+    """Of all inputs together, network inputs included."""
     weight_elements: int = 0
     """Stored for it: kernels, biases, scales, tables."""
     weight_read_elements: int | None = None
@@ -95,6 +104,13 @@ class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     def weights_read(self) -> int:
         """Elements of the weights that one inference reads."""
         return self.weight_elements if self.weight_read_elements is None else self.weight_read_elements
+
+
+class Layer(Operation, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One operational layer of a network."""
+
+    inputs: tuple[int, ...]
+    """Numbers of the layers whose output activations it reads: ascending, each once, each less than its own."""
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):

@@ -163,7 +163,18 @@ class PlanModel(Protocol[P]):
         """Start the solver from a plan."""
 
     def extract(self, value: Value, /) -> P:
-        """Plan of a solution."""
+        """Plan of a solution.
+
+        Parameters
+        ----------
+        value
+            Gives the value of a variable of :attr:`model`, as :attr:`Run.value` does.
+
+        Returns
+        -------
+        plan
+            Of the kind; some kinds give None where the solution is no plan.
+        """
 
 
 class Limits(TypedDict, total=False):

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 import stowplan
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.dfg import Dfg, carried, kernels, lower, maximum, minimum, read_json, select, trace
-from stowplan.frontends.dfg.dot import parse_dot
+from stowplan.frontends.dfg.dot import parse_dot, read_dot
 from stowplan.frontends.dfg.json_graph import decode_json
 from stowplan.frontends.dfg.relay import relay_fan_out
 from stowplan.hardware.se import run_graph
 from stowplan.hardware.se.reference import make_data
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Rules
+from tests.paths import DATA
 
 
 def from_json(nodes: list[Any], edges: list[Any]) -> Dfg:
@@ -140,22 +141,7 @@ def test_a_cycle_without_distance_is_refused() -> None:
 
 
 def test_dot() -> None:
-    graph = parse_dot(
-        """
-        // written by another tool
-        digraph "kernel" {
-            graph [rankdir=TB]; node [shape=circle];
-            a [opcode=mul, label="a \\"first\\""] b[op="ADD"];
-            subgraph cluster_0 { c [label="add 3"]; color=red }
-            a -> b -> c;
-            c:out -> b [distance=2]  /* carried */
-            "load-1" [type=load] "load-1" -> a [operand=0]
-            sub4
-            b -> sub4
-        }
-        """,
-        source="k.dot",
-    )
+    graph = read_dot(DATA / "kernel.dot")
     assert graph.name == "kernel"
     assert {each.id: each.op for each in graph.instructions} == {
         "a": "mul",

@@ -13,7 +13,7 @@ from stowplan.frontends.dfg import carried, kernels, lower, trace
 from stowplan.hardware.se import compare, configure, grid, load_machine, machine_names, run_graph, simulate, streaming_engine
 from stowplan.hardware.se import configuration as configurations
 from stowplan.hardware.se.configuration import Configuration
-from stowplan.hardware.se.operations import OPERATIONS, compute, known_operation
+from stowplan.hardware.se.operations import OPERATIONS, Lanes, compute, known_operation
 from stowplan.hardware.se.reference import make_data
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.plan import Plan
@@ -60,12 +60,22 @@ def test_distance_is_a_distance() -> None:
     assert np.allclose(run.values[problem.instructions[-1].id], expected)
 
 
+def fft_data(points: int, signal: Lanes, *, inverse: bool) -> dict[str, Lanes]:
+    """Data for the variables of the kernel: ``signal`` has shape ``[iterations, points, lanes]``, complex."""
+    data: dict[str, Lanes] = {f"x{k}": signal[:, k] for k in range(points)}
+    for stage in range(1, points.bit_length()):
+        for k in range(points):
+            angle = 2j * np.pi * (k % 2**stage) / 2**stage * (1 if inverse else -1)
+            data[f"w{stage}_{k}"] = np.full(signal.shape[2], np.exp(angle))
+    return data
+
+
 @pytest.mark.parametrize("inverse", [False, True])
 def test_fft_is_a_fourier_transform(inverse: bool) -> None:
     problem = lower(kernels.fft(8, inverse=inverse))
     chance = np.random.default_rng(3)
     signal = chance.normal(size=(4, 8, 2)) + 1j * chance.normal(size=(4, 8, 2))
-    data = kernels.fft_data(8, signal, inverse=inverse)
+    data = fft_data(8, signal, inverse=inverse)
     plans: list[Plan] = []
     cpsat.solve(problem, time_limit=60, on_plan=plans.append, should_stop=lambda: bool(plans))
     run = compare(problem, plans[0], 4, data=data)

@@ -14,18 +14,10 @@ from math import prod
 from typing import Any
 
 from stowplan.errors import InputError
+from stowplan.frontends.affine.access import Index, Variable, expressions, reshaped
 from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check
-from stowplan.hardware.affine.expression import (
-    Expression,
-    Extents,
-    add,
-    constant,
-    floor_divide,
-    index,
-    modulo,
-    scale,
-)
+from stowplan.hardware.affine.expression import Expression, add, constant, floor_divide, index, modulo
 from stowplan.hardware.affine.program import (
     Copy,
     Load,
@@ -39,79 +31,6 @@ from stowplan.hardware.affine.program import (
     identity,
     whole,
 )
-
-
-class Index:
-    """A quasi-affine function of loop indices, as loop nests are written with: ``2 * i + j // 3``."""
-
-    def __init__(self, expression: Expression, extents: Extents, place: str):
-        self.expression, self._extents, self._place = expression, extents, place
-
-    def _other(self, other: object, sign: str) -> Expression:
-        if isinstance(other, Index):
-            return other.expression
-        if isinstance(other, int) and not isinstance(other, bool):
-            return constant(other)
-        raise InputError(f"found {sign} with {type(other).__name__}, expected whole numbers in an index", place=self._place)
-
-    def _made(self, expression: Expression) -> Index:
-        return Index(expression, self._extents, self._place)
-
-    def _number(self, other: object, sign: str) -> int:
-        value = self._other(other, sign)
-        if not value.is_constant:
-            what = f"({self.expression.text()}) {sign} ({value.text()})"
-            raise InputError(f"found a non-affine index {what}, expected a constant beside {sign}", place=self._place)
-        if sign != "*" and value.constant < 1:
-            raise InputError(f"found {sign} {value.constant}, expected at least 1", place=self._place)
-        return value.constant
-
-    def __add__(self, other: Index | int) -> Index:
-        return self._made(add(self.expression, self._other(other, "+"), self._extents))
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Index | int) -> Index:
-        return self._made(add(self.expression, self._other(other, "-"), self._extents, -1))
-
-    def __rsub__(self, other: Index | int) -> Index:
-        return self._made(add(self._made(constant(0))._other(other, "-"), self.expression, self._extents, -1))
-
-    def __neg__(self) -> Index:
-        return self._made(scale(self.expression, -1))
-
-    def __mul__(self, other: Index | int) -> Index:
-        if isinstance(other, Index) and self.expression.is_constant:
-            return other * self.expression.constant
-        return self._made(scale(self.expression, self._number(other, "*")))
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: int) -> Index:
-        return self._made(floor_divide(self.expression, self._number(other, "//"), self._extents))
-
-    def __mod__(self, other: int) -> Index:
-        return self._made(modulo(self.expression, self._number(other, "%"), self._extents))
-
-
-class Variable:
-    """A tensor of a program being built; indexing it with loop indices gives an access."""
-
-    def __init__(self, tensor: Tensor):
-        self.tensor = tensor
-
-    @property
-    def name(self) -> str:
-        """Name of the tensor."""
-        return self.tensor.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its dimensions."""
-        return self.tensor.shape
-
-    def __getitem__(self, indices: Index | int | tuple[Index | int, ...]) -> tuple[Variable, tuple[Index | int, ...]]:
-        return self, indices if isinstance(indices, tuple) else (indices,)
 
 
 class Builder:
@@ -189,8 +108,8 @@ class Builder:
         target = into if isinstance(into, Variable) else self.tensor(into, name)
         stored = store(*loops)
         where = tuple(stored) if isinstance(stored, Sequence) else (stored,)
-        piece = Piece(source.name, _expressions(indices, place))
-        return self.nest(name, op, Load(extents, (piece,)), target, _expressions(where, place))
+        piece = Piece(source.name, expressions(indices, place))
+        return self.nest(name, op, Load(extents, (piece,)), target, expressions(where, place))
 
     def nest(self, name: str, op: str, load: Load, into: Variable, where: tuple[Expression, ...]) -> Variable:
         """A copy of finished accesses; ``name`` must be unique."""
@@ -446,27 +365,3 @@ class Builder:
         options = rules.reduction(len(data.shape), dimensions)
         attributes = {"dimensions": tuple(dimensions), "kind": kind}
         return self.operator("reduce", [data], [shape], options, attributes=attributes, name=name)[0]
-
-
-def reshaped(shape: Sequence[int], source: Sequence[int]) -> list[Expression]:
-    """Index of the source, row by row, for an index of ``shape`` with as many elements."""
-    flat = constant(0)
-    for at, size in enumerate(shape):
-        flat = add(scale(flat, size), index(at), shape)
-    found: list[Expression] = []
-    for size in reversed(source):
-        found.append(modulo(flat, size, shape))
-        flat = floor_divide(flat, size, shape)
-    return found[::-1]
-
-
-def _expressions(indices: Sequence[Index | int], place: str) -> tuple[Expression, ...]:
-    found = []
-    for each in indices:
-        if isinstance(each, Index):
-            found.append(each.expression)
-        elif isinstance(each, int) and not isinstance(each, bool):
-            found.append(constant(each))
-        else:
-            raise InputError(f"found a non-affine index of type {type(each).__name__}, expected whole numbers", place=place)
-    return tuple(found)

@@ -7,33 +7,20 @@ bank rule. Text order is a valid order to run in, not a schedule.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError
-from stowplan.frontends.affine.builder import Builder, Variable
-from stowplan.frontends.hlo import ArrayShape, Computation, HloModule, Instruction, Shape, TupleShape, read_module
-from stowplan.frontends.hlo.attributes import convolution_labels, number, numbers, padding, ranges, window
+from stowplan.frontends.affine.hlo_movement import MOVEMENT
+from stowplan.frontends.affine.hlo_operators import ELEMENTWISE, OPERATORS, elementwise, reduce
+from stowplan.frontends.affine.hlo_walk import Value, Walk, fits, leaves, shape_text
+from stowplan.frontends.hlo import Computation, HloModule, Instruction, TupleShape, read_module
+from stowplan.frontends.hlo.attributes import number
 from stowplan.frontends.hlo.extent import check_extent
-from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check
-from stowplan.hardware.affine.program import UNSPREAD, Option, Program
+from stowplan.hardware.affine.program import Program
 
-#: A value: an array, or a tuple of values.
-Value: TypeAlias = "Variable | tuple[Value, ...]"
-
-#: Computations that add, multiply ... two scalars, by the opcode of their root.
-_PLAIN_REDUCTIONS = ("add", "maximum", "minimum", "multiply")
-
-_ELEMENTWISE_NAMES = """
-    abs add and atan2 cbrt ceil clamp compare complex convert copy cosine divide erf exponential exponential-minus-one floor
-    imag is-finite log log-plus-one logistic maximum minimum multiply negate not or popcnt power real reduce-precision remainder
-    round-nearest-afz round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine sqrt
-    subtract tan tanh xor bitcast-convert"""
-_ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
+_HANDLERS = MOVEMENT | OPERATORS
 
 #: Modules with more instructions, or naming more arrays, than this once calls stand in line are refused.
 MAX_INSTRUCTIONS = 200_000
@@ -57,377 +44,65 @@ def affine_program(module: HloModule, float_bytes: int | None = None) -> Program
         An instruction that has no place here (a while loop, a fusion: compile with optimisations off, or dump before them).
     """
     try:
-        return _Walk(module, float_bytes).program()
+        return _program(Walk(module, float_bytes))
     except InputError as error:
         raise (error if module.source is None else error.within(module.source)) from None
 
 
-class _Walk:
-    """State of one walk through a module."""
-
-    def __init__(self, module: HloModule, float_bytes: int | None):
-        self._module, self._float_bytes = module, float_bytes
-        self._builder = Builder(module.name)
-        self._handlers: dict[str, Callable[[Instruction, list[Variable]], Variable]] = {
-            "broadcast": self._broadcast,
-            "reshape": self._reshape,
-            "bitcast": self._reshape,
-            "transpose": self._transpose,
-            "slice": self._slice,
-            "reverse": self._reverse,
-            "concatenate": self._concatenate,
-            "pad": self._pad,
-            "dot": self._dot,
-            "convolution": self._convolution,
-            "reduce-window": self._reduce_window,
-            "gather": self._gather,
-            "scatter": self._scatter,
-            "dynamic-slice": self._dynamic_slice,
-            "dynamic-update-slice": self._dynamic_update_slice,
-            "iota": self._iota,
-        }
-
-    def program(self) -> Program:
-        entry = self._module.entry
-        check_extent(self._module, frozenset({"call"}), instructions=MAX_INSTRUCTIONS, arrays=MAX_ARRAYS)
-        root = self._walk(entry, None)
-        outputs = dict.fromkeys(each.name for each in _leaves(root))
-        program = self._builder.program(tuple(outputs))
-        check(program)
-        return program
-
-    def _walk(self, computation: Computation, arguments: list[Value] | None) -> Value:
-        """Value of the root. ``arguments`` are those of a call, None for the entry."""
-        values: dict[str, Value] = {}
-        for each in computation.instructions:
-            check_reading()
-            value = self._value(each, [values[name] for name in each.operands], arguments)
-            if not _fits(value, each.shape):
-                raise each.error(f"found a value of shape {_shape_text(value)}, expected that of its text")
-            values[each.name] = value
-        return values[computation.root.name]
-
-    def _value(self, each: Instruction, operands: list[Value], arguments: list[Value] | None) -> Value:
-        opcode = each.opcode
-        if opcode == "parameter":
-            return self._inputs(each.name, each.shape) if arguments is None else arguments[each.parameter_number or 0]
-        if opcode == "constant":
-            return self._inputs(each.name, each.shape)
-        if opcode == "tuple":
-            return tuple(operands)
-        if opcode == "get-tuple-element":
-            source = operands[0] if operands else None
-            if not isinstance(source, tuple):
-                raise each.error("found no tuple, expected one as operand")
-            return source[number(each, "index", below=len(source))]
-        if opcode == "call":
-            called = self._module.computations[each.called[0]]
-            if len(called.parameters) != len(operands):
-                raise each.error(f"found {len(operands)} operands, expected the {len(called.parameters)} of %{called.name}")
-            return self._walk(called, operands)
-        if opcode in ("optimization-barrier", "opt-barrier", "copy") and operands and isinstance(operands[0], tuple):
-            return operands[0]
-        arrays = [leaf for operand in operands for leaf in _leaves(operand)]
-        if opcode == "reduce":
-            return self._reduce(each, arrays)
-        if isinstance(each.shape, TupleShape):
-            return self._opaque(each, arrays)
-        handler = self._handlers.get(opcode)
-        if handler is not None:
-            return handler(each, arrays)
-        if opcode in _ELEMENTWISE and arrays and all(each.shape.dims == array.shape or not array.shape for array in arrays):
-            return self._elementwise(each, arrays)
-        if opcode in ("while", "fusion", "conditional"):
-            message = f"found a {opcode}, expected a module before optimisation, with calls and plain instructions only: "
-            message += "of XLA's dump, take the file with before_optimizations in its name"
-            raise InputError(message, place=f"operator {each.name} (line {each.line})")
-        return self._opaque(each, arrays)
-
-    def _inputs(self, name: str, shape: Shape) -> Value:
-        if isinstance(shape, TupleShape):
-            return tuple(self._inputs(f"{name}.{number}", part) for number, part in enumerate(shape.parts))
-        return self._builder.input(name, shape.dims, _item_bytes(shape, self._float_bytes))
-
-    def _operator(
-        self,
-        each: Instruction,
-        operands: list[Variable],
-        options: tuple[Option, ...],
-        *,
-        op: str = "",
-        attributes: dict[str, Any] | None = None,
-        restricted: bool = False,
-        dynamic: tuple[int, ...] = (),
-    ) -> list[Variable]:
-        leaves = [leaf for _, leaf in each.shape.leaves()]
-        return self._builder.operator(
-            op or each.opcode,
-            operands,
-            [leaf.dims for leaf in leaves],
-            options,
-            attributes=attributes,
-            restricted=restricted,
-            name=each.name,
-            dynamic=dynamic,
-            item_bytes=[_item_bytes(leaf, self._float_bytes) for leaf in leaves],
-        )
-
-    # Operators that move data
-
-    def _broadcast(self, each: Instruction, operands: list[Variable]) -> Variable:
-        source = _operand(each, operands)
-        dimensions = numbers(each, "dimensions", below=len(_dims(each)))
-        _expect_one_for_each(each, "dimensions", dimensions, source)
-        return self._builder.broadcast(source, _dims(each), dimensions, each.name)
-
-    def _reshape(self, each: Instruction, operands: list[Variable]) -> Variable:
-        return self._builder.reshape(_operand(each, operands), _dims(each), each.name)
-
-    def _transpose(self, each: Instruction, operands: list[Variable]) -> Variable:
-        source = _operand(each, operands)
-        dimensions = numbers(each, "dimensions", below=len(source.shape))
-        _expect_one_for_each(each, "dimensions", dimensions, source)
-        return self._builder.transpose(source, dimensions, each.name)
-
-    def _slice(self, each: Instruction, operands: list[Variable]) -> Variable:
-        source = _operand(each, operands)
-        parts = ranges(each, len(source.shape))
-        starts, ends, steps = [part[0] for part in parts], [part[1] for part in parts], [part[2] for part in parts]
-        return self._builder.slice(source, starts, ends, steps, each.name)
-
-    def _reverse(self, each: Instruction, operands: list[Variable]) -> Variable:
-        source = _operand(each, operands)
-        return self._builder.reverse(source, numbers(each, "dimensions", below=len(source.shape)), each.name)
-
-    def _concatenate(self, each: Instruction, operands: list[Variable]) -> Variable:
-        rank = len(_operand(each, operands, None).shape)
-        if any(len(operand.shape) != rank for operand in operands):
-            raise each.error("found operands of different ranks, expected one rank")
-        return self._builder.concatenate(operands, number(each, "dimensions", below=rank), each.name)
-
-    def _pad(self, each: Instruction, operands: list[Variable]) -> Variable:
-        source = _operand(each, operands, 2)
-        sides = padding(each, len(source.shape))
-        low, high, interior = [side[0] for side in sides], [side[1] for side in sides], [side[2] for side in sides]
-        if operands[1].shape:
-            raise each.error(f"found a value of shape {list(operands[1].shape)} to pad with, expected a single one")
-        return self._builder.pad(source, low, high, interior, operands[1], each.name)
-
-    # Operators that compute
-
-    def _elementwise(self, each: Instruction, operands: list[Variable]) -> Variable:
-        rank = len(_dims(each))
-        # A clamp may have scalar bounds, a select a scalar predicate: those stay in one bank.
-        options = tuple(
-            (*(way[0] if array.shape else UNSPREAD for array in operands), way[0]) for way in rules.elementwise(rank, 1)
-        )
-        attributes: dict[str, Any] = {"direction": each.attribute("direction")}
-        return self._operator(each, operands, options, attributes=attributes)[0]
-
-    def _dot(self, each: Instruction, operands: list[Variable]) -> Variable:
-        one, two = len(_operand(each, operands, 2).shape), len(operands[1].shape)
-
-        def pairs(what: str) -> list[tuple[int, int]]:
-            left = numbers(each, f"lhs_{what}_dims", below=one, needed=what == "contracting")
-            right = numbers(each, f"rhs_{what}_dims", below=two, needed=what == "contracting")
-            found = list(zip(left, right, strict=False))
-            if len(left) != len(right) or any(operands[0].shape[a] != operands[1].shape[b] for a, b in found):
-                message = f"found lhs_{what}_dims={{{_list(left)}}} and rhs_{what}_dims={{{_list(right)}}}"
-                raise each.error(f"{message}, expected dimensions of equal sizes")
-            return found
-
-        contracting, batch = pairs("contracting"), pairs("batch")
-        if len(_dims(each)) != one + two - 2 * len(contracting) - len(batch):
-            raise each.error(f"found a result of {len(_dims(each))} dimensions, expected those that are not contracted")
-        options = rules.matmul(one, two, contracting, batch)
-        attributes: dict[str, Any] = {"contracting": contracting, "batch": batch}
-        return self._operator(each, operands, options, op="matmul", attributes=attributes, restricted=True)[0]
-
-    def _convolution(self, each: Instruction, operands: list[Variable]) -> Variable:
-        _operand(each, operands, 2)
-        found = convolution_labels(each, len(operands[0].shape), len(operands[1].shape), len(_dims(each)))
-        spatial = len(_dims(each)) - 2
-        layout = tuple(
-            tuple(part.index(mark) for mark in (*marks, *(str(at) for at in range(spatial))))
-            for part, marks in zip(found, ("bf", "oi", "bf"), strict=True)
-        )
-        sliding = window(each, spatial)
-        attributes: dict[str, Any] = {
-            "layout": layout,
-            "strides": sliding.stride,
-            "pads": sliding.pad,
-            "base": sliding.lhs_dilate,
-            "dilations": sliding.rhs_dilate,
-            "groups": (numbers(each, "feature_group_count", needed=False) or [1])[0],
-        }
-        options = rules.convolution(layout[0][1], layout[1][1], layout[2][1])
-        return self._operator(each, operands, options, op="convolution", attributes=attributes, restricted=True)[0]
-
-    def _reduce_window(self, each: Instruction, operands: list[Variable]) -> Variable:
-        rank = len(_operand(each, operands, 2).shape)
-        sliding = window(each, rank)
-        attributes: dict[str, Any] = {
-            "window": sliding.size,
-            "strides": sliding.stride,
-            "pads": sliding.pad,
-            "kind": self._kind(each),
-        }
-        options = tuple((way[0], UNSPREAD, way[1]) for way in rules.pool(sliding.size))
-        return self._operator(each, operands, options, op="pool", attributes=attributes, restricted=True)[0]
-
-    def _reduce(self, each: Instruction, operands: list[Variable]) -> Value:
-        half = len(operands) // 2
-        outputs = len(list(each.shape.leaves()))
-        if not half or len(operands) != 2 * half or outputs != half:
-            raise each.error(f"found {len(operands)} operands and {outputs} results, expected as many initial values as each")
-        rank = len(operands[0].shape)
-        dimensions = numbers(each, "dimensions", below=rank)
-        if any(operand.shape != operands[0].shape for operand in operands[:half]):
-            raise each.error("found operands of different shapes, expected one shape")
-        options = tuple(
-            (*way[:half], *(UNSPREAD,) * half, *way[half:]) for way in rules.reduction(rank, dimensions, half, outputs)
-        )
-        attributes: dict[str, Any] = {"dimensions": dimensions, "kind": self._kind(each)}
-        results = self._operator(each, operands, options, attributes=attributes)
-        return results[0] if isinstance(each.shape, ArrayShape) else tuple(results)
-
-    def _kind(self, each: Instruction) -> str:
-        """Opcode of what a reduction computes of two values."""
-        if not each.called:
-            raise each.error("found no to_apply, expected the computation that it reduces by")
-        root = self._module.computations[each.called[0]].root
-        return root.opcode if root.opcode in _PLAIN_REDUCTIONS else "other"
-
-    def _gather(self, each: Instruction, operands: list[Variable]) -> Variable:
-        """Rows of a table: a dimension that is taken whole may be spread, on both sides."""
-        table = _operand(each, operands, 2)
-        rank = len(table.shape)
-        offsets = numbers(each, "offset_dims", below=len(_dims(each)))
-        gone = set(numbers(each, "collapsed_slice_dims", below=rank, needed=False))
-        gone |= set(numbers(each, "operand_batching_dims", below=rank, needed=False))
-        sizes = numbers(each, "slice_sizes")
-        _expect_one_for_each(each, "slice_sizes", sizes, table)
-        kept = [dimension for dimension in range(rank) if dimension not in gone]
-        options = [
-            (dimension, UNSPREAD, offset)
-            for dimension, offset in _paired(each, "offset_dims", kept, offsets)
-            if sizes[dimension] == table.shape[dimension]
-        ]
-        return self._operator(each, operands, (*options, (UNSPREAD,) * 3), dynamic=(0,))[0]
-
-    def _scatter(self, each: Instruction, operands: list[Variable]) -> Variable:
-        """Rows added to a table: a dimension that updates have whole may be spread, on operand, updates and result."""
-        if len(operands) != 3:
-            return self._operator(each, operands, rules.unspread(len(operands), 1), dynamic=(0,) if operands else ())[0]
-        rank = len(operands[0].shape)
-        windows = numbers(each, "update_window_dims", below=len(operands[2].shape))
-        gone = set(numbers(each, "inserted_window_dims", below=rank, needed=False))
-        gone |= set(numbers(each, "input_batching_dims", below=rank, needed=False))
-        kept = [dimension for dimension in range(rank) if dimension not in gone]
-        options = [
-            (dimension, UNSPREAD, update, dimension)
-            for dimension, update in _paired(each, "update_window_dims", kept, windows)
-            if operands[0].shape[dimension] == operands[2].shape[update]
-        ]
-        return self._operator(each, operands, (*options, (UNSPREAD,) * 4), dynamic=(0,))[0]
-
-    def _dynamic_slice(self, each: Instruction, operands: list[Variable]) -> Variable:
-        source = _operand(each, operands, None)
-        whole = _equal_dimensions(each, source.shape, _dims(each))
-        starts = (UNSPREAD,) * (len(operands) - 1)
-        options = [(dimension, *starts, dimension) for dimension in whole]
-        return self._operator(each, operands, (*options, (UNSPREAD, *starts, UNSPREAD)), dynamic=(0,))[0]
-
-    def _dynamic_update_slice(self, each: Instruction, operands: list[Variable]) -> Variable:
-        if len(operands) < 2:
-            raise each.error(f"found {len(operands)} operands, expected two or more")
-        whole = _equal_dimensions(each, operands[0].shape, operands[1].shape)
-        if operands[0].shape != _dims(each):
-            raise each.error(f"found an operand of shape {list(operands[0].shape)}, expected that of the result")
-        starts = (UNSPREAD,) * (len(operands) - 2)
-        options = [(dimension, dimension, *starts, dimension) for dimension in whole]
-        return self._operator(each, operands, (*options, (UNSPREAD, UNSPREAD, *starts, UNSPREAD)))[0]
-
-    def _iota(self, each: Instruction, operands: list[Variable]) -> Variable:
-        shape = _dims(each)
-        if operands:
-            raise each.error(f"found {len(operands)} operands, expected none")
-        options = tuple((dimension,) for dimension in (*range(len(shape)), UNSPREAD))
-        attributes: dict[str, Any] = {"shape": shape, "dimension": number(each, "iota_dimension", below=len(shape))}
-        return self._operator(each, operands, options, attributes=attributes)[0]
-
-    def _opaque(self, each: Instruction, operands: list[Variable]) -> Value:
-        """What nothing is known of: all in one bank, read at indices unknown."""
-        outputs = len(list(each.shape.leaves()))
-        dynamic = tuple(range(len(operands)))
-        results = self._operator(each, operands, rules.unspread(len(operands), outputs), dynamic=dynamic)
-        return results[0] if isinstance(each.shape, ArrayShape) else _packed(each.shape, iter(results))
+def _program(walk: Walk) -> Program:
+    entry = walk.module.entry
+    check_extent(walk.module, frozenset({"call"}), instructions=MAX_INSTRUCTIONS, arrays=MAX_ARRAYS)
+    root = _walk(walk, entry, None)
+    outputs = dict.fromkeys(each.name for each in leaves(root))
+    program = walk.builder.program(tuple(outputs))
+    check(program)
+    return program
 
 
-def _leaves(value: Value) -> list[Variable]:
-    return [value] if isinstance(value, Variable) else [leaf for part in value for leaf in _leaves(part)]
+def _walk(walk: Walk, computation: Computation, arguments: list[Value] | None) -> Value:
+    """Value of the root. ``arguments`` are those of a call, None for the entry."""
+    values: dict[str, Value] = {}
+    for each in computation.instructions:
+        check_reading()
+        value = _value(walk, each, [values[name] for name in each.operands], arguments)
+        if not fits(value, each.shape):
+            raise each.error(f"found a value of shape {shape_text(value)}, expected that of its text")
+        values[each.name] = value
+    return values[computation.root.name]
 
 
-def _packed(shape: Shape, results: Iterator[Variable]) -> Value:
-    if isinstance(shape, ArrayShape):
-        return next(results)
-    return tuple(_packed(part, results) for part in shape.parts)
-
-
-def _dims(each: Instruction) -> tuple[int, ...]:
-    assert isinstance(each.shape, ArrayShape)
-    return each.shape.dims
-
-
-#: Floating-point types, those of 8 bits and less included.
-_FLOATS = re.compile(r"f64|f32|f16|bf16|f[48]e\w+")
-
-
-def _item_bytes(shape: ArrayShape, float_bytes: int | None) -> int:
-    if float_bytes is not None and _FLOATS.fullmatch(shape.dtype):
-        return float_bytes
-    return max(1, shape.bytes // shape.elements) if shape.elements else 1
-
-
-def _fits(value: Value, shape: Shape) -> bool:
-    """Whether a value is one of the shape that the text gives; what follows takes that for granted."""
-    if isinstance(value, Variable):
-        return isinstance(shape, ArrayShape) and tuple(value.shape) == shape.dims
-    return (
-        isinstance(shape, TupleShape)
-        and len(value) == len(shape.parts)
-        and all(_fits(one, two) for one, two in zip(value, shape.parts, strict=True))
-    )
-
-
-def _shape_text(value: Value) -> str:
-    return str(list(value.shape)) if isinstance(value, Variable) else f"a tuple of {len(value)}"
-
-
-def _list(values: Sequence[int]) -> str:
-    return ",".join(map(str, values))
-
-
-def _operand(each: Instruction, operands: list[Variable], count: int | None = 1) -> Variable:
-    """The first operand, where there are ``count`` of them; None for one or more."""
-    if len(operands) != count if count is not None else not operands:
-        raise each.error(f"found {len(operands)} operands, expected {count or 'one or more'}")
-    return operands[0]
-
-
-def _expect_one_for_each(each: Instruction, name: str, values: list[int], operand: Variable) -> None:
-    if len(values) != len(operand.shape):
-        raise each.error(f"found {name}={{{_list(values)}}}, expected {len(operand.shape)} numbers, one for each dimension")
-
-
-def _paired(each: Instruction, name: str, kept: list[int], values: list[int]) -> list[tuple[int, int]]:
-    if len(kept) != len(values):
-        raise each.error(f"found {name}={{{_list(values)}}}, expected {len(kept)} numbers")
-    return list(zip(kept, values, strict=True))
-
-
-def _equal_dimensions(each: Instruction, one: Sequence[int], two: Sequence[int]) -> list[int]:
-    """Dimensions that two shapes of one rank have whole."""
-    if len(one) != len(two):
-        raise each.error(f"found shapes {list(one)} and {list(two)}, expected one rank")
-    return [at for at, (first, second) in enumerate(zip(one, two, strict=True)) if first == second]
+def _value(walk: Walk, each: Instruction, operands: list[Value], arguments: list[Value] | None) -> Value:
+    opcode = each.opcode
+    if opcode == "parameter":
+        return walk.inputs(each.name, each.shape) if arguments is None else arguments[each.parameter_number or 0]
+    if opcode == "constant":
+        return walk.inputs(each.name, each.shape)
+    if opcode == "tuple":
+        return tuple(operands)
+    if opcode == "get-tuple-element":
+        source = operands[0] if operands else None
+        if not isinstance(source, tuple):
+            raise each.error("found no tuple, expected one as operand")
+        return source[number(each, "index", below=len(source))]
+    if opcode == "call":
+        called = walk.module.computations[each.called[0]]
+        if len(called.parameters) != len(operands):
+            raise each.error(f"found {len(operands)} operands, expected the {len(called.parameters)} of %{called.name}")
+        return _walk(walk, called, operands)
+    if opcode in ("optimization-barrier", "opt-barrier", "copy") and operands and isinstance(operands[0], tuple):
+        return operands[0]
+    arrays = [leaf for operand in operands for leaf in leaves(operand)]
+    if opcode == "reduce":
+        return reduce(walk, each, arrays)
+    if isinstance(each.shape, TupleShape):
+        return walk.opaque(each, arrays)
+    handler = _HANDLERS.get(opcode)
+    if handler is not None:
+        return handler(walk, each, arrays)
+    if opcode in ELEMENTWISE and arrays and all(each.shape.dims == array.shape or not array.shape for array in arrays):
+        return elementwise(walk, each, arrays)
+    if opcode in ("while", "fusion", "conditional"):
+        message = f"found a {opcode}, expected a module before optimisation, with calls and plain instructions only: "
+        message += "of XLA's dump, take the file with before_optimizations in its name"
+        raise InputError(message, place=f"operator {each.name} (line {each.line})")
+    return walk.opaque(each, arrays)

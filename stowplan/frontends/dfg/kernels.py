@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import cmath
-import math
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from stowplan.errors import UsageError
 from stowplan.frontends.dfg.expression import trace
 from stowplan.frontends.dfg.graph import Dfg
-from stowplan.hardware.se.operations import Lanes
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Variable
 
 
@@ -77,7 +72,7 @@ def fft(points: int, *, inverse: bool = False, inputs: bool = False) -> Dfg:
     inputs
         Whether the inputs are instructions too (op ``copy``), as for data that comes from another flow.
 
-    The inputs are the variables ``x0`` to ``x{points - 1}``; every butterfly has twiddle factors of its own (:func:`fft_data`).
+    The inputs are the variables ``x0`` to ``x{points - 1}``; every butterfly has twiddle factors of its own: ``w{stage}_{k}``.
     Results of the last stage are ``s{stage}_{k}`` for frequency k.
     """
     stages = points.bit_length() - 1
@@ -104,15 +99,3 @@ def fft(points: int, *, inverse: bool = False, inputs: bool = False) -> Dfg:
             instructions.append(Instruction(id=f"s{stage}_{k}", op="madd", operands=operands))
     name = f"{'i' if inverse else ''}fft{points}" + ("_inputs" if inputs else "")
     return Dfg(name, tuple(instructions), tuple(variables))
-
-
-def fft_data(points: int, signal: Lanes, *, inverse: bool = False) -> Mapping[str, Lanes]:
-    """Data for the variables of :func:`fft`: ``signal`` has shape ``[iterations, points, lanes]``, complex."""
-    lanes = signal.shape[2]
-    data: dict[str, Lanes] = {f"x{k}": signal[:, k] for k in range(points)}
-    for stage in range(1, points.bit_length()):
-        span = 1 << stage
-        for k in range(points):
-            angle = 2 * math.pi * (k % span) / span * (1 if inverse else -1)
-            data[f"w{stage}_{k}"] = np.full(lanes, cmath.exp(1j * angle))
-    return data

@@ -14,7 +14,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.hardware.network import Layer, Network, Shape
+from stowplan.hardware.network import Layer, Network, Operation
 
 FORMAT = "stowplan.layers"
 VERSION = 1
@@ -26,39 +26,11 @@ _WINDOWED = frozenset(("conv", "maxpool", "avgpool"))
 #: What only operations with windows have.
 _OF_WINDOWS = ("groups", "kernel_x", "kernel_y", "stride", "pad", "dilation")
 
-#: Fields of a layer, by their names in the file.
-_NAMES = {
-    "ifm": "input_shape",
-    "ofm": "output_shape",
-    "ifm_elems": "input_elements",
-    "ofm_elems": "output_elements",
-    "weight_elems": "weight_elements",
-    "gather_elems": "weight_read_elements",
-    **{name: name for name in ("name", "op", "macs", *_OF_WINDOWS, "batch", "fused")},
-}
 
-
-class _Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _Node(Operation, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A layer as written; sizes in bytes repeat what elements say, and are checked against them."""
 
     id: int
-    op: str
-    name: str
-    ofm: Shape
-    ofm_elems: int
-    ifm: Shape = (0, 0, 0)
-    ifm_elems: int = 0
-    weight_elems: int = 0
-    gather_elems: int | None = None
-    macs: int = 0
-    groups: int = 0
-    kernel_x: int = 0
-    kernel_y: int = 0
-    stride: int = 0
-    pad: int = 0
-    dilation: int = 0
-    batch: int = 1
-    fused: tuple[str, ...] = ()
     weight_bytes: int | None = None
     weight_bytes_int8: int | None = None
     weight_bytes_fp16: int | None = None
@@ -195,20 +167,24 @@ def _cycle(inputs: list[list[int]], missing: list[int]) -> list[int]:
 
 
 def _layer(node: _Node, inputs: tuple[int, ...]) -> Layer:
-    windowed = node.op in _WINDOWED
-    values: dict[str, Any] = {ours: getattr(node, written) for written, ours in _NAMES.items()}
-    return Layer(inputs=inputs, **values | dict.fromkeys(() if windowed else _OF_WINDOWS, 0))
+    values = _operation(node)
+    return Layer(inputs=inputs, **values if node.op in _WINDOWED else values | dict.fromkeys(_OF_WINDOWS, 0))
+
+
+def _operation(layer: Operation) -> dict[str, Any]:
+    """Fields that layers and nodes have in common."""
+    return {name: getattr(layer, name) for name in Operation.__struct_fields__}
 
 
 def _check_bytes(node: _Node, place: str) -> None:
     for elements, name, width in (
-        (node.weight_elems, "weight_bytes", 1),
-        (node.weight_elems, "weight_bytes_int8", 1),
-        (node.weight_elems, "weight_bytes_fp16", 2),
-        (node.ifm_elems, "ifm_bytes_int8", 1),
-        (node.ifm_elems, "ifm_bytes_fp16", 2),
-        (node.ofm_elems, "ofm_bytes_int8", 1),
-        (node.ofm_elems, "ofm_bytes_fp16", 2),
+        (node.weight_elements, "weight_bytes", 1),
+        (node.weight_elements, "weight_bytes_int8", 1),
+        (node.weight_elements, "weight_bytes_fp16", 2),
+        (node.input_elements, "ifm_bytes_int8", 1),
+        (node.input_elements, "ifm_bytes_fp16", 2),
+        (node.output_elements, "ofm_bytes_int8", 1),
+        (node.output_elements, "ofm_bytes_fp16", 2),
     ):
         found = getattr(node, name)
         if found is not None and found != elements * width:
@@ -218,10 +194,7 @@ def _check_bytes(node: _Node, place: str) -> None:
 
 def encode_layers(network: Network, source: str = "") -> bytes:
     """Bytes of a layer file; :func:`decode_layers` gives the network back."""
-    nodes = tuple(
-        _Node(id=number, **{written: getattr(layer, ours) for written, ours in _NAMES.items()})
-        for number, layer in enumerate(network.layers)
-    )
+    nodes = tuple(_Node(id=number, **_operation(layer)) for number, layer in enumerate(network.layers))
     file = _File(name=network.name, source=source, nodes=nodes, edges=network.edges, notes=network.notes)
     # A line for each layer and edge list: long enough to be compact, short enough to be read and compared.
     values = msgspec.to_builtins(file)
@@ -237,8 +210,8 @@ def _head(values: dict[str, object]) -> list[tuple[str, object]]:
 
 
 def _present(node: dict[str, object]) -> dict[str, object]:
-    """A node without what is not said."""
-    return {key: value for key, value in node.items() if value is not None}
+    """A node, its id first, without what is not said."""
+    return {key: value for key, value in {"id": node["id"], **node}.items() if value is not None}
 
 
 def save_layers(network: Network, path: str | Path, source: str = "") -> None:

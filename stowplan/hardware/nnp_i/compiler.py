@@ -59,7 +59,13 @@ def compiler_map(problem: Problem) -> MemoryMap:
 
 
 def compiler_plan(problem: Problem) -> Plan | None:
-    """The compiler's map as a plan; None where it finds no place for a tensor."""
+    """The compiler's map as a plan.
+
+    Returns
+    -------
+    Plan or None
+        With its latency in ps, without offsets; None where the compiler finds no room for a tensor.
+    """
     try:
         found = compiler_map(problem)
     except InputError:

@@ -21,6 +21,11 @@ def build_problem(
     address_spaces
         Whether a plan gives every tensor an offset in its tier.
 
+    Returns
+    -------
+    Problem
+        Sizes in bytes, times in ps; with the features of the network's layers for agents.
+
     Raises
     ------
     InputError

@@ -56,8 +56,6 @@ class SearchResult:
     """(B, A): values of the actions; NaN for those not visited."""
     action: Ints
     """(B,): the action to play; always legal."""
-    root_value_network: Floats
-    """(B,): value of the state by the model alone."""
 
 
 def search(
@@ -128,7 +126,7 @@ def search(
     q = np.where(visits > 0, tree.total[:, 0] / np.maximum(visits, 1), np.nan)
     found = _from_improved_policy(tree, rules) if rules.is_gumbel else _from_visits(tree, q, legal, config, uniform, explore)
     policy, values, action = found
-    return SearchResult(visits, policy, values, q, action, value)
+    return SearchResult(visits, policy, values, q, action)
 
 
 @cache

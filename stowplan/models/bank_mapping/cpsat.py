@@ -74,7 +74,18 @@ class Model:
         cpsat_runner.add_hint(self.model, values)
 
     def extract(self, value: Value) -> Plan:
-        """Plan from the values of the variables."""
+        """Plan of a solution.
+
+        Parameters
+        ----------
+        value
+            Gives the value of a variable of the model.
+
+        Returns
+        -------
+        Plan
+            With its objective.
+        """
         options = [
             next(option for option, variable in enumerate(variables) if len(variables) == 1 or value(variable))
             for variables in self.options

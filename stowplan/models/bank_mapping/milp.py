@@ -72,7 +72,18 @@ class Model:
         return point
 
     def extract(self, values: FloatArray) -> Plan:
-        """Plan from a point that is integral but for rounding."""
+        """Plan of a point.
+
+        Parameters
+        ----------
+        values
+            Of the columns, shape ``[columns]``; integral but for rounding.
+
+        Returns
+        -------
+        Plan
+            With its objective.
+        """
         options = [
             int(np.argmax(values[first : first + len(operator.options)]))
             for first, operator in zip(self.option_columns, self.problem.operators, strict=True)

@@ -58,7 +58,18 @@ class Verification:
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
-    """All rules a plan breaks, and the bytes it moves. The objective it states must be the one it has."""
+    """All rules a plan breaks, and the bytes it moves. The objective it states must be the one it has.
+
+    Parameters
+    ----------
+    plan
+        Any that decodes; what is malformed is a violation, not an error.
+
+    Returns
+    -------
+    Verification
+        Violations, bytes copied and moved off chip, and their weighted sum.
+    """
     found: list[Violation] = []
     if plan.problem != problem.digest:
         found.append(Violation("wrong_problem", f"the plan is for problem {plan.problem[:12]}, not {problem.digest[:12]}"))

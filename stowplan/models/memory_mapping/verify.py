@@ -9,12 +9,11 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from itertools import accumulate
 
 import msgspec
 
 from stowplan.models.memory_mapping._audit import Audit, is_range
-from stowplan.models.memory_mapping._replay import duration_ps, objective_ps
+from stowplan.models.memory_mapping._replay import objective_ps
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.violations import MAX_LISTED, Reason, Violation
@@ -31,10 +30,6 @@ class Verification(msgspec.Struct, frozen=True):
     """Recomputed objective; None where the plan is too malformed to run."""
     stall_ps: int | None
     """Part of the objective spent waiting for copies."""
-    copy_busy_ps: int
-    """Durations of all copies together."""
-    peak_fast_bytes: int
-    """Most bytes resident during one step."""
 
     @property
     def ok(self) -> bool:
@@ -45,7 +40,15 @@ class Verification(msgspec.Struct, frozen=True):
 def verify(problem: Problem, plan: Plan) -> Verification:
     """Check ``plan`` against every rule and recompute its objective.
 
-    Never raises on a plan that decodes: what is malformed is reported, and left out of the rules that cannot be asked about it.
+    Parameters
+    ----------
+    plan
+        Any that decodes; what is malformed is a violation, not an error.
+
+    Returns
+    -------
+    Verification
+        All violations, objective and stalls in ps. What is malformed is left out of rules that cannot be asked about it.
     """
     audit = Audit(problem, plan)
     if plan.problem != problem.digest:
@@ -71,8 +74,6 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         violations=tuple(audit.log.violations()),
         objective_ps=objective,
         stall_ps=stall,
-        copy_busy_ps=sum(duration_ps(audit, copy) for copy in audit.copies.values()),
-        peak_fast_bytes=_peak_bytes(audit),
     )
 
 
@@ -190,14 +191,6 @@ def _list_doubles(audit: Audit, number: int, present: dict[int, Residency]) -> N
         if neighbour.tensor == item.tensor:
             message = f"{audit.residency_name(number)} and {audit.residency_name(other)} share {audit.step_name(item.start)}"
             audit.log.add(Reason.DOUBLE_RESIDENCY, message, tensor=item.tensor, step=item.start, residencies=[other, number])
-
-
-def _peak_bytes(audit: Audit) -> int:
-    change = [0] * (audit.horizon + 1)
-    for item in audit.residencies.values():
-        change[item.start] += audit.problem.tensors[item.tensor].size
-        change[item.end] -= audit.problem.tensors[item.tensor].size
-    return max(accumulate(change))
 
 
 def _check_preloads(audit: Audit) -> None:

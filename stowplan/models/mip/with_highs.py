@@ -37,7 +37,13 @@ def tighten(highs: highspy.Highs) -> None:
 
 
 def new_highs(matrix: MatrixModel, seed: int) -> highspy.Highs:
-    """HiGHS on one thread with a model in it."""
+    """HiGHS on one thread with a model in it, without the unsafe rules of presolve.
+
+    Returns
+    -------
+    highspy.Highs
+        Silent, with its own tolerances and no limits.
+    """
     highs = one_thread(seed)
     highs.setOptionValue("presolve_rule_off", UNSAFE_RULES)
     lp = highspy.HighsLp()
@@ -56,7 +62,20 @@ def new_highs(matrix: MatrixModel, seed: int) -> highspy.Highs:
 
 
 def solve_relaxed(matrix: MatrixModel, seed: int, time_limit: float, should_stop: Callable[[], bool] | None) -> Any:
-    """HiGHS's solution of the linear relaxation, valid or not, after ``time_limit`` seconds at most."""
+    """HiGHS's solution of the linear relaxation.
+
+    Parameters
+    ----------
+    time_limit
+        Seconds.
+    should_stop
+        Asked between iterations; True ends the solve.
+
+    Returns
+    -------
+    highspy.HighsSolution
+        Valid or not: ``value_valid`` and ``dual_valid`` say which.
+    """
     highs = new_highs(matrix.relaxed(), seed)
     highs.setOptionValue("time_limit", time_limit)
     if should_stop is not None:

@@ -64,7 +64,18 @@ _STATUS: dict[Any, Status] = {
 
 
 def build(model: MatrixModel, *, names: bool = True) -> Any:
-    """The model as a ``mathopt.Model``: variable ``j`` and constraint ``i`` have the ids ``j`` and ``i``; with the offset."""
+    """The model as MathOpt has it.
+
+    Parameters
+    ----------
+    names
+        Without names it is made faster.
+
+    Returns
+    -------
+    mathopt.Model
+        Variable ``j`` and constraint ``i`` have the ids ``j`` and ``i``; with the offset.
+    """
     proto = model_pb2.ModelProto(name=model.name)
     variables, rows = proto.variables, proto.linear_constraints
     variables.ids.extend(range(model.columns))
@@ -107,7 +118,27 @@ def solve(
     on_bound: Callable[[float], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Solve with one of :data:`SOLVERS`; see :func:`stowplan.models.mip.solve.solve`."""
+    """Solve with one of :data:`SOLVERS`, in this process.
+
+    Parameters
+    ----------
+    node_limit
+        For solvers that count nodes; others ignore it.
+    on_bound
+        Called with bounds that are proven on the way, from another thread.
+
+    All others are those of :func:`stowplan.models.mip.solve.solve`.
+
+    Returns
+    -------
+    Outcome
+        A solver that does not stop when told to is left behind: it has found nothing but the bounds reported until then.
+
+    Raises
+    ------
+    UsageError
+        Integers for a solver of linear programs, or options that MathOpt refuses.
+    """
     began = time.monotonic()
     kind = SOLVERS[solver]
     if solver in LINEAR_ONLY and bool(model.is_integer.any()):

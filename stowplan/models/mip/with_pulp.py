@@ -79,7 +79,15 @@ def _entry(solver: str) -> _Entry:
 
 
 def build(model: MatrixModel) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
-    """The model as a PuLP problem and its variables, in the order of the columns; without the objective's offset."""
+    """The model as PuLP has it.
+
+    Returns
+    -------
+    problem : pulp.LpProblem
+        A minimisation, without the objective's offset. A row with two sides becomes two constraints.
+    variables : list of pulp.LpVariable
+        In the order of the columns.
+    """
     problem = pulp.LpProblem(_plain(model.name), pulp.LpMinimize)
     kinds = np.where(model.is_integer, pulp.LpInteger, pulp.LpContinuous).tolist()
     variables = [
@@ -292,7 +300,18 @@ def solve(
     start: FloatArray | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Solve with one of PuLP's solvers; see :func:`stowplan.models.mip.solve.solve`."""
+    """Solve with one of PuLP's solvers; parameters as in :func:`stowplan.models.mip.solve.solve`.
+
+    Returns
+    -------
+    Outcome
+        With duals for a linear program that was solved to the end.
+
+    Raises
+    ------
+    UsageError
+        No such solver here; the message names those that are.
+    """
     began = time.monotonic()
     _entry(solver)
     problem, variables = build(model)

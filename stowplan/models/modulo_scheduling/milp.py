@@ -204,7 +204,18 @@ class MilpModel:
         return terms
 
     def extract(self, values: FloatArray) -> Plan | None:
-        """Plan of a point ``[columns]``."""
+        """Plan of a point.
+
+        Parameters
+        ----------
+        values
+            Of the columns, shape ``[columns]``; integral but for rounding.
+
+        Returns
+        -------
+        Plan or None
+            None where starts would share a tile.
+        """
         tiles, times = [], []
         for number in range(self.structure.count):
             at = [(tile, slot) for tile, row in enumerate(self.at[number]) for slot, c in enumerate(row) if values[c] > 0.5]

@@ -74,7 +74,18 @@ class Verification:
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
-    """All rules a plan breaks, and its objective."""
+    """All rules a plan breaks, and its objective.
+
+    Parameters
+    ----------
+    plan
+        Any that decodes; what is malformed is a violation, not an error.
+
+    Returns
+    -------
+    Verification
+        Violations, initiation interval and makespan in clocks.
+    """
     check = _Check(problem, plan)
     if not check.shape():
         return Verification(tuple(check.found), plan.ii, None)

@@ -38,7 +38,18 @@ class Model:
         cpsat_runner.add_hint(self.model, values)
 
     def extract(self, value: Value) -> Plan:
-        """Plan from the values of the variables."""
+        """Plan of a solution.
+
+        Parameters
+        ----------
+        value
+            Gives the value of a variable of the model.
+
+        Returns
+        -------
+        Plan
+            With its height in bytes as objective.
+        """
         offsets = tuple(value(variable) * self.unit for variable in self.offsets)
         height = max((at + each.size for at, each in zip(offsets, self.problem.buffers, strict=True)), default=0)
         return Plan(problem=self.problem.digest, objective=height, offsets=offsets)

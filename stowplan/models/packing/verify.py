@@ -49,6 +49,16 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     """All rules a plan breaks, and its height in bytes.
 
     The objective that the plan states must be its height: people read it.
+
+    Parameters
+    ----------
+    plan
+        Any that decodes; what is malformed is a violation, not an error.
+
+    Returns
+    -------
+    Verification
+        Violations, and the height in bytes.
     """
     found: list[Violation] = []
     if plan.problem != problem.digest:

@@ -51,7 +51,18 @@ class Model:
         cpsat_runner.add_hint(self.model, values)
 
     def extract(self, value: Value) -> Plan:
-        """Plan from the values of the variables."""
+        """Plan of a solution.
+
+        Parameters
+        ----------
+        value
+            Gives the value of a variable of the model.
+
+        Returns
+        -------
+        Plan
+            With its latency in ps, and with offsets where tiers are address spaces.
+        """
         structure = self.structure
         tier_of = [0] * len(structure.tensors)
         for (tensor, tier), variable in self.place.items():

@@ -88,7 +88,18 @@ class Model:
         return [tier for _, tier in best]
 
     def extract(self, values: FloatArray) -> Plan:
-        """Plan of a point of the scaled copy, its latency worked out anew, without offsets."""
+        """Plan of a point of the scaled copy.
+
+        Parameters
+        ----------
+        values
+            Of the columns, shape ``[columns]``; the largest of a tensor says its tier.
+
+        Returns
+        -------
+        Plan
+            With its latency in ps worked out anew, without offsets.
+        """
         return plan_of(self.structure, self.tiers(values))
 
     def bound_ps(self, objective: float, tolerance: float) -> int:

@@ -70,6 +70,16 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     """All rules a plan breaks, and the latency of the network under it in ps.
 
     The objective that the plan states must be that latency: people read it.
+
+    Parameters
+    ----------
+    plan
+        Any that decodes; what is malformed is a violation, not an error.
+
+    Returns
+    -------
+    Verification
+        Violations, and the latency in ps.
     """
     found: list[Violation] = []
     if plan.problem != problem.digest:

@@ -204,7 +204,6 @@ def test_puct_equals_a_plain_search(seed, simulations, span):
                 assert result.policy[game, action] == pytest.approx(edge.visits / simulations)
         mean = sum(edge.total for edge in root.edges.values()) / simulations
         assert result.value[game] == pytest.approx(mean, abs=1e-12)
-        assert result.root_value_network[game] == model.value[states[game]]
 
 
 @pytest.mark.parametrize("span", ["tree", "siblings"])
@@ -271,7 +270,7 @@ def test_illegal_actions_are_never_visited_nor_chosen(config, batch, explore):
         states = rng.integers(300, size=batch)
         result = search(TableModel(seed), states, legal, config, rng, explore=explore)
         assert result.visits.shape == result.policy.shape == result.q.shape == (batch, 3)
-        assert result.value.shape == result.action.shape == result.root_value_network.shape == (batch,)
+        assert result.value.shape == result.action.shape == (batch,)
         assert not result.visits[~legal].any()
         assert not result.policy[~legal].any()
         assert np.isnan(result.q[~legal]).all()

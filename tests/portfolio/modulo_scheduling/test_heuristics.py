@@ -24,7 +24,7 @@ from stowplan.portfolio.modulo_scheduling.search import Search, Tally, list_sche
 from tests.models.modulo_scheduling import brute_force
 from tests.models.modulo_scheduling.cases import graph, line, random_problem
 from tests.paths import EXAMPLES
-from tests.portfolio.modulo_scheduling.fakes import Recorder
+from tests.portfolio.recorder import Recorder
 
 HEURISTICS = [candidates.search, candidates.random, candidates.evolution]
 

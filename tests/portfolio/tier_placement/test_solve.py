@@ -16,7 +16,7 @@ from stowplan.portfolio.tier_placement.kind import KIND
 from tests.models.tier_placement.brute_force import optimum
 from tests.models.tier_placement.cases import chain, random_problem
 from tests.paths import EXAMPLES
-from tests.portfolio.tier_placement.fakes import Recorder
+from tests.portfolio.recorder import Recorder
 
 
 def resnet50() -> Problem:

@@ -9,9 +9,8 @@ copies that stall.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
@@ -39,30 +38,31 @@ class Demonstration:
     """One for each move; all are legal, also without Drop-backup, and no move leads to an infeasible state."""
     return_ps: int
     """Return of the game."""
-    plan_return_ps: int
-    """What the plan saves against all slow; the game may save more or less."""
-    departures: dict[tuple[Action, Action], int] = field(default_factory=dict)
-    """How many moves were played otherwise than suggested, by (suggested, played)."""
 
 
 def actions_of(problem: Problem, plan: Plan, game: CompiledGame | None = None) -> Demonstration:
-    """The game that comes nearest to a valid plan; ``game`` is one on ``problem``, where there is one already.
+    """The game that comes nearest to a valid plan.
 
     A move that keeps what the game holds anyway is free, and is made where it pays, whatever the plan does.
+
+    Parameters
+    ----------
+    plan
+        Valid for ``problem``.
+    game
+        One on ``problem``, where there is one already.
+
+    Returns
+    -------
+    Demonstration
+        Its return may be more or less than what the plan saves.
     """
     game = CompiledGame(problem) if game is None else game
     suggestions = suggested(problem, plan, game.moves)
     state = game.reset()
     while not state.is_over:
         state.step(_choose(state, suggestions[state.position]))
-    actions = state.actions
-    pairs = zip(suggestions, actions, strict=True)
-    return Demonstration(
-        actions=actions,
-        return_ps=state.return_ps,
-        plan_return_ps=problem.all_slow_ps - plan.objective_ps,
-        departures=dict(Counter((wanted, played) for wanted, played in pairs if wanted != played)),
-    )
+    return Demonstration(state.actions, state.return_ps)
 
 
 def suggested(problem: Problem, plan: Plan, moves: Sequence[Move]) -> tuple[Action, ...]:

@@ -58,6 +58,11 @@ def game_optimum(
         A proven lower bound on the latency of every plan, from an exact model; it ends the search as soon as it is reached.
     node_limit, time_limit, should_stop
         What ends the search with the best game so far: states visited, seconds, a callback. Dropping all is always a game.
+
+    Returns
+    -------
+    GameOptimum
+        The best game found, and a bound on the return of any.
     """
     game = Game(problem, strict_copy_windows=strict_copy_windows, drop_backup=False)
     ceiling = inf if objective_bound_ps is None else problem.all_slow_ps - objective_bound_ps

@@ -71,9 +71,18 @@ class NeighbourhoodModel:
         cpsat_runner.add_hint(self.model, values)
 
     def extract(self, value: Value) -> Plan:
-        """The whole plan of a solution. Its objective is not set; whether it is valid is for the caller to see.
+        """The whole plan of a solution.
 
-        It is, except perhaps where a copy's window lies in a merged step or the clock is frozen.
+        Parameters
+        ----------
+        value
+            Gives the value of a variable of the model.
+
+        Returns
+        -------
+        Plan
+            Its objective is not set. Whether it is valid is for the caller to see: it is, except perhaps where a copy's window
+            lies in a merged step or the clock is frozen.
         """
         return Merger(self.neighbourhood, self.complete, value).plan()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from ortools.sat.python import cp_model
 
@@ -94,18 +94,6 @@ class MemoryMappingModel:
         placed = offsets_of(decisions, plan) if self.offsets is not None else {}
         return hint_values(self.variables, self.objective, decisions, self.offsets, placed, moments)
 
-    def fix(self, plan: Plan, tensors: Collection[int]) -> None:
-        """Decide some tensors as a valid plan does: which accesses are fast, which residencies last, which copies are made.
-
-        When their copies begin, and where they stand, stays open. The model's optimum is then the best plan that agrees with
-        this one, and its bound holds for such plans only.
-        """
-        decisions = decisions_of(self.variables, plan)
-        values = self.values_of(decisions, plan, decisions.moments())
-        for number in tensors:
-            for literal in self.variables.tensors[number].choices():
-                self.model.add(literal == values[literal.index])
-
     def decisions(self, value: Value) -> Decisions:
         """Decisions of a solution, with every copy queued as late as its begin allows."""
         variables = self.variables
@@ -140,10 +128,25 @@ class MemoryMappingModel:
         return start
 
     def extract(self, value: Value, *, time_limit: float = 10.0, exact: bool = True) -> Plan | None:
-        """Plan of a solution, its objective recomputed; None where no offsets are found within ``time_limit`` seconds."""
+        """Plan of a solution.
+
+        Parameters
+        ----------
+        value
+            Gives the value of a variable of the model.
+        time_limit
+            Seconds for offsets.
+        exact
+            Whether CP-SAT looks for offsets where first fit finds none.
+
+        Returns
+        -------
+        Plan or None
+            With its objective recomputed; None where no offsets are found.
+        """
         decisions = self.decisions(value)
-        packing = pack(self.problem, self.variables.sequences, decisions.stays(), time_limit=time_limit, exact=exact)
-        return None if packing.offsets is None else decisions.plan(packing.offsets)
+        offsets = pack(self.problem, self.variables.sequences, decisions.stays(), time_limit=time_limit, exact=exact)
+        return None if offsets is None else decisions.plan(offsets)
 
 
 def build(problem: Problem, *, offsets: bool = True, lower_bound_ps: int | None = None) -> MemoryMappingModel:

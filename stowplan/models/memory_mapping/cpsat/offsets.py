@@ -15,19 +15,10 @@ from stowplan.models.memory_mapping.cpsat.variables import AccessVariables, Tens
 from stowplan.models.memory_mapping.problem import Problem
 
 
-@dataclass(frozen=True)
-class Packing:
-    """Offsets of residencies, or why there are none."""
-
-    offsets: tuple[int, ...] | None
-    is_infeasible: bool = False
-    """Proven: no offsets exist."""
-
-
 def pack(
     problem: Problem, sequences: Sequence[TensorAccesses], stays: Sequence[Stay], *, time_limit: float, exact: bool = True
-) -> Packing:
-    """Give every residency an offset; those of a uniform alias group share one.
+) -> tuple[int, ...] | None:
+    """Give every residency an offset; those of a uniform alias group share one. None where none were found.
 
     First fit in a few orders, and where that fails, unless not ``exact``, CP-SAT on one worker for at most ``time_limit``
     seconds.
@@ -42,9 +33,9 @@ def pack(
     for order in orders:
         found = _first_fit(sorted(blocks, key=order))
         if found is not None:
-            return Packing(_offsets(problem, found, len(stays)))
+            return _offsets(problem, found, len(stays))
     if not exact:
-        return Packing(None)
+        return None
     return _pack_exactly(problem, blocks, len(stays), time_limit)
 
 
@@ -99,7 +90,7 @@ def _first_fit(blocks: Sequence[_Block]) -> list[tuple[_Block, int]] | None:
     return placed
 
 
-def _pack_exactly(problem: Problem, blocks: Sequence[_Block], count: int, time_limit: float) -> Packing:
+def _pack_exactly(problem: Problem, blocks: Sequence[_Block], count: int, time_limit: float) -> tuple[int, ...] | None:
     model = cp_model.CpModel()
     places = [model.new_int_var(0, block.highest, "") for block in blocks]
     times, memory = [], []
@@ -109,10 +100,9 @@ def _pack_exactly(problem: Problem, blocks: Sequence[_Block], count: int, time_l
             memory.append(model.new_fixed_size_interval_var(place, block.units, ""))
     model.add_no_overlap_2d(times, memory)
     run = cpsat_runner.run(model, time_limit=time_limit, seed=1)
-    if run.is_found:
-        placed = [(block, run.value(place)) for block, place in zip(blocks, places, strict=True)]
-        return Packing(_offsets(problem, placed, count))
-    return Packing(None, is_infeasible=run.status == "infeasible")
+    if not run.is_found:
+        return None
+    return _offsets(problem, [(block, run.value(place)) for block, place in zip(blocks, places, strict=True)], count)
 
 
 class OffsetVariables:

@@ -85,14 +85,6 @@ class TensorVariables:
     access: list[AccessVariables]
     uniform: Literal | None = None
 
-    def choices(self) -> list[Literal]:
-        """The literals that say which accesses are fast, which residencies last and which copies are made."""
-        found = [self.uniform]
-        for here in self.access:
-            found += [here.landed, here.fast, here.keep]
-            found += [copy.is_made for copy in (here.copy_in, here.copy_out) if copy is not None]
-        return list({literal.index: literal for literal in found if literal is not None}.values())
-
 
 class Variables:
     """All variables of a problem.

@@ -88,18 +88,6 @@ class Formulation:
         result: FloatArray = values / self.scale
         return result
 
-    def violated(self, values: IntArray) -> list[str]:
-        """Rows and columns that a point in the model's own units breaks, by name; exact."""
-        model, rows = self.model, self.rows
-        activity = self.integers @ values
-        low, high = np.array(rows.lower, dtype=np.int64), np.array(rows.upper, dtype=np.int64)
-        broken_rows = np.flatnonzero((activity < low) | (activity > high)).tolist()
-        lower, upper = np.array(model.lower, dtype=np.int64), np.array(model.upper, dtype=np.int64)
-        broken_columns = np.flatnonzero((values < lower) | (values > upper)).tolist()
-        return [self.matrix.row_name(row) for row in broken_rows] + [
-            self.matrix.column_name(column) for column in broken_columns
-        ]
-
     def objective_ps(self, values: IntArray) -> int:
         """Objective of a point in the model's own units; exact."""
         total: int = sum(cost * value for cost, value in zip(self.model.cost, values.tolist(), strict=True))

@@ -86,17 +86,12 @@ class RelaxationSearch:
         # Without a column nothing can be gained, and the constant is the latency with everything slow.
         self.bound = model.floor_until[-1] if model.cost else model.offset_ps
         self.values: FloatArray | None = None
-        self.seconds = 0.0
         self.rounds = 0
-        self.window_count = 0
         self.optimal = not model.cost
 
     def _run(self) -> highspy.HighsModelStatus:
-        began = time.monotonic()
-        status = self.solver.run(self.effort.left)
-        self.seconds += time.monotonic() - began
         self.rounds += 1
-        return status
+        return self.solver.run(self.effort.left)
 
     def offer(self, bound: int | None) -> None:
         """Take over a proven bound, where it is better."""
@@ -111,7 +106,6 @@ class RelaxationSearch:
         found = self.windows.find(self.values, tolerance_ps=self._tolerance_ps, limit=MAX_WINDOWS)
         if found:
             self.solver.add_rows(self.windows.rows(found))
-            self.window_count += len(found)
         return bool(found)
 
     def linear(self, patience: int = MAX_IDLE) -> None:

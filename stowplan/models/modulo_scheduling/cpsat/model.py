@@ -155,7 +155,18 @@ class ModuloModel(PlaceModel):
         cpsat_runner.add_hint(self.model, values)
 
     def extract(self, value: Value) -> Plan | None:
-        """Plan of a solution; times that the model left out by list scheduling."""
+        """Plan of a solution; times that the model left out by list scheduling.
+
+        Parameters
+        ----------
+        value
+            Gives the value of a variable of the model.
+
+        Returns
+        -------
+        Plan or None
+            None where starts would share a tile.
+        """
         structure = self.structure
         tiles = self.extract_tiles(value)
         known = {number: self.ii * value(self.round[number]) + value(self.slot[number]) for number in self.timed}

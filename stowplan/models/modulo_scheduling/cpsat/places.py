@@ -232,7 +232,18 @@ class LeastIIModel(PlaceModel):
         model.minimize(self.ii)
 
     def extract(self, value: Value) -> Plan | None:
-        """Plan of a solution; None where two instructions of cycles want one slot."""
+        """Plan of a solution.
+
+        Parameters
+        ----------
+        value
+            Gives the value of a variable of the model.
+
+        Returns
+        -------
+        Plan or None
+            None where two instructions of cycles want one slot.
+        """
         ii = value(self.ii)
         tiles = self.extract_tiles(value)
         times = {number: value(variable) for number, variable in self.time.items()}

@@ -4,33 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from stowplan.models.tier_placement.plan import Plan
 from stowplan.portfolio.context import Options
 
 
 class Recorder:
     """Takes reports; stops after ``looks`` looks at the clock."""
 
-    def __init__(self, looks: int = 10**9, start_plan: Plan | None = None, **options: Any):
+    def __init__(self, looks: int = 10**9, start_plan: Any = None, **options: Any):
         self.options = Options(**options)
         self.start_plan = start_plan
-        self.plans: list[tuple[Plan, str]] = []
+        self.plans: list[tuple[Any, str]] = []
         self.bounds: list[int] = []
         self.notes: list[str] = []
-        self.infeasible = False
+        self.why: dict[str, Any] | None = None
         self._looks = looks
 
-    def plan(self, plan: Plan, source: str) -> None:
+    def plan(self, plan: Any, source: str) -> None:
         self.plans.append((plan, source))
 
     def bound(self, bound: int, source: str) -> None:
         self.bounds.append(bound)
 
-    def proven_infeasible(self, source: str) -> None:
-        self.infeasible = True
+    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
+        self.why = why or {}
 
-    def incumbent(self) -> tuple[Plan | None, int | None]:
-        best = min((plan for plan, _ in self.plans), key=lambda plan: plan.objective_ps, default=self.start_plan)
+    @property
+    def infeasible(self) -> bool:
+        return self.why is not None
+
+    def incumbent(self) -> tuple[Any, int | None]:
+        best = min((plan for plan, _ in self.plans), key=_objective, default=self.start_plan)
         return best, max(self.bounds, default=None)
 
     def stop(self) -> bool:
@@ -42,3 +45,7 @@ class Recorder:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+
+def _objective(plan: Any) -> int:
+    return int(plan.objective_ps if hasattr(plan, "objective_ps") else plan.objective)

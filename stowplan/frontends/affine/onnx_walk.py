@@ -1,0 +1,176 @@
+"""What is known of an ONNX graph's values while it is walked through, and how its operators are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+from stowplan.errors import InputError
+from stowplan.frontends.affine.access import Variable
+from stowplan.frontends.affine.builder import Builder
+from stowplan.frontends.onnx_file import OnnxFile, is_external, missing_text
+from stowplan.hardware.affine import rules
+from stowplan.hardware.affine.program import Load, Option
+
+#: Names of ONNX's floating-point types, and the type of what has none.
+_FLOATS = re.compile("FLOAT|BFLOAT16|DOUBLE|UNDEFINED")
+
+#: Writes a node, given its attributes.
+Handler: TypeAlias = "Callable[[Walk, Any, dict[str, Any]], None]"
+
+
+class Walk:
+    """State of one walk through a graph whose shapes have been inferred."""
+
+    def __init__(self, file: OnnxFile, float_bytes: int | None):
+        self.onnx, self._missing = file.onnx, file.missing
+        self._float_bytes = float_bytes
+        self.builder = Builder(file.name)
+        self.shapes: dict[str, tuple[int, ...] | None] = {}
+        self._item_bytes: dict[str, int] = {}
+        self.values: dict[str, Variable] = {}
+        self.stored: dict[str, Any] = {}
+        """Tensors of constants, and arrays once something has asked for their numbers."""
+        for each in (*file.graph.input, *file.graph.value_info, *file.graph.output):
+            self._know(each)
+        for each in file.graph.initializer:
+            self.store(each.name, each)
+
+    def _know(self, value: Any) -> None:
+        kind = value.type.tensor_type
+        fixed = kind.HasField("shape") and all(each.HasField("dim_value") for each in kind.shape.dim)
+        self.shapes[value.name] = tuple(each.dim_value for each in kind.shape.dim) if fixed else None
+        self._item_bytes[value.name] = self._bytes_of(kind.elem_type)
+
+    def _bytes_of(self, kind: int | None) -> int:
+        """Bytes of an element of an ONNX type; what has none is taken for a number in single precision."""
+        types = self.onnx.TensorProto.DataType
+        if self._float_bytes is not None and (kind not in types.values() or _FLOATS.match(types.Name(kind))):
+            return self._float_bytes
+        try:
+            return max(1, int(self.onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize))
+        except (KeyError, TypeError):
+            return 4
+
+    def store(self, name: str, tensor: Any) -> None:
+        """Take over a tensor that the file has."""
+        self.shapes[name] = tuple(tensor.dims)
+        self._item_bytes[name] = self._bytes_of(tensor.data_type)
+        self.stored[name] = tensor
+
+    def numbers(self, name: str) -> Any:
+        """Array of a constant, None where its numbers are not in the file: weights that were stripped, or stand in another."""
+        found = self.stored.get(name)
+        if isinstance(found, self.onnx.TensorProto):
+            try:
+                found = None if is_external(found, self.onnx) else self.onnx.numpy_helper.to_array(found)
+            except (TypeError, ValueError, AttributeError, KeyError):
+                found = None
+            self.stored[name] = found
+        return found
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Sizes of a value; raises InputError where they are not fixed."""
+        shape = self.shapes.get(name)
+        if shape is None:
+            message = "found no fixed shape, expected one: export the model with fixed shapes"
+            raise InputError(message + missing_text(self._missing), place=f"value {name}")
+        if any(size < 1 for size in shape):
+            raise InputError(f"found the shape {list(shape)}, expected sizes of at least 1", place=f"value {name}")
+        return shape
+
+    def variable(self, name: str) -> Variable:
+        """The tensor of a value; an input of the program where nothing made it."""
+        found = self.values.get(name)
+        if found is None:
+            # Graph inputs, weights and constants, where something reads them.
+            found = self.values[name] = self.builder.input(
+                name, self.shape(name), self._item_bytes.get(name, self._bytes_of(None))
+            )
+        return found
+
+    def integers(self, node: Any, at: int, attribute: Any = None) -> list[int]:
+        """Whole numbers given as an attribute, or as an input that is a constant."""
+        if attribute is not None:
+            return self.whole(node, attribute)
+        name = node.input[at] if len(node.input) > at else ""
+        found = self.numbers(name)
+        if found is None:
+            message = f"found {node.op_type} by numbers that are not in the file (input {name!r}), expected constants"
+            only = {name: self._missing[name]} if name in self._missing else {}
+            raise InputError(message + missing_text(only), place=self._place(node))
+        return self.whole(node, found.reshape(-1).tolist())
+
+    def whole(self, node: Any, found: Any) -> list[int]:
+        """A list of whole numbers; raises InputError for anything else."""
+        if not isinstance(found, Iterable) or isinstance(found, bytes) or not all(isinstance(each, int) for each in found):
+            raise InputError(f"found {found!r}, expected whole numbers", place=self._place(node))
+        return list(found)
+
+    def ints(
+        self, node: Any, options: dict[str, Any], name: str, count: int, default: Sequence[int] | None = None
+    ) -> list[int]:
+        """``count`` whole numbers of an attribute."""
+        given = options.get(name, default)
+        if given is None:
+            raise InputError(f"found no {name}, expected {count} numbers", place=self._place(node))
+        found = self.whole(node, given)
+        if len(found) != count:
+            raise InputError(f"found {name} {found}, expected {count} numbers", place=self._place(node))
+        return found
+
+    def axis(self, node: Any, axis: Any, rank: int) -> int:
+        """A dimension below ``rank``; negative ones count from the end."""
+        if not isinstance(axis, int) or not -rank <= axis < rank:
+            raise InputError(f"found the axis {axis!r}, expected -{rank} to {rank - 1}", place=self._place(node))
+        return axis % rank
+
+    def inputs(self, node: Any, least: int) -> list[Variable]:
+        """The first ``least`` inputs, which an operator cannot do without."""
+        if len(node.input) < least or not all(node.input[:least]):
+            found = [name for name in node.input if name]
+            raise InputError(f"found {len(found)} inputs, expected {least} or more", place=self._place(node))
+        return [self.variable(name) for name in node.input[:least]]
+
+    def expect(self, node: Any, holds: bool, found: object, expected: str) -> None:
+        """Raise InputError where something does not hold."""
+        if not holds:
+            raise InputError(f"found {found}, expected {expected}", place=self._place(node))
+
+    def _place(self, node: Any) -> str:
+        return f"operator {next((name for name in node.output if name), node.name)}"
+
+    def operator(
+        self,
+        node: Any,
+        operands: Sequence[Variable | Load],
+        options: Sequence[Option],
+        *,
+        op: str = "",
+        attributes: dict[str, Any] | None = None,
+        restricted: bool = False,
+        dynamic: Sequence[int] = (),
+    ) -> None:
+        """Write an operator whose results are those of the node."""
+        names = [name for name in node.output if name]
+        # What only training needs has no shape at times, and no reader.
+        names = [name for name in names if self.shapes.get(name) is not None] or names[:1]
+        count = len(names)
+        results = self.builder.operator(
+            op or node.op_type,
+            operands,
+            [self.shape(name) for name in names],
+            [(*way, *(way[-1],) * (count - 1)) for way in options] if count > 1 else options,
+            attributes=attributes,
+            restricted=restricted,
+            name=names[0],
+            dynamic=dynamic,
+            item_bytes=[self._item_bytes.get(name, self._bytes_of(None)) for name in names],
+        )
+        self.values.update(zip(names, results, strict=True))
+
+    def opaque(self, node: Any) -> None:
+        """What nothing is known of: all in one bank, read at indices unknown."""
+        operands = [self.variable(name) for name in node.input if name]
+        self.operator(node, operands, rules.unspread(len(operands), 1), dynamic=tuple(range(len(operands))))
