@@ -17,19 +17,19 @@ PlanModel = Literal["roofline", "table", "signatures"]
 PLAN_SECONDS = 6.0
 
 
-def problem_of(evidence: Evidence, model: PlanModel) -> Problem:
-    """The program's memory-mapping problem under a cost model that knows the trials."""
+def problem_of(evidence: Evidence, model: PlanModel, capacity: int | None = None) -> Problem:
+    """The program's problem under a cost model that knows the trials; ``capacity`` in bytes, the target's where None."""
     program, target = evidence.program, evidence.judge.target
     if model == "roofline":
-        return make_problem(program, target, cost_model="roofline")
+        return make_problem(program, target, cost_model="roofline", capacity=capacity)
     if model == "table":
-        return make_problem(program, target, cost_model="table", cycles=cycle_table(evidence))
-    return make_problem(program, target, cost_model="signatures", signatures=evidence.costs)
+        return make_problem(program, target, cost_model="table", capacity=capacity, cycles=cycle_table(evidence))
+    return make_problem(program, target, cost_model="signatures", capacity=capacity, signatures=evidence.costs)
 
 
-def planned_tensors(evidence: Evidence, model: PlanModel, chance: random.Random) -> set[int]:
+def planned_tensors(evidence: Evidence, model: PlanModel, chance: random.Random, capacity: int | None = None) -> set[int]:
     """Tensors that some step finds in fast memory by a plan of the heuristics; the same for equal evidence and seed."""
-    problem = problem_of(evidence, model)
+    problem = problem_of(evidence, model, capacity)
     found = solve(
         problem,
         time_limit=PLAN_SECONDS,

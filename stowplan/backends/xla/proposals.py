@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from stowplan.backends.xla.evidence import Evidence, Move, Trial
-from stowplan.backends.xla.steer import DEFAULT, Steer
+from stowplan.backends.xla.planned import planned_tensors
+from stowplan.backends.xla.steer import CAPACITY_OPTION, DEFAULT, RETRIES_OPTION, Steer
 
 #: Moves of one correction: few at a time, since each changes what XLA does with all that follow.
 STEPS = (8, 4, 16, 2, 32, 64)
@@ -26,7 +27,8 @@ class Proposal(NamedTuple):
     """Cycles that it is expected to save against the incumbent; an order's effect is never certain."""
 
 
-#: Steers that a way would propose now, the most promising first; the loop takes the first that is new.
+#: One way of steering: the steers that it would propose now, the most promising first; the loop takes the first
+#: that is new.
 Way = Callable[[Evidence, random.Random], Iterator[Proposal]]
 
 
@@ -50,16 +52,52 @@ def random_steer(evidence: Evidence, chance: random.Random) -> Steer:
     )
 
 
+def plans(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+    """A plan under everything measured so far, within the incumbent's capacity: what it keeps goes first.
+
+    Other forms put to the back what XLA keeps and the plan does not, or all that the plan does not keep.
+    """
+    incumbent = evidence.incumbent
+    fast = planned_tensors(evidence, "signatures", chance, incumbent.steer.capacity)
+    front = Steer(evidence.names(fast), options=incumbent.steer.options)
+    unwanted = evidence.fast_tensors(incumbent.assignment) - fast
+    yield Proposal("plan", front)
+    yield Proposal("plan", front.moved(last=evidence.names(unwanted)))
+    yield Proposal("plan", incumbent.steer.moved(last=evidence.names(unwanted)))
+    yield Proposal("plan", front.moved(last=evidence.names(set(evidence.values) - fast)))
+
+
+def capacities(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+    """The incumbent within less fast memory.
+
+    The order cannot keep a value out where there is room for all. Less room can: what goes last then finds none, and what is
+    larger than all of it never does.
+    """
+    steer, whole = evidence.incumbent.steer, int(evidence.judge.target.fast_memory.capacity)
+    if steer.capacity is None:
+        parts = [whole // 4, whole // 2, whole // 8, 3 * whole // 4]
+    else:
+        parts = [round(steer.capacity * factor) for factor in (0.75, 1.5, 0.5, 1.25)]
+    for part in parts:
+        if part <= whole:
+            yield Proposal("capacity", steer.with_option(CAPACITY_OPTION, str(part >> 10)))
+
+
+def retries(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+    """The incumbent with more tries for values that do not fit at first."""
+    yield Proposal("retries", evidence.incumbent.steer.with_option(RETRIES_OPTION, "20"))
+
+
 def corrections(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with the moves that its own cycles recommend most."""
     trial = evidence.incumbent
-    yield from _corrected("correct", evidence, trial, [move for move in evidence.moves(trial) if move.cycles < 0])
+    yield from _corrected("correct", evidence, trial, [move for move in _sensible(evidence, trial) if move.cycles < 0])
 
 
 def explorations(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with the moves that may be worth most: expected gain and what is not known of it."""
     trial = evidence.incumbent
-    moves = [move for move in evidence.moves(trial) if move.cycles - move.deviation < 0]
+    moves = [move for move in _sensible(evidence, trial) if move.cycles - move.deviation < 0]
     moves.sort(key=lambda move: (move.cycles - move.deviation, move.tensor, move.to_fast))
     yield from _corrected("explore", evidence, trial, moves)
 
@@ -67,7 +105,7 @@ def explorations(evidence: Evidence, chance: random.Random) -> Iterator[Proposal
 def returns(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     """Another trial than the incumbent, corrected: what to do where the incumbent's own corrections are used up."""
     for trial in sorted(evidence.trials, key=lambda each: each.score.total)[1:4]:
-        yield from _corrected("return", evidence, trial, [move for move in evidence.moves(trial) if move.cycles < 0])
+        yield from _corrected("return", evidence, trial, [move for move in _sensible(evidence, trial) if move.cycles < 0])
 
 
 def perturbations(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
@@ -79,6 +117,12 @@ def perturbations(evidence: Evidence, chance: random.Random) -> Iterator[Proposa
         first = [tensor for tensor in chosen if chance.random() < 0.5]
         last = [tensor for tensor in chosen if tensor not in first]
         yield Proposal("perturb", trial.steer.moved(first=evidence.names(first), last=evidence.names(last)))
+
+
+def _sensible(evidence: Evidence, trial: Trial) -> list[Move]:
+    """Moves but those that bring in something large: it would take the place of much that a move's cycles say nothing of."""
+    most = int(evidence.judge.target.fast_memory.capacity) // 64
+    return [move for move in evidence.moves(trial) if not move.to_fast or evidence.program.tensors[move.tensor].size <= most]
 
 
 def _corrected(way: str, evidence: Evidence, trial: Trial, moves: list[Move]) -> Iterator[Proposal]:

@@ -20,6 +20,10 @@ ORDER_OPTION = "xla_tpu_msa_sort_order_overrides"
 #: Option that turns the assignment off: everything stays in slow memory.
 ASSIGNMENT_OPTION = "xla_msa_enable"
 
+#: KiB of fast memory that the assignment may use, and how often it tries again where a value does not fit.
+CAPACITY_OPTION = "xla_tpu_max_cmem_used_by_memory_space_assignment"
+RETRIES_OPTION = "xla_tpu_cmem_max_retries"
+
 _VALUE = re.compile(r"(?P<name>[^{}]+)(?:\{(?P<index>[0-9,]+)\})?")
 _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
 
@@ -46,14 +50,15 @@ class Steer(msgspec.Struct, frozen=True):
         to_last = frozenset(last) - to_first
         return Steer((self.first - to_last) | to_first, (self.last - to_first) | to_last, self.options)
 
-    def released(self, values: Iterable[str]) -> Steer:
-        """This steer without a word about some values."""
-        gone = frozenset(values)
-        return Steer(self.first - gone, self.last - gone, self.options)
+    def with_option(self, name: str, value: Option) -> Steer:
+        """This steer with one of the other options set."""
+        return Steer(self.first, self.last, tuple(sorted({**dict(self.options), name: value}.items())))
 
-    def difference(self, other: Steer) -> int:
-        """How many values the two treat differently."""
-        return len((self.first ^ other.first) | (self.last ^ other.last))
+    @property
+    def capacity(self) -> int | None:
+        """Bytes of fast memory that it allows; None for the compiler's own limit."""
+        kib = dict(self.options).get(CAPACITY_OPTION)
+        return None if kib is None else int(kib) << 10
 
 
 #: XLA's own plan, and everything in slow memory.

@@ -20,11 +20,14 @@ from stowplan.backends.xla.planned import planned_tensors
 from stowplan.backends.xla.proposals import (
     Proposal,
     Way,
+    capacities,
     corrections,
     explorations,
     harm_last,
     perturbations,
     plan_first,
+    plans,
+    retries,
     returns,
 )
 from stowplan.backends.xla.score import Score
@@ -44,7 +47,15 @@ COMPILES = 10
 
 #: What a way of steering is worth before anything is known of it: its share of compiles that were better than the incumbent
 #: (``benchmarks/xla_tuning.py`` prints the shares), counted as two tries.
-_PRIOR = {"plan": 0.4, "correct": 0.4, "explore": 0.3, "return": 0.2, "perturb": 0.1}
+_PRIOR = {
+    "capacity": 0.5,
+    "plan": 0.45,
+    "correct": 0.4,
+    "retries": 0.3,
+    "explore": 0.3,
+    "return": 0.2,
+    "perturb": 0.1,
+}
 _PRIOR_TRIES = 2.0
 #: Weight of what is not known of a way against what is, as in UCB1 (Auer, Cesa-Bianchi and Fischer 2002).
 _CURIOSITY = 0.35
@@ -305,8 +316,10 @@ class _Run:
             self._try(Proposal("harm_last", harm_last(evidence, default, all_slow)))
         self._try(Proposal("plan_first", plan_first(evidence, planned_tensors(evidence, "table", self._chance))))
         arms = [
-            _Arm("plan", _planned),
+            _Arm("capacity", capacities),
+            _Arm("plan", plans),
             _Arm("correct", corrections),
+            _Arm("retries", retries),
             _Arm("explore", explorations),
             _Arm("return", returns),
             _Arm("perturb", perturbations),
@@ -369,15 +382,3 @@ class _Run:
             best = 1 - self._records[self._best].total / base if base else 0.0
             self._on_progress(TuningProgress(self._deadline.elapsed, record, len(self._records), self._budget, best))
         return trial
-
-
-def _planned(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
-    """A plan under everything measured so far: what it keeps to the front, and in a second form the rest to the back."""
-    fast = planned_tensors(evidence, "signatures", chance)
-    front = plan_first(evidence, fast)
-    incumbent = evidence.incumbent
-    unwanted = evidence.fast_tensors(incumbent.assignment) - fast
-    yield Proposal("plan", front)
-    yield Proposal("plan", front.moved(last=evidence.names(unwanted)))
-    yield Proposal("plan", incumbent.steer.moved(last=evidence.names(unwanted)))
-    yield Proposal("plan", front.moved(last=evidence.names(set(evidence.values) - fast)))
