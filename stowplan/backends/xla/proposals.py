@@ -17,6 +17,9 @@ from stowplan.backends.xla.steer import CAPACITY_OPTION, DEFAULT, RETRIES_OPTION
 #: Moves of one correction: few at a time, since each changes what XLA does with all that follow.
 STEPS = (8, 4, 16, 2, 32, 64)
 
+#: A program that is slower than this without fast memory can do without little of it.
+_WORTH_MUCH = 1.15
+
 
 class Proposal(NamedTuple):
     """A steer and what is expected of it."""
@@ -76,11 +79,19 @@ def capacities(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     steer, whole = evidence.incumbent.steer, int(evidence.judge.target.fast_memory.capacity)
     if steer.capacity is None:
         parts = [whole // 4, whole // 2, whole // 8, 3 * whole // 4]
+        if _worth(evidence) > _WORTH_MUCH:
+            parts = [whole // 2, 3 * whole // 4, 7 * whole // 8, whole // 4]
     else:
         parts = [round(steer.capacity * factor) for factor in (0.75, 1.5, 0.5, 1.25)]
     for part in parts:
         if part <= whole:
             yield Proposal("capacity", steer.with_option(CAPACITY_OPTION, str(part >> 10)))
+
+
+def _worth(evidence: Evidence) -> float:
+    """Cycles of all in slow memory over those of the default: how much fast memory is worth to the program."""
+    slow = [trial.score.total for trial in evidence.trials if not evidence.fast_tensors(trial.assignment)]
+    return min(slow, default=0) / evidence.trials[0].score.total
 
 
 def retries(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
