@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import subprocess
@@ -30,9 +31,16 @@ _REPLACE_ABOVE = 4 << 30
 
 _POLL = 0.25
 
+#: How libtpu says why it ends the process.
+_CHECK = re.compile(r"Check failed: [^\n]*")
+
 
 class CompileError(StowplanError):
     """XLA refused, or the function could not be traced; the message is its own, shortened."""
+
+
+class AbortError(CompileError):
+    """libtpu found something that it takes for impossible, and ended the process."""
 
 
 class Compiler:
@@ -142,7 +150,11 @@ class Compiler:
             self._end()
             self._lower(deadline)
         with store.scratch() as scratch:
-            answer = self._ask(Compile(dict(options), str(scratch)), deadline)
+            try:
+                answer = self._ask(Compile(dict(options), str(scratch)), deadline)
+            except AbortError as aborted:
+                # libtpu ends its process where others raise; it would do so again, so that this is a result, too.
+                answer = Failed(str(aborted), "compile")
             done = isinstance(answer, Done)
             self.compiles += 1
             self.processor_seconds += answer.processor_seconds if isinstance(answer, Done) else 0.0
@@ -241,7 +253,7 @@ class _Child:
             if ready:
                 data = os.read(self._answers, 1 << 16)
                 if not data:
-                    raise CompileError(f"the compiling process ended: {self._last_words()}")
+                    raise self._ended()
                 self._buffer += data
             elif self._memory() > memory_limit:
                 raise CompileError(f"the compiling process used more than {memory_limit / (1 << 30):.3g} GiB")
@@ -256,12 +268,15 @@ class _Child:
             return 0
         return pages * os.sysconf("SC_PAGE_SIZE")
 
-    def _last_words(self) -> str:
+    def _ended(self) -> CompileError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         self._said.seek(0)
-        words = self._said.read()[-2000:].decode(errors="replace").strip()
-        return words or f"exit status {self._process.returncode}"
+        words = self._said.read()[-20_000:].decode(errors="replace").strip()
+        check = _CHECK.search(words)
+        if check is not None:
+            return AbortError(f"libtpu ended: {check[0]}")
+        return CompileError(f"the compiling process ended: {words[-2000:] or f'exit status {self._process.returncode}'}")
 
     def kill(self) -> None:
         """End it, whatever it does."""
