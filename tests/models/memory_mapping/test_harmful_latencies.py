@@ -6,10 +6,14 @@ import math
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stowplan.hardware.simulator import simulate
+from stowplan.models.memory_mapping import latency
 from stowplan.models.memory_mapping.cpsat import solve
-from stowplan.models.memory_mapping.milp import segments
+from stowplan.models.memory_mapping.latency import least_over
+from stowplan.models.memory_mapping.milp import hint, segments
 from stowplan.models.memory_mapping.milp.segments import SegmentBounds
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.problem import Problem, Stalls
@@ -18,7 +22,7 @@ from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_plan
 from tests.models.memory_mapping.brute_force import best_plan
 from tests.models.memory_mapping.cases import random_plan, random_problem, with_harmful_tables
-from tests.models.memory_mapping.relaxations import relaxation
+from tests.models.memory_mapping.relaxations import assert_point, relaxation
 
 BOTH: list[Stalls] = ["forbidden", "allowed"]
 
@@ -47,6 +51,33 @@ def check_exact(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     bounds = SegmentBounds(problem, Effort(math.inf, iteration_limit=10_000, node_limit=200))
     bounds.run()
     assert problem.floor_ps <= bounds.bound <= best
+
+
+@pytest.mark.parametrize("stalls", BOTH)
+@pytest.mark.parametrize("seed", range(25))
+def test_long_tables_are_bounded_by_the_hull_of_some_uses(stalls: Stalls, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = harmful(seed, stalls, steps=4, tensors=4)
+    best = best_plan(problem)
+    exact = relaxation(problem, integer=True).bound
+    # As if tables of more than two uses were long.
+    monkeypatch.setattr(latency, "MAX_HULL_USES", 2)
+    monkeypatch.setattr(hint, "MAX_HULL_USES", 2)
+    linear, integer = relaxation(problem), relaxation(problem, integer=True)
+    assert linear.bound <= integer.bound <= exact <= best.objective_ps
+    assert_point(problem, best)
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 4), st.data())
+def test_entries_over_some_uses_are_the_least_of_the_others(bits: int, data: st.DataObject) -> None:
+    table = data.draw(st.lists(st.integers(0, 50), min_size=1 << bits, max_size=1 << bits))
+    chosen = sorted(data.draw(st.sets(st.integers(0, bits - 1)))) if bits else []
+    found = least_over(table, chosen)
+    for mask, value in enumerate(table):
+        at = sum(1 << place for place, bit in enumerate(chosen) if mask >> bit & 1)
+        assert found[at] <= value
+    assert all(value in table for value in found)
+    assert min(found) == min(table)
 
 
 @pytest.mark.parametrize("seed", range(30))
