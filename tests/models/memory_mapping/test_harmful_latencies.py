@@ -67,6 +67,17 @@ def test_long_tables_are_bounded_by_the_hull_of_some_uses(stalls: Stalls, seed: 
     assert_point(problem, best)
 
 
+@pytest.mark.parametrize("most", [1, 3])
+@pytest.mark.parametrize("seed", [2065, 2096])
+def test_copies_have_the_time_that_steps_take_not_that_of_their_bounds(
+    seed: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = harmful(seed, "allowed", steps=4, tensors=5)
+    monkeypatch.setattr(latency, "MAX_HULL_USES", most)
+    monkeypatch.setattr(hint, "MAX_HULL_USES", most)
+    assert_point(problem, best_plan(problem))
+
+
 @settings(max_examples=100)
 @given(st.integers(0, 4), st.data())
 def test_entries_over_some_uses_are_the_least_of_the_others(bits: int, data: st.DataObject) -> None:

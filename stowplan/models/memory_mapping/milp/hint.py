@@ -169,7 +169,9 @@ def _choose_tables(model: RelaxationModel, values: dict[int, int]) -> None:
             continue
         open_uses = [use for use in step.table.uses if fast[use]]
         if len(open_uses) > MAX_HULL_USES:
-            # Before them stands the column of the latency; what is slow for certain is no part of the table.
+            # Before them stands the column of the latency: the rows only bound it from below, but copies need all of its time.
+            here = [bool(_total(values, fast[use])) for use in range(len(step.uses))]
+            values[columns[0]] = step.latency_ps(here)
             columns = columns[1:]
             bits = hull_bits(open_entries(step.table.latency_ps, [bool(fast[use]) for use in step.table.uses]))
             open_uses = [open_uses[bit] for bit in bits]
