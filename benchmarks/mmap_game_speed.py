@@ -76,7 +76,7 @@ def measure(problem: Problem, seconds: float) -> None:
     steps = games * len(game.moves)
     assert data[POSITION] == len(game.moves)
     greedy = play_greedy(game.tables, game.reset().data)
-    span = problem.all_slow_ps - problem.all_fast_ps
+    span = problem.all_slow_ps - problem.floor_ps
     print(
         f"{problem.name[:40]:40} {len(game.moves):7,} {len(game.slots.supply_ps):7,} {built:8.2f} {steps / taken:12,.0f} "
         f"{1e6 * taken / steps:8.2f} {resets / games:8.1f} {data[RESIDENCIES]:7,} {best / span:7.3f} {greedy / span:7.3f}",

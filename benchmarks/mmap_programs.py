@@ -184,7 +184,7 @@ def small_window(problem: Problem, seed: int) -> Problem:
         first, length = rng.randrange(max(1, len(starts) - MOVES.start)), rng.choice(MOVES)
         start, end = starts[first], starts[min(first + length, len(starts) - 1)]
         part = window(problem, start, max(start + 1, end))
-        if len(moves_of(part)) in MOVES and part.all_slow_ps - part.all_fast_ps >= LEAST_GAIN * part.all_slow_ps:
+        if len(moves_of(part)) in MOVES and part.all_slow_ps - part.floor_ps >= LEAST_GAIN * part.all_slow_ps:
             return _in_part_of_its_peak(part, rng)
     raise AssertionError(f"no window of {problem.name} has a number of moves in {MOVES}")
 

@@ -78,7 +78,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     roofline: Roofline
     stalls: Literal["forbidden", "allowed"] = "allowed"
     """May the program wait for copies, unless the caller says otherwise?"""
-    cost_model: Literal["roofline", "table", "measured"] = "roofline"
+    cost_model: Literal["roofline", "table", "measured", "signatures"] = "roofline"
     """Cost model, unless the caller says otherwise."""
     format: str = FORMAT
     version: int = VERSION

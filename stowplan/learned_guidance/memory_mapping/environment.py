@@ -233,7 +233,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         if self.reward_unit == "greedy":
             return self._playing().game.unit_ps
         # Where fast memory saves nothing, parts of the whole latency.
-        span = self.problem.all_slow_ps - self.problem.all_fast_ps
+        span = self.problem.all_slow_ps - self.problem.floor_ps
         return span if span > 0 else max(1, self.problem.all_slow_ps)
 
     def _info(self, *, is_illegal: bool) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Latency of steps, reduced to what matters, and as linear terms over "this use is fast" that never exceed it.
 
 The largest of several affine pieces is bounded by each of them: exact for 0/1 values wherever latency is minimised. A table is
-bounded by its convex hull where it is short, and otherwise by affine functions that lie under all of its entries.
+bounded by its convex hull where it is short, and otherwise by the hull of its least entries over some of its uses and by affine
+functions that lie under all of its entries. No entry need be less than another: fast memory may make a step slower.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 from stowplan.models.memory_mapping.accesses import TensorAccesses
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step
 
-#: A table over more uses than this is bounded from below by affine functions instead of one column for each entry.
-MAX_HULL_USES = 3
+#: Uses whose subsets get a column each, at most. Three left gaps of some percent where tables are far from affine, eight are
+#: hardly tighter than five and take longer.
+MAX_HULL_USES = 5
 
 
 class RowSink(Protocol):
@@ -100,20 +102,16 @@ class StepLatency:
         return _largest(sink, pieces, fast, weight)
 
     def _add_table(self, sink: RowSink, fast: Sequence[Sequence[int]], weight: int) -> tuple[int, list[tuple[int, int]]]:
-        uses, table = list(self.table_uses), list(self.table)
-        for bit in reversed(range(len(uses))):
-            if not fast[uses[bit]]:
-                table = [value for mask, value in enumerate(table) if not mask >> bit & 1]
-                del uses[bit]
-        columns = [fast[use] for use in uses]
-        if len(uses) > MAX_HULL_USES:
-            return _largest(sink, affine_lower_bounds(table), columns, weight)
-        hull = [sink.column(1, integer=False) for _ in table]
-        sink.add_row([(column, 1) for column in hull], 1, 1)
-        for bit, parts in enumerate(columns):
-            chosen = [(column, 1) for mask, column in enumerate(hull) if mask >> bit & 1]
-            sink.add_row(chosen + [(part, -1) for part in parts], 0, 0)
-        return 0, [(column, weight * value) for column, value in zip(hull, table, strict=True) if value]
+        table = open_entries(self.table, [bool(fast[use]) for use in self.table_uses])
+        columns = [fast[use] for use in self.table_uses if fast[use]]
+        if len(columns) <= MAX_HULL_USES:
+            return 0, _hull(sink, table, columns, weight)
+        # More entries than columns are wanted: affine functions of all uses, and the hull over those that decide most.
+        constant, terms = _largest(sink, affine_lower_bounds(table), columns, weight, table)
+        bits = hull_bits(table)
+        hull = _hull(sink, least_over(table, bits), [columns[bit] for bit in bits], 1)
+        sink.add_row([(terms[0][0], 1), *((column, -value) for column, value in hull)], 0)
+        return constant, terms
 
 
 class Savings:
@@ -146,6 +144,28 @@ def marginals(table: Sequence[int], bit: int) -> list[int]:
     return [table[mask | 1 << bit] - value for mask, value in enumerate(table) if not mask >> bit & 1]
 
 
+def open_entries(table: Sequence[int], is_open: Sequence[bool]) -> list[int]:
+    """The entries of a table in which all uses that are not open are slow."""
+    never = sum(1 << bit for bit, each in enumerate(is_open) if not each)
+    return [value for mask, value in enumerate(table) if not mask & never]
+
+
+def hull_bits(table: Sequence[int]) -> list[int]:
+    """Bits of the :data:`MAX_HULL_USES` uses that change a table most in the mean, ascending."""
+    bits = range(len(table).bit_length() - 1)
+    order = sorted(bits, key=lambda bit: (-sum(map(abs, marginals(table, bit))), bit))
+    return sorted(order[:MAX_HULL_USES])
+
+
+def least_over(table: Sequence[int], bits: Sequence[int]) -> list[int]:
+    """The table over some of its uses, each entry the least whatever the others do."""
+    found = [max(table)] * (1 << len(bits))
+    for mask, value in enumerate(table):
+        at = sum(1 << place for place, bit in enumerate(bits) if mask >> bit & 1)
+        found[at] = min(found[at], value)
+    return found
+
+
 def affine_lower_bounds(table: Sequence[int]) -> list[Affine]:
     """Affine functions under all entries of a table of ``2**k`` latencies: tight at all slow, tight at all fast, and a fit."""
     bits = range(len(table).bit_length() - 1)
@@ -176,16 +196,26 @@ def _undominated(pieces: Sequence[Affine]) -> tuple[Affine, ...]:
     return tuple(kept)
 
 
+def _hull(sink: RowSink, table: Sequence[int], columns: Sequence[Sequence[int]], weight: int) -> list[tuple[int, int]]:
+    """``weight`` times a point of the table's convex hull, as terms: a column for each entry."""
+    hull = [sink.column(1, integer=False) for _ in table]
+    sink.add_row([(column, 1) for column in hull], 1, 1)
+    for bit, parts in enumerate(columns):
+        chosen = [(column, 1) for mask, column in enumerate(hull) if mask >> bit & 1]
+        sink.add_row(chosen + [(part, -1) for part in parts], 0, 0)
+    return [(column, weight * value) for column, value in zip(hull, table, strict=True) if value]
+
+
 def _largest(
-    sink: RowSink, pieces: Sequence[Affine], fast: Sequence[Sequence[int]], weight: int
+    sink: RowSink, pieces: Sequence[Affine], fast: Sequence[Sequence[int]], weight: int, table: Sequence[int] = (0,)
 ) -> tuple[int, list[tuple[int, int]]]:
-    """A column no less than any of the pieces.
+    """A column no less than any of the pieces, nor than the least entry of a table; it may take the largest.
 
     No single gain counts for more than lifts its piece to the floor of the step: for 0/1 values that is the same, and for
     fractions it is tighter.
     """
-    floor = max(0, *(piece.least() for piece in pieces))
-    column = sink.column(max(piece.most() for piece in pieces), lower=floor, integer=False)
+    floor = max(0, min(table), *(piece.least() for piece in pieces))
+    column = sink.column(max(*table, *(piece.most() for piece in pieces)), lower=floor, integer=False)
     for piece in pieces:
         together: dict[tuple[int, ...], int] = {}
         for gain, parts in zip(piece.gain, fast, strict=True):

@@ -157,9 +157,18 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
         """Total latency were every use served from fast memory; no plan need reach it."""
         return sum(step.weight * step.latency_ps([True] * len(step.uses)) for step in self.steps)
 
+    @cached_property
+    def floor_ps(self) -> int:
+        """Total latency were every step served as it likes best; no plan undercuts it. Where fast never hurts, all fast."""
+        return sum(step.weight * step.floor_ps for step in self.steps)
+
     def normalised_return(self, objective_ps: int) -> float:
-        """R = (L(all slow) - L) / (L(all slow) - L(all fast)); 1.0 where there is nothing to gain."""
-        span = self.all_slow_ps - self.all_fast_ps
+        """R = (L(all slow) - L) / (L(all slow) - L(floor)); 1.0 where there is nothing to gain.
+
+        The paper has L(all fast), the same where no step gets slower by a further fast use. With latencies that fast memory can
+        make worse, all fast may take longer than all slow, and R would have the wrong sign.
+        """
+        span = self.all_slow_ps - self.floor_ps
         return (self.all_slow_ps - objective_ps) / span if span else 1.0
 
 

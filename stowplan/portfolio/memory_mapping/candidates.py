@@ -63,7 +63,7 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
     status = search.status[0]
     started = reported = int(status.best)
     report_at = time.monotonic() + REPORT_EVERY
-    floor = sum(step.weight * step.floor_ps for step in problem.steps)
+    floor = problem.floor_ps
     for part, rounds in _schedule(problem, context):
         # Threshold that falls to nothing: small losses are accepted early on.
         ruin_and_recreate(data, state, search, rounds, LOSS * (started - floor) * (1.0 - part) ** 2)

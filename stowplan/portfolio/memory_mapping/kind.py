@@ -44,7 +44,7 @@ def _initial(problem: Problem) -> dict[str, Plan]:
 
 
 def _bound(problem: Problem) -> int:
-    return sum(step.weight * step.floor_ps for step in problem.steps)
+    return problem.floor_ps
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:

@@ -24,7 +24,13 @@ def overview(problem: Problem, result: Result) -> Overview:
     """The normalised return, and what is known of program and machine."""
     cards = []
     if result.objective is not None:
-        cards.append(("Normalised return R", f"{problem.normalised_return(result.objective):.4f}", "0 all slow, 1 all fast"))
+        cards.append(
+            (
+                "Normalised return R",
+                f"{problem.normalised_return(result.objective):.4f}",
+                "0 all slow, 1 every step at its least",
+            )
+        )
     facts = [
         ("Fast memory", f"{format_bytes(problem.capacity)}, aligned to {format_bytes(problem.alignment)}"),
         ("Copy channels", f"{problem.channels:,}"),
@@ -32,6 +38,7 @@ def overview(problem: Problem, result: Result) -> Overview:
         ("Program", f"{problem.horizon:,} steps, {len(problem.tensors):,} tensors, {problem.use_count:,} uses"),
         ("All in slow memory", format_ps(problem.all_slow_ps)),
         ("All in fast memory", format_ps(problem.all_fast_ps)),
+        ("Every step at its least", format_ps(problem.floor_ps)),
     ]
     return Overview(cards, facts)
 

@@ -144,6 +144,21 @@ def _random_latency(rng: random.Random, uses: int, tables: bool) -> dict[str, An
     return {"pieces": tuple(pieces)}
 
 
+def with_harmful_tables(problem: Problem, rng: random.Random) -> Problem:
+    """The same problem, each step with a table over its uses in which fast memory helps here and hurts there."""
+    steps = []
+    for step in problem.steps:
+        listed = tuple(rng.sample(range(len(step.uses)), min(len(step.uses), rng.choice([2, 4, 5]))))
+        slow = rng.randint(3, 15)
+        entries = [slow, *(max(0, slow + rng.randint(-6, 6)) for _ in range(1, 1 << len(listed)))]
+        if rng.random() < 0.6:
+            # All fast is worse than all slow, while something between is better than both.
+            entries[-1] = slow + rng.randint(0, 9)
+        table = Table(listed, tuple(entries[: 1 << len(listed)]))
+        steps.append(msgspec.structs.replace(step, pieces=(), table=table))
+    return msgspec.structs.replace(problem, steps=tuple(steps))
+
+
 def random_plan(problem: Problem, rng: random.Random, *, attempts: int = 40) -> Plan:
     """A valid plan with its right objective: the all-slow plan, and every proposal that keeps it valid.
 

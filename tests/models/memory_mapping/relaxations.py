@@ -6,8 +6,13 @@ import math
 import time
 from collections.abc import Callable
 
+import numpy as np
+
+from stowplan.models.memory_mapping.milp.hint import hint_values
+from stowplan.models.memory_mapping.milp.matrix import Formulation, IntArray, all_windows, formulate
 from stowplan.models.memory_mapping.milp.model import RelaxationModel
 from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
+from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
 
@@ -40,3 +45,24 @@ def fast_shares(search: RelaxationSearch) -> list[float]:
     """How much each use is served from fast memory in the last solution."""
     values = search.values
     return [0.0 if values is None else float(sum(values[column] for column in columns)) for columns in search.model.fast]
+
+
+def violated(formulation: Formulation, values: IntArray) -> list[str]:
+    """Rows and columns that a point in the model's own units breaks, by name; exact."""
+    model, rows, matrix = formulation.model, formulation.rows, formulation.matrix
+    activity = formulation.integers @ values
+    broken_rows = np.flatnonzero((activity < np.array(rows.lower)) | (activity > np.array(rows.upper)))
+    broken_columns = np.flatnonzero((values < np.array(model.lower)) | (values > np.array(model.upper)))
+    return [*map(matrix.row_name, broken_rows.tolist()), *map(matrix.column_name, broken_columns.tolist())]
+
+
+def assert_point(problem: Problem, plan: Plan) -> int:
+    """Assert that the plan's point is feasible with all windows, and no worse; its objective."""
+    model = RelaxationModel(problem)
+    formulation = formulate(model, all_windows(model))
+    values = hint_values(formulation, plan)
+    assert violated(formulation, values) == []
+    found = formulation.objective_ps(values)
+    assert found <= plan.objective_ps
+    assert formulation.matrix.violation(formulation.scaled(values)) < 1e-9
+    return found

@@ -10,34 +10,14 @@ import pytest
 from hypothesis import given, settings
 
 from stowplan.models.memory_mapping.milp.hint import add_hint, hint_values
-from stowplan.models.memory_mapping.milp.matrix import Formulation, IntArray, all_windows, formulate
+from stowplan.models.memory_mapping.milp.matrix import all_windows, formulate
 from stowplan.models.memory_mapping.milp.model import RelaxationModel
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import AliasRule, Problem, Stalls
 from stowplan.models.mip.solve import solve
 from tests.models.memory_mapping.brute_force import best_plan
 from tests.models.memory_mapping.cases import planned_problems, random_plan, random_problem
-
-
-def violated(formulation: Formulation, values: IntArray) -> list[str]:
-    """Rows and columns that a point in the model's own units breaks, by name; exact."""
-    model, rows, matrix = formulation.model, formulation.rows, formulation.matrix
-    activity = formulation.integers @ values
-    broken_rows = np.flatnonzero((activity < np.array(rows.lower)) | (activity > np.array(rows.upper)))
-    broken_columns = np.flatnonzero((values < np.array(model.lower)) | (values > np.array(model.upper)))
-    return [*map(matrix.row_name, broken_rows.tolist()), *map(matrix.column_name, broken_columns.tolist())]
-
-
-def check(problem: Problem, plan: Plan) -> int:
-    """Assert that the plan's point is feasible with all windows, and no worse; its objective."""
-    model = RelaxationModel(problem)
-    formulation = formulate(model, all_windows(model))
-    values = hint_values(formulation, plan)
-    assert violated(formulation, values) == []
-    found = formulation.objective_ps(values)
-    assert found <= plan.objective_ps
-    assert formulation.matrix.violation(formulation.scaled(values)) < 1e-9
-    return found
+from tests.models.memory_mapping.relaxations import assert_point, violated
 
 
 @pytest.mark.parametrize("stalls", ["forbidden", "allowed"])
@@ -49,7 +29,7 @@ def test_plans_of_every_rule(stalls: Stalls, alias_rule: AliasRule, loops: int) 
         rng = random.Random(seed)
         problem = random_problem(rng, stalls=stalls, alias_rule=alias_rule, loops=loops)
         plan = random_plan(problem, rng)
-        check(problem, plan)
+        assert_point(problem, plan)
         used += bool(plan.fast_uses)
         copied += bool(plan.copies)
     assert used > 15
@@ -59,7 +39,7 @@ def test_plans_of_every_rule(stalls: Stalls, alias_rule: AliasRule, loops: int) 
 @settings(max_examples=60)
 @given(planned_problems())
 def test_any_plan(case: tuple[Problem, Plan]) -> None:
-    check(*case)
+    assert_point(*case)
 
 
 @pytest.mark.parametrize("stalls", ["forbidden", "allowed"])
@@ -67,14 +47,14 @@ def test_best_plans(stalls: Stalls) -> None:
     """Optima sit on the edge of what is allowed, where a wrong row would cut first."""
     for seed in range(30):
         problem = random_problem(random.Random(1000 + seed), steps=5, tensors=3, stalls=stalls)
-        check(problem, best_plan(problem))
+        assert_point(problem, best_plan(problem))
 
 
 def test_the_all_slow_plan_is_the_objective_of_all_slow() -> None:
     for seed in range(20):
         problem = random_problem(random.Random(seed))
         plan = Plan(problem=problem.digest, objective_ps=problem.all_slow_ps)
-        assert check(problem, plan) <= problem.all_slow_ps
+        assert assert_point(problem, plan) <= problem.all_slow_ps
 
 
 def test_a_spoilt_point_is_seen() -> None:

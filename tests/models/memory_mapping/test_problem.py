@@ -82,10 +82,10 @@ def test_normalised_return() -> None:
     problem = next(
         problem
         for problem in (random_problem(random.Random(seed)) for seed in range(50))
-        if problem.all_slow_ps > problem.all_fast_ps
+        if problem.all_slow_ps > problem.floor_ps
     )
     assert problem.normalised_return(problem.all_slow_ps) == 0.0
-    assert problem.normalised_return(problem.all_fast_ps) == 1.0
+    assert problem.normalised_return(problem.floor_ps) == 1.0
     empty = msgspec.structs.replace(problem, steps=(), loops=(), tensors=())
     assert empty.normalised_return(0) == 1.0
 

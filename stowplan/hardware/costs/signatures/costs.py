@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.errors import InputError
+from stowplan.errors import InputError, UsageError
 from stowplan.hardware.costs.signatures.features import Bits, Known, StepFacts, as_bits
 from stowplan.hardware.costs.signatures.instruction import Assignment, StepSignature
 from stowplan.hardware.costs.signatures.predictor import Prediction, Predictor, shipped
 from stowplan.hardware.costs.signatures.table import LatencyTable
+from stowplan.hardware.costs.signatures.uses import choose, lost, significant, without_idle
 from stowplan.hardware.program import ProgramStep
 from stowplan.hardware.targets import Target
 from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Table
@@ -60,13 +61,27 @@ class SignatureCosts:
         Looked at when costs are asked for, so that one object serves a table that grows.
     predictor
         The one that comes with the package where None.
+    caution
+        Which point of its interval stands for a prediction in a problem: 0 what is expected, 1 the upper end, -1 the lower one.
+        An optimizer picks what is predicted too low; some caution makes up for that, and less than none explores.
     """
 
-    def __init__(self, steps: Mapping[str, StepSignature], table: LatencyTable, predictor: Predictor | None = None):
+    def __init__(
+        self,
+        steps: Mapping[str, StepSignature],
+        table: LatencyTable,
+        predictor: Predictor | None = None,
+        *,
+        caution: float = 0.0,
+    ):
+        if not -1 <= caution <= 1:
+            raise UsageError(f"found caution {caution}, expected -1 to 1")
         self.steps = steps
         self.table = table
         self.predictor = predictor or shipped()
+        self.caution = caution
         self._facts: dict[str, StepFacts] = {}
+        self._tables: dict[Hashable, tuple[tuple[int, ...], tuple[float, ...]]] = {}
 
     def is_known(self, name: str) -> bool:
         """Whether the table has any entry for the step's signature."""
@@ -149,41 +164,32 @@ class SignatureCosts:
         of_use = signed.used_leaves()
         if any(use >= len(step.uses) for use in of_use) or signed.weight != step.weight:
             raise InputError("found a signature of another step, expected those of this program", place=f"step {step.name}")
-        uses = self._chosen(step.name, of_use)
+        rows = self.table.rows(signed.signature)
+        # Steps with one signature mostly have one table.
+        key = signed.signature, tuple(leaf.use for leaf in signed.leaves), frozenset(rows.items())
+        if key not in self._tables:
+            self._tables[key] = self._cycles_of(step.name, of_use)
+        uses, cycles = self._tables[key]
+        return Table(uses, tuple([target.cycles_ps(max(0, round(each))) for each in cycles]))
+
+    def _cycles_of(self, name: str, of_use: Mapping[int, int]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Uses that a step's table tells apart, and its cycles for each subset of them."""
+        uses = self._chosen(name, of_use)
         leaves = [of_use[use] for use in uses]
-        chosen = sum(leaves)
-        masks = range(1 << len(uses))
-        patterns = [sum(part for bit, part in enumerate(leaves) if mask >> bit & 1) for mask in masks]
-        rest = self._rest(signed, chosen, patterns)
-        predicted, _ = self.predict(step.name, [pattern | more for pattern, more in zip(patterns, rest, strict=True)])
-        latency = tuple(target.cycles_ps(max(0, round(float(cycles)))) for cycles in predicted.cycles)
-        return _without_idle(tuple(uses), latency)
+        patterns = [sum(part for bit, part in enumerate(leaves) if mask >> bit & 1) for mask in range(1 << len(uses))]
+        rest = self._rest(self.steps[name], sum(leaves), patterns)
+        found, is_known = self.predict(name, [pattern | more for pattern, more in zip(patterns, rest, strict=True)])
+        end = found.high if self.caution > 0 else found.low
+        return without_idle(tuple(uses), found.cycles + abs(self.caution) * (end - found.cycles), is_known)
 
     def _chosen(self, name: str, of_use: Mapping[int, int]) -> list[int]:
-        """Uses that the step's table tells apart, ascending: those that measured and predicted cycles depend on most.
-
-        Where two measured patterns differ in cycles but not in the uses chosen, the use that tells them apart comes in.
-        """
-        if len(of_use) <= MAX_TABLE_USES:
-            return sorted(of_use)
+        """Uses that the step's table tells apart, ascending."""
         rows = self.table.rows(self.steps[name].signature)
-        worth = self._worth(name, of_use, rows)
-        order = sorted(of_use, key=lambda use: (-worth[use], use))
-        chosen = order[:MAX_TABLE_USES]
-        for _ in range(MAX_TABLE_USES):
-            use = _telling(rows, of_use, chosen)
-            if use is None:
-                break
-            # Out goes the one of least worth without which no more measured patterns fall together.
-            before = _lost(rows, of_use, [*chosen, use])
-            for other in sorted(chosen, key=lambda each: (worth[each], -each)):
-                kept = [each for each in (*chosen, use) if each != other]
-                if _lost(rows, of_use, kept) <= before:
-                    chosen = kept
-                    break
-            else:
-                break
-        return sorted(chosen)
+        large = significant(self.steps[name])
+        # Worth is asked for where it decides: predictions take time.
+        crowded = len(large) > MAX_TABLE_USES or lost(rows, of_use, sorted(large)) > 0
+        worth = self._worth(name, of_use, rows) if crowded else dict.fromkeys(of_use, 0.0)
+        return choose(of_use, rows, {use: each + (use in large) for use, each in worth.items()}, len(large))
 
     def _worth(self, name: str, of_use: Mapping[int, int], rows: Mapping[int, int]) -> dict[int, float]:
         """Largest relative change of the cycles when a use alone changes memory, at some of the measured patterns."""
@@ -208,38 +214,3 @@ class SignatureCosts:
 def _distance(one: Bits, other: Bits, weight: Array) -> Array:
     found: Array = (one[:, None, :] != other[None, :, :]) @ weight
     return found
-
-
-def _parts(rows: Mapping[int, int], of_use: Mapping[int, int], chosen: Sequence[int]) -> dict[int, list[int]]:
-    """Measured patterns that are equal in the chosen uses."""
-    mask = sum(of_use[use] for use in chosen)
-    found: dict[int, list[int]] = {}
-    for pattern in rows:
-        found.setdefault(pattern & mask, []).append(pattern)
-    return found
-
-
-def _lost(rows: Mapping[int, int], of_use: Mapping[int, int], chosen: Sequence[int]) -> float:
-    """Measured patterns that the chosen uses do not tell apart: their spread in cycles, summed up."""
-    spreads = ([rows[pattern] for pattern in part] for part in _parts(rows, of_use, chosen).values())
-    return float(sum(max(each) - min(each) for each in spreads))
-
-
-def _telling(rows: Mapping[int, int], of_use: Mapping[int, int], chosen: Sequence[int]) -> int | None:
-    """A use that tells apart what the chosen ones do not; None where nothing is lost."""
-    lost = _lost(rows, of_use, chosen)
-    if not lost:
-        return None
-    others = [use for use in of_use if use not in chosen]
-    best = min(others, key=lambda use: (_lost(rows, of_use, [*chosen, use]), use))
-    return best if _lost(rows, of_use, [*chosen, best]) < lost else None
-
-
-def _without_idle(uses: tuple[int, ...], latency: tuple[int, ...]) -> Table:
-    """The same table without the uses that make no difference."""
-    for bit in reversed(range(len(uses))):
-        slow = tuple(value for mask, value in enumerate(latency) if not mask >> bit & 1)
-        fast = tuple(value for mask, value in enumerate(latency) if mask >> bit & 1)
-        if slow == fast:
-            uses, latency = uses[:bit] + uses[bit + 1 :], slow
-    return Table(uses, latency)

@@ -26,6 +26,9 @@ _FLOPS, _ELEMENTS, _OVERHEAD = 150_000.0, 2_000.0, 600.0
 #: How far measured effects of single arrays are trusted over the reference machine's.
 _RIDGE = 0.2
 
+#: An array that is no more than this part of what a step moves: whether it is fast makes no difference to a prediction.
+NEGLIGIBLE = 0.01
+
 _KINDS = ("kLoop", "kInput", "kOutput", "kCustom")
 _OPCODES = ("fusion", "copy", "convolution", "dot", "custom-call", "reduce", "add", "multiply")
 _INNER = (
@@ -178,14 +181,16 @@ def features(facts: StepFacts, known: Known, bits: Bits) -> tuple[Array, Array]:
     """
     moved, reads, writes = facts.moved, facts.reads, facts.writes
     count = len(bits)
-    # Nearest by the bytes that would change memory; every array counts a little, so that small ones break ties.
-    weight = moved + 1e-3 * moved.sum() + 1
+    # Nearest by the bytes that would change memory; small arrays break ties.
+    counts = moved > NEGLIGIBLE * moved.sum()
+    weight = np.where(counts, moved, 1e-6 * (moved + 1))
     differs = (bits[:, None, :] != known.bits[None, :, :]) @ weight
     order = np.argsort(differs, axis=1, kind="stable")
     nearest = order[:, 0]
     second = order[:, min(1, order.shape[1] - 1)]
     anchor = known.log_cycles[nearest]
     at = known.bits[nearest]
+    bits = np.where(counts, bits, at)
     to_fast, to_slow = bits & ~at, at & ~bits
     cycles = np.exp(anchor)
     slow_rows = [number for number, pattern in enumerate(known.patterns) if not pattern]

@@ -43,7 +43,7 @@ class Predictor:
     """What was learned of the cycles that patterns take, relative to the nearest known pattern of the same step."""
 
     middle: Trees
-    """Median of the logarithm of predicted over known cycles."""
+    """Expected logarithm of the cycles over the known ones."""
     spread: Trees
     """Logarithm of its typical error."""
     width: float

@@ -102,7 +102,7 @@ def training_variants(problem: Problem, rng: np.random.Generator, *, moves: int 
         if count == 0 or not made_at:
             return
         variant = _random_window(problem, made_at, moves, rng)
-        if variant.all_slow_ps - variant.all_fast_ps < LEAST_GAIN * variant.all_slow_ps:
+        if variant.all_slow_ps - variant.floor_ps < LEAST_GAIN * variant.all_slow_ps:
             continue
         if rng.random() >= SAME_CAPACITY:
             most = min(problem.capacity, peak_live_bytes(variant))

@@ -186,7 +186,7 @@ def _describe_program(game: CompiledGame, pressure: Doubles, view: View) -> None
     demand = sum(problem.tensors[move.tensor].copy_in_ps for move in game.moves if not move.is_output)
     features[GlobalFeature.MEAN_PRESSURE] = _ratio(pressure.mean() if len(pressure) else 0.0)
     features[GlobalFeature.PEAK_PRESSURE] = _ratio(pressure.max(initial=0.0))
-    features[GlobalFeature.SPAN] = _ratio((problem.all_slow_ps - problem.all_fast_ps) / view.unit)
+    features[GlobalFeature.SPAN] = _ratio((problem.all_slow_ps - problem.floor_ps) / view.unit)
     features[GlobalFeature.DEMAND] = _ratio(demand / max(sum(game.slots.supply_ps), 1))
     features[GlobalFeature.MOVES] = math.log2(1 + len(game.moves)) / 16
     features[GlobalFeature.STEPS] = math.log2(1 + problem.horizon) / 16

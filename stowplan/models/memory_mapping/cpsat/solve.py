@@ -116,7 +116,7 @@ class _Search:
         self._should_stop = should_stop
         self._lock = threading.Lock()
         self.plan: Plan | None = None
-        floor = sum(step.weight * step.floor_ps for step in problem.steps)
+        floor = problem.floor_ps
         self.bound = floor if lower_bound_ps is None else max(floor, lower_bound_ps)
 
     @property

@@ -12,6 +12,7 @@ import numpy as np
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses
 from stowplan.models.memory_mapping.copy_engine import copy_window, play, step_durations
+from stowplan.models.memory_mapping.latency import MAX_HULL_USES, hull_bits, open_entries
 from stowplan.models.memory_mapping.milp.matrix import Formulation, IntArray
 from stowplan.models.memory_mapping.milp.model import AccessColumns, RelaxationModel, Terms
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
@@ -159,7 +160,7 @@ def _waits(model: RelaxationModel, plan: Plan, values: dict[int, int]) -> list[i
 
 
 def _choose_tables(model: RelaxationModel, values: dict[int, int]) -> None:
-    """Steps whose table has a column for each entry: the entry that the uses choose."""
+    """Steps whose table has a column for each entry, or for each subset of some uses: that which the uses choose."""
     number = 0
     for step, columns in zip(model.problem.steps, model.latency_columns, strict=True):
         fast = model.fast[number : number + len(step.uses)]
@@ -167,6 +168,13 @@ def _choose_tables(model: RelaxationModel, values: dict[int, int]) -> None:
         if step.table is None or len(columns) < 2:
             continue
         open_uses = [use for use in step.table.uses if fast[use]]
+        if len(open_uses) > MAX_HULL_USES:
+            # Before them stands the column of the latency: the rows only bound it from below, but copies need all of its time.
+            here = [bool(_total(values, fast[use])) for use in range(len(step.uses))]
+            values[columns[0]] = step.latency_ps(here)
+            columns = columns[1:]
+            bits = hull_bits(open_entries(step.table.latency_ps, [bool(fast[use]) for use in step.table.uses]))
+            open_uses = [open_uses[bit] for bit in bits]
         entry = sum(_total(values, fast[use]) << bit for bit, use in enumerate(open_uses))
         values |= {column: int(place == entry) for place, column in enumerate(columns)}
 

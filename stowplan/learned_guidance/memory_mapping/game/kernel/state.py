@@ -40,11 +40,11 @@ class CompiledGame:
     def unit_ps(self) -> int:
         """What returns are counted in for learning, so that programs are comparable: the greedy game's return.
 
-        At least an eighth of what all fast saves against all slow, so that no return is more than some eight units where the
+        At least an eighth of what the floor saves against all slow, so that no return is more than some eight units where the
         greedy game is poor; and at least 1.
         """
         greedy = play_greedy(self.tables, self.tables.initial.copy())
-        return max(int(greedy), (self.problem.all_slow_ps - self.problem.all_fast_ps) // 8, 1)
+        return max(int(greedy), (self.problem.all_slow_ps - self.problem.floor_ps) // 8, 1)
 
 
 class CompiledState:

@@ -1,0 +1,380 @@
+"""Latency tables, predictions and the cost model made of them, on programs made by hand."""
+
+from __future__ import annotations
+
+import io
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stowplan.errors import InputError, UsageError
+from stowplan.hardware.costs import make_problem
+from stowplan.hardware.costs.signatures import (
+    NO_USE,
+    Assignment,
+    LatencyTable,
+    Leaf,
+    Predictor,
+    SignatureCosts,
+    StepPlacement,
+    StepSignature,
+)
+from stowplan.hardware.costs.signatures.features import NAMES, Known, StepFacts, as_bits, features
+from stowplan.hardware.costs.signatures.predictor import SHIPPED, shipped
+from stowplan.hardware.costs.signatures.trees import Trees
+from stowplan.hardware.program import Program, ProgramStep, ProgramTensor, ProgramUse
+from stowplan.hardware.targets import load_target
+
+TPU = load_target("tpu-v4")
+
+
+def leaf(use: int, size: int = 1 << 20, *, is_output: bool = False) -> Leaf:
+    return Leaf(use, is_output, size, size, 32, (128, size // 512 or 1))
+
+
+def step(signature: str, sizes: list[int], *, weight: int = 1) -> StepSignature:
+    """Reads all but the last of its arrays, and writes that."""
+    leaves = tuple(leaf(use, size, is_output=use == len(sizes) - 1) for use, size in enumerate(sizes))
+    return StepSignature(signature, "fusion", "kLoop", 0, 1 << 18, (("add", 1),), leaves, weight)
+
+
+def program(**steps: StepSignature) -> Program:
+    made = tuple(
+        ProgramStep(
+            name,
+            each.opcode,
+            each.flops,
+            each.elementwise,
+            each.weight,
+            tuple(ProgramUse(leaf.use, leaf.is_output, leaf.moved) for leaf in each.leaves),
+        )
+        for name, each in steps.items()
+    )
+    count = max(len(each.leaves) for each in steps.values())
+    return Program("p", made, tuple(ProgramTensor(f"t{number}", 1 << 20, True, False) for number in range(count)))
+
+
+def table(step: StepSignature, rows: dict[int, int]) -> LatencyTable:
+    found = LatencyTable()
+    for pattern, cycles in rows.items():
+        found.add(Assignment({"s": StepPlacement(pattern, cycles)}), {"s": step})
+    return found
+
+
+def constant(value: float, *, spread: float = -3.0, width: float = 2.0) -> Predictor:
+    """Predicts one ratio for everything."""
+    one = np.zeros(1, np.int32)
+    fields = {"roots": one, "feature": np.full(1, -1, np.int16), "threshold": np.zeros(1), "left": one, "right": one}
+    middle, errors = (Trees(0.0, **fields, value=np.full(1, each, np.float32)) for each in (value, spread))
+    return Predictor(middle, errors, width)
+
+
+class TestTable:
+    def test_it_grows_with_every_compile(self) -> None:
+        one, two = step("aa", [1 << 20] * 2), step("bb", [1 << 20] * 3)
+        steps = {"x": one, "y": one, "z": two}
+        found = LatencyTable()
+        placed = {"x": StepPlacement(0, 100), "y": StepPlacement(2, 90), "z": StepPlacement(5, 70), "w": StepPlacement(1, 1)}
+        assert found.add(Assignment(placed), steps) == 3
+        assert found.add(Assignment(placed | {"x": StepPlacement(3, 60), "y": StepPlacement(1, None)}), steps) == 1
+        assert found.rows("aa") == {0: 100, 2: 90, 3: 60}
+        assert found.cycles(two, 5) == 70
+        assert found.cycles(two, 4) is None
+        assert (len(found), found.compiles, found.conflicts) == (4, 2, 0)
+        assert "cc" not in found
+        assert found.only(["bb", "cc"]).rows("aa") == {}
+        found.add(Assignment({"x": StepPlacement(0, 101)}), steps)
+        assert (found.conflicts, found.cycles(one, 0)) == (1, 101)
+
+    @given(st.dictionaries(st.sampled_from(["aa", "bb"]), st.dictionaries(st.integers(0, 2**70 - 1), st.integers(0, 10**12))))
+    def test_files_keep_everything(self, rows: dict[str, dict[int, int]]) -> None:
+        found = LatencyTable()
+        for signature, entries in rows.items():
+            found.merge(table(step(signature, [4] * 70), entries))
+        again = LatencyTable.decode(_saved(found))
+        assert {name: again.rows(name) for name in ("aa", "bb")} == {name: rows.get(name, {}) for name in ("aa", "bb")}
+        assert again.compiles == found.compiles
+        assert _saved(again) == _saved(found)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("", "not a stowplan.latency_table file"),
+            ('{"format": "stowplan.latency_table", "version": 2, "signatures": {}}', "version: found version 2, expected 1"),
+            ('{"format": "stowplan.latency_table", "version": 1}', "missing required field `signatures`"),
+            (
+                '{"format": "stowplan.latency_table", "version": 1, "signatures": {"a": {"01": 1, "2": 3}}}',
+                "signatures.a: found patterns of different lengths",
+            ),
+            (
+                '{"format": "stowplan.latency_table", "version": 1, "signatures": {"a": {"0x": 1}}}',
+                "signatures.a: found pattern '0x', expected zeros and ones",
+            ),
+            (
+                '{"format": "stowplan.latency_table", "version": 1, "signatures": {"a": {"0": -1}}}',
+                "signatures.a: found -1 cycles",
+            ),
+        ],
+    )
+    def test_bad_files(self, tmp_path: Path, text: str, message: str) -> None:
+        path = tmp_path / "t.json"
+        path.write_text(text)
+        with pytest.raises(InputError) as caught:
+            LatencyTable.load(path)
+        assert str(caught.value).startswith(f"{path}: ")
+        assert message in str(caught.value)
+
+    def test_tables_of_other_programs_do_not_mix(self) -> None:
+        found = table(step("aa", [4] * 2), {0: 1})
+        with pytest.raises(InputError, match="found 3 leaves of signature aa, expected 2"):
+            found.merge(table(step("aa", [4] * 3), {0: 1}))
+
+
+def _saved(found: LatencyTable) -> bytes:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.json"
+        found.save(path)
+        return path.read_bytes()
+
+
+class TestTrees:
+    def test_a_row_goes_left_at_the_threshold(self) -> None:
+        trees = Trees(
+            1.0,
+            np.array([0, 3], np.int32),
+            np.array([1, -1, -1, -1], np.int16),
+            np.array([0.5, 0, 0, 0]),
+            np.array([1, 0, 0, 0], np.int32),
+            np.array([2, 0, 0, 0], np.int32),
+            np.array([0, 10, 20, 100], np.float32),
+        )
+        assert trees.predict(np.array([[9, 0.5], [9, 0.6]])).tolist() == [111.0, 121.0]
+        again = Trees.of_arrays(trees.arrays("x"), "x", 2)
+        assert again.predict(np.array([[9, 0.4]])).tolist() == [111.0]
+        for name, bad in (("left", [0, 0, 0, 0]), ("right", [4, 0, 0, 0]), ("roots", [4]), ("feature", [2, -1, -1, -1])):
+            with pytest.raises(InputError, match="found arrays that do not fit each other"):
+                Trees.of_arrays(trees.arrays("x") | {f"x.{name}": np.array(bad)}, "x", 2)
+        with pytest.raises(InputError, match=r"x\.value: found no such array"):
+            Trees.of_arrays({name: each for name, each in trees.arrays("x").items() if name != "x.value"}, "x", 2)
+
+
+class TestFeatures:
+    def test_the_nearest_pattern_is_by_bytes(self) -> None:
+        one = step("aa", [4 << 20, 1 << 20, 2 << 20])
+        known = Known.of({0b000: 1000, 0b011: 700}, 3)
+        _, anchor = features(StepFacts(one), known, as_bits([0b001, 0b010, 0b111], 3))
+        assert np.exp(anchor) == pytest.approx([700, 1000, 700])
+
+    @given(st.integers(0, 20), st.integers(0, 10**6))
+    def test_they_are_numbers(self, leaves: int, seed: int) -> None:
+        rng = random.Random(seed)
+        sizes = [rng.choice([0, 4, 1 << 20]) for _ in range(leaves)]
+        one = step("aa", sizes)
+        rows = {rng.randrange(1 << leaves): rng.choice([0, 1, 10**9]) for _ in range(3)}
+        matrix, anchor = features(StepFacts(one), Known.of(rows, leaves), as_bits([rng.randrange(1 << leaves)] * 2, leaves))
+        assert matrix.shape == (2, len(NAMES))
+        assert np.isfinite(matrix).all()
+        assert np.isfinite(anchor).all()
+
+
+class TestPredictor:
+    def test_files(self, tmp_path: Path) -> None:
+        path = tmp_path / "p.npz"
+        constant(-0.25).save(path)
+        one = step("aa", [1 << 20] * 2)
+        asked = StepFacts(one), Known.of({0: 1000}, 2), as_bits([1, 2], 2)
+        for found in (constant(-0.25).predict(*asked), Predictor.load(path).predict(*asked)):
+            assert found.cycles == pytest.approx([1000 * np.exp(-0.25)] * 2)
+            assert found.high / found.low == pytest.approx([np.exp(4 * np.exp(-3.0))] * 2)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"format": np.array("x")}, "format: found format 'x', expected 'stowplan.latency_predictor'"),
+            ({"version": np.array(9)}, "version: found version 9, expected 1"),
+            ({"names": np.array(["a"])}, f"names: found 1 features, expected the {len(NAMES)} of this version"),
+            ({"width": np.array(-1.0)}, "width: found -1.0, expected a number, at least 0"),
+            ({"middle.left": np.zeros(9)}, "middle: found arrays that do not fit each other"),
+        ],
+    )
+    def test_bad_files(self, tmp_path: Path, change: dict[str, np.ndarray], message: str) -> None:
+        path = tmp_path / "p.npz"
+        constant(0.0).save(path)
+        with np.load(path) as stored:
+            arrays = dict(stored) | change
+        out = io.BytesIO()
+        np.savez(out, **arrays)
+        path.write_bytes(out.getvalue())
+        with pytest.raises(InputError) as caught:
+            Predictor.load(path)
+        assert str(caught.value) == f"{path}: {message}" or message in str(caught.value)
+        path.write_bytes(b"PK no zip")
+        with pytest.raises(InputError, match=r"not a stowplan\.latency_predictor file"):
+            Predictor.load(path)
+
+    def test_the_shipped_one_is_small_and_needs_no_learning_package(self) -> None:
+        assert SHIPPED.stat().st_size < 1_000_000
+        code = (
+            "import sys; sys.modules['sklearn'] = None\n"
+            "from stowplan.hardware.costs.signatures.predictor import shipped\n"
+            "print(shipped().width)"
+        )
+        assert float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout) > 0
+
+
+class TestCosts:
+    def test_known_patterns_exactly_and_others_with_an_interval(self) -> None:
+        one = step("aa", [1 << 20] * 3, weight=5)
+        costs = SignatureCosts({"s": one}, table(one, {0: 1000, 3: 700}), constant(-0.1))
+        found, is_known = costs.predict("s", [0, 1, 3])
+        assert is_known.tolist() == [True, False, True]
+        assert found.cycles == pytest.approx([1000, 1000 * np.exp(-0.1), 700])
+        assert (found.low < found.high).tolist() == [False, True, False]
+        totals = costs.assignment({"s": 3, "unknown": 0})
+        assert (totals.names, totals.total, totals.deviation) == (("s",), 3500.0, 0.0)
+        assert totals.is_known.all()
+        guess = costs.of_fast_uses(program(s=one).steps, [True, False, False])
+        assert guess.total == pytest.approx(5 * 1000 * np.exp(-0.1))
+        assert guess.deviation == pytest.approx(float(guess.unsure[0]))
+        assert costs.of_compiled(Assignment({"s": StepPlacement(0, 1), "t": StepPlacement(0, None)})).total == 5000.0
+
+    def test_a_growing_table_counts_at_once(self) -> None:
+        one = step("aa", [1 << 20] * 2)
+        growing = table(one, {0: 1000})
+        costs = SignatureCosts({"s": one}, growing, constant(0.5))
+        before = make_problem(program(s=one), TPU, signatures=costs)
+        growing.add(Assignment({"s": StepPlacement(1, 400)}), {"s": one})
+        after = make_problem(program(s=one), TPU, signatures=costs)
+        assert before.steps[0].latency_ps([True, False]) == TPU.cycles_ps(round(1000 * np.exp(0.5)))
+        assert after.steps[0].latency_ps([True, False]) == TPU.cycles_ps(400)
+
+    def test_steps_without_entries_have_roofline_costs(self) -> None:
+        one, two = step("aa", [1 << 20] * 2), step("bb", [1 << 20] * 2)
+        costs = SignatureCosts({"s": one, "t": two}, table(one, {0: 1000}), constant(0.0))
+        made = make_problem(program(s=one, t=two), TPU, signatures=costs)
+        assert made.cost_model == "signatures"
+        assert made.steps[1].pieces == make_problem(program(s=one, t=two), TPU).steps[1].pieces
+
+    def test_fast_memory_may_hurt(self) -> None:
+        one = step("aa", [1 << 20] * 2)
+        costs = SignatureCosts({"s": one}, table(one, {0: 1000, 1: 800, 2: 1300, 3: 1100}), constant(0.0))
+        made = make_problem(program(s=one), TPU, signatures=costs)
+        assert made.all_fast_ps > made.all_slow_ps > made.floor_ps == TPU.cycles_ps(800)
+
+    def test_uses_without_a_difference_leave_the_table(self) -> None:
+        one = step("aa", [1 << 20] * 3)
+        rows = {pattern: 1000 - 100 * (pattern & 1) for pattern in range(8)}
+        costs = SignatureCosts({"s": one}, table(one, rows), constant(0.0))
+        made = make_problem(program(s=one), TPU, signatures=costs).steps[0]
+        assert made.table is not None
+        assert made.table.uses == (0,)
+
+    def test_leaves_that_are_no_uses_stay_slow(self) -> None:
+        bare = StepSignature("aa", "fusion", "", 0, 9, (), (leaf(0), leaf(NO_USE), leaf(1, is_output=True)))
+        assert bare.pattern([True, True]) == 0b101
+        assert bare.used_leaves() == {0: 0b001, 1: 0b100}
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_of_many_uses_those_are_told_apart_that_measured_cycles_depend_on(self, seed: int) -> None:
+        rng = random.Random(seed)
+        count = rng.randint(9, 20)
+        telling = rng.sample(range(count), 6)
+        # The uses that matter are small, so that neither bytes nor the prediction point at them.
+        one = step("aa", [4096 if use in telling else 1 << 22 for use in range(count)])
+        rows = {}
+        for _ in range(30):
+            pattern = rng.randrange(1 << count)
+            rows[pattern] = 1000 + sum(137 * (bit + 1) for bit, use in enumerate(telling) if pattern >> use & 1)
+        costs = SignatureCosts({"s": one}, table(one, rows), shipped())
+        made = make_problem(program(s=one), TPU, signatures=costs).steps[0]
+        for pattern, cycles in rows.items():
+            fast = [bool(pattern >> use & 1) for use in range(count)]
+            assert made.latency_ps(fast) == TPU.cycles_ps(cycles)
+
+    def test_signatures_of_another_program_are_refused(self) -> None:
+        one, other = step("aa", [1 << 20] * 2), step("aa", [1 << 20] * 3)
+        costs = SignatureCosts({"s": other}, table(other, {0: 1000}), constant(0.0))
+        with pytest.raises(InputError, match="step s: found a signature of another step"):
+            make_problem(program(s=one), TPU, signatures=costs)
+        with pytest.raises(UsageError, match="the cost model 'signatures' needs a latency table"):
+            make_problem(program(s=one), TPU, cost_model="signatures")
+
+
+def _made_up(name: str, rng: random.Random) -> tuple[str, dict[str, StepSignature], LatencyTable]:
+    """A program whose cycles follow a rule: reads from fast memory are three times as quick, writes there cost more."""
+    steps, found = {}, LatencyTable()
+    for number in range(40):
+        sizes = [rng.randint(1, 64) << 16 for _ in range(rng.randint(2, 5))]
+        each = step(f"{name}{number}", sizes)
+        steps[each.signature] = each
+        for pattern in {0, *(rng.randrange(1 << len(sizes)) for _ in range(6))}:
+            cycles = 700.0
+            for bit, leaf in enumerate(each.leaves):
+                is_fast = pattern >> bit & 1
+                cycles += leaf.moved / 300 * ((1.2 if leaf.is_output else 0.33) if is_fast else 1.0)
+            found.add(Assignment({each.signature: StepPlacement(pattern, round(cycles))}), {each.signature: each})
+    return name, steps, found
+
+
+class TestTraining:
+    def test_what_is_learned_holds_for_other_programs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("sklearn")
+        from stowplan.hardware.costs.signatures import training
+        from stowplan.hardware.costs.signatures.training import collect, fit, held_out
+
+        monkeypatch.setattr(training, "MIDDLE_TREES", 40)
+        monkeypatch.setattr(training, "SPREAD_TREES", 10)
+        rng = random.Random(1)
+        programs = [_made_up(name, rng) for name in "abc"]
+        samples = collect(programs)
+        assert samples.modules == ("a", "b", "c")
+        parts = held_out(samples, folds=3)
+        assert [part.modules for part in parts] == [("a",), ("b",), ("c",)]
+        errors, held, plain = [], [], []
+        for part, (_, steps, full) in zip(parts, programs, strict=True):
+            for each in steps.values():
+                rows = full.rows(each.signature)
+                asked = [pattern for pattern in rows if pattern]
+                known = Known.of({0: rows[0]}, len(each.leaves))
+                found = part.predictor.predict(StepFacts(each), known, as_bits(asked, len(each.leaves)))
+                true = np.array([rows[pattern] for pattern in asked])
+                errors += (np.abs(found.cycles / true - 1)).tolist()
+                plain += (np.abs(rows[0] / true - 1)).tolist()
+                held += ((found.low <= true) & (true <= found.high)).tolist()
+        assert np.median(errors) < 0.04 < np.median(plain)
+        assert 0.75 < np.mean(held) <= 1.0
+        monkeypatch.setattr(training, "MIDDLE_TREES", 5)
+        assert fit(samples, folds=2).middle.value.tolist() == fit(samples, folds=3).middle.value.tolist()
+
+    def test_trees_are_the_librarys(self) -> None:
+        ensemble = pytest.importorskip("sklearn.ensemble")
+        from stowplan.hardware.costs.signatures.training import _trees
+
+        rng = np.random.default_rng(0)
+        rows = rng.normal(size=(500, 3)).round(1)
+        model = ensemble.HistGradientBoostingRegressor(max_iter=20).fit(rows, rows[:, 0] * rows[:, 1] + rows[:, 2])
+        assert _trees(model).predict(rows) == pytest.approx(model.predict(rows), rel=1e-5, abs=1e-5)
+
+    def test_learning_without_the_package_says_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from stowplan.errors import MissingDependencyError
+        from stowplan.hardware.costs.signatures.training import collect, fit
+
+        samples = collect([_made_up(name, random.Random(2)) for name in "ab"])
+        monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
+        with pytest.raises(MissingDependencyError, match=r"pip install 'stowplan\[xla\]'"):
+            fit(samples)
+
+    def test_one_pattern_teaches_nothing(self) -> None:
+        from stowplan.hardware.costs.signatures.training import collect
+
+        one = step("aa", [4, 4])
+        with pytest.raises(InputError, match="found no instruction with two patterns"):
+            collect([("a", {"s": one}, table(one, {0: 1}))])
