@@ -48,6 +48,11 @@ class Deadline:
         """Whether it was cancelled rather than run out."""
         return self._cancelled.is_set()
 
+    @property
+    def cancelled(self) -> threading.Event:
+        """The event that cancels it."""
+        return self._cancelled
+
     def within(self, seconds: float) -> Deadline:
         """A deadline no later than this one and at most ``seconds`` from now; it shares the cancel."""
         return Deadline(min(seconds, self.remaining), self._cancelled)

@@ -189,6 +189,17 @@ def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None] 
         written.append(path)
 
 
+def check_folder(path: Path) -> None:
+    """Find out now that a folder, there or to be made, could not be written into; raises UsageError saying why."""
+    at = os.path.abspath(path)
+    while not os.path.lexists(at):
+        at = os.path.dirname(at)
+    if not os.path.isdir(at):
+        raise UsageError(f"{path}: cannot write into it: {at} is no folder")
+    if not os.access(at, os.W_OK | os.X_OK):
+        raise UsageError(f"{path}: cannot write into it: no permission to write in {at}")
+
+
 def _check_writable(path: Path) -> None:
     number = files.own_descriptor(path)
     if number is not None:

@@ -6,27 +6,25 @@ import contextlib
 import sys
 import time
 from types import TracebackType
+from typing import Self
 
 from stowplan.cli.output import note
 from stowplan.portfolio.run_state import Progress
 from stowplan.result import format_gap, format_quantity, two_numbers
 
 
-class ProgressPrinter:
-    """Shows incumbent, bound and gap as they change; use as a context manager.
+class LinePrinter:
+    """Shows lines that each take the place of the one before; use as a context manager.
 
     Parameters
     ----------
     quiet
         Show nothing.
-    unit
-        Of objectives and bounds.
     every
-        Seconds between two plain lines, at least.
+        Seconds between two plain lines, at least; the last one is always shown.
     """
 
-    def __init__(self, quiet: bool = False, unit: str = "ps", every: float = 1.0):
-        self._unit = unit
+    def __init__(self, quiet: bool = False, every: float = 1.0):
         self._quiet = quiet
         self._every = every
         self._live = not quiet and sys.stderr.isatty()
@@ -34,7 +32,7 @@ class ProgressPrinter:
         self._pending: str | None = None
         self._status: object | None = None
 
-    def __enter__(self) -> ProgressPrinter:
+    def __enter__(self) -> Self:
         if self._live:
             from rich.console import Console
 
@@ -51,11 +49,10 @@ class ProgressPrinter:
         elif self._pending is not None:
             note(self._pending)
 
-    def __call__(self, progress: Progress) -> None:
-        """Show one improvement."""
+    def show(self, line: str) -> None:
+        """Show a line."""
         if self._quiet:
             return
-        line = self._line(progress)
         if self._status is not None:
             with contextlib.suppress(OSError):
                 self._status.update(line)  # type: ignore[attr-defined]
@@ -66,6 +63,26 @@ class ProgressPrinter:
             self._last, self._pending = now, None
         else:
             self._pending = line
+
+
+class ProgressPrinter(LinePrinter):
+    """Shows incumbent, bound and gap as they change; use as a context manager.
+
+    Parameters
+    ----------
+    quiet, every
+        As of :class:`LinePrinter`.
+    unit
+        Of objectives and bounds.
+    """
+
+    def __init__(self, quiet: bool = False, unit: str = "ps", every: float = 1.0):
+        super().__init__(quiet, every)
+        self._unit = unit
+
+    def __call__(self, progress: Progress) -> None:
+        """Show one improvement."""
+        self.show(self._line(progress))
 
     def _line(self, progress: Progress) -> str:
         objective = "no plan yet" if progress.objective is None else format_quantity(progress.objective, self._unit)

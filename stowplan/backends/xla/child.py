@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -35,6 +36,9 @@ ASSIGNED, OFFSETS = "assigned.hlo.txt.gz", "assigned.fastmem.txt.gz"
 """The module after it, and its allocations in fast memory."""
 COMPILED = "compiled.hlo.txt.gz"
 """The module after code generation, with estimated cycles; its sliced copies are no longer told apart."""
+
+#: Options by which the child has the compiler write those files.
+DUMPED = ("xla_dump_to", "xla_dump_hlo_as_text")
 
 
 class Lower(msgspec.Struct, frozen=True, tag="lower"):
@@ -96,7 +100,8 @@ def main(requests: IO[bytes], answers: IO[bytes]) -> None:
             else:
                 _compile(lowered, request)
                 answer = Done()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            # A module may end its interpreter when it is imported; the answer says so.
             answer = Failed(_message(error, stage), stage)
         if isinstance(answer, Done):
             answer = msgspec.structs.replace(
@@ -109,13 +114,14 @@ def main(requests: IO[bytes], answers: IO[bytes]) -> None:
         answers.flush()
 
 
-def _message(error: Exception, stage: str) -> str:
+def _message(error: BaseException, stage: str) -> str:
     text = f"{type(error).__name__}: {error}"
     if stage == "compile":
         return text
     # Where in the user's own code it went wrong.
+    foreign = (os.path.dirname(__file__), sysconfig.get_path("stdlib"), "<")
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
-    own = [frame for frame in frames if not frame.filename.startswith((os.path.dirname(__file__), "<"))]
+    own = [frame for frame in frames if not frame.filename.startswith(foreign)]
     return f"{own[-1].filename}:{own[-1].lineno}: {text}" if own else text
 
 
@@ -174,7 +180,7 @@ def _compile(lowered: Any, request: Compile) -> None:
     folder = Path(request.folder)
     dump = tempfile.mkdtemp(dir=folder, prefix="dump.")
     try:
-        options = {**request.options, "xla_dump_to": dump, "xla_dump_hlo_as_text": True}
+        options = {**request.options, **dict(zip(DUMPED, (dump, True), strict=True))}
         compiled = lowered.compile(compiler_options=options)
         _write(folder / COMPILED, slim(compiled.as_text()))
         before = _dumped(dump, "after_optimizations_before_buffer_assignment")

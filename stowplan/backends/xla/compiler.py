@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -21,7 +21,7 @@ from stowplan.backends.xla.install import chip_of, versions
 from stowplan.backends.xla.store import Compiled, Record, WorkloadStore, result_key
 from stowplan.backends.xla.workload import Workload
 from stowplan.deadline import Deadline
-from stowplan.errors import StowplanError, TimeLimitError, UsageError
+from stowplan.errors import StowplanError, TimeLimitError, UsageError, brief
 
 #: Seconds that one compile may take, and bytes of memory that the compiling process may have, unless told otherwise.
 COMPILE_LIMIT, MEMORY_LIMIT = 900.0, 16 << 30
@@ -33,10 +33,15 @@ _POLL = 0.25
 
 #: How libtpu says why it ends the process.
 _CHECK = re.compile(r"Check failed: [^\n]*")
+#: What is run to compile; two numbers of inherited descriptors follow, see :mod:`stowplan.backends.xla.child`.
+CHILD_COMMAND: tuple[str, ...] = (sys.executable, "-m", "stowplan.backends.xla.child")
 
 
 class CompileError(StowplanError):
     """XLA refused, or the function could not be traced; the message is its own, shortened."""
+
+    def __init__(self, message: str):
+        super().__init__(brief(message))
 
 
 class AbortError(CompileError):
@@ -58,6 +63,10 @@ class Compiler:
         Seconds that one compile may take.
     memory_limit
         Bytes that the compiling process may have.
+    options
+        Options of every compile, beside those that it is asked for.
+    command
+        What is run to compile, in place of :data:`CHILD_COMMAND`.
 
     Raises
     ------
@@ -75,15 +84,20 @@ class Compiler:
         folder: str | Path | None = None,
         compile_limit: float = COMPILE_LIMIT,
         memory_limit: int = MEMORY_LIMIT,
+        options: Mapping[str, Option] | None = None,
+        command: Sequence[str] | None = None,
     ):
         if not compile_limit > 0 or memory_limit <= 0:
             raise UsageError(f"found limits of {compile_limit} s and {memory_limit} bytes, expected positive ones")
         self.workload = workload
         self.target = target
+        self.options = dict(options or {})
+        """Options of every compile."""
         self.versions = versions()
         self._topology, self._accelerator = chip_of(target)
         self._compile_limit = compile_limit
         self._memory_limit = memory_limit
+        self._command = tuple(command or CHILD_COMMAND)
         self._temporary = tempfile.TemporaryDirectory(prefix="stowplan-xla-") if folder is None else None
         self._folder = Path(self._temporary.name if self._temporary else folder or ".")
         self._child: _Child | None = None
@@ -124,7 +138,7 @@ class Compiler:
 
     def find(self, options: Mapping[str, Option]) -> Compiled | None:
         """The kept result for these options, if there is one."""
-        return self.start().find(result_key(options, self.versions, self._topology))
+        return self.start().find(result_key({**self.options, **options}, self.versions, self._topology))
 
     def compile(self, options: Mapping[str, Option], deadline: Deadline | None = None) -> Compiled:
         """The result for these options: found, or compiled now.
@@ -142,6 +156,7 @@ class Compiler:
             The compiling process used more memory than it may, or died.
         """
         deadline = deadline or Deadline()
+        options = {**self.options, **options}
         store = self.start(deadline)
         found = self.find(options)
         if found is not None:
@@ -179,7 +194,7 @@ class Compiler:
 
     def _ask(self, request: Request, deadline: Deadline) -> Answer:
         if self._child is None:
-            self._child = _Child(self._accelerator)
+            self._child = _Child(self._command, self._accelerator)
         child = self._child
         limit = deadline.within(self._compile_limit)
         try:
@@ -206,7 +221,7 @@ class Compiler:
 class _Child:
     """A compiling process and the pipes to it."""
 
-    def __init__(self, accelerator: str):
+    def __init__(self, command: tuple[str, ...], accelerator: str):
         request_end, self._requests = os.pipe()
         self._answers, answer_end = os.pipe()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
@@ -224,7 +239,7 @@ class _Child:
         }
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "stowplan.backends.xla.child", str(request_end), str(answer_end)],
+                [*command, str(request_end), str(answer_end)],
                 stdin=subprocess.DEVNULL,
                 stdout=self._said,
                 stderr=subprocess.STDOUT,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from stowplan.backends.xla.score import Judge, Score
 from stowplan.backends.xla.steer import Steer, values_of
 from stowplan.backends.xla.store import Compiled
+from stowplan.deadline import Deadline
 from stowplan.frontends.hlo import program_from_module, read_module
 from stowplan.frontends.hlo.signatures import read_assignment, sign_steps
 from stowplan.hardware.costs.signatures import NO_USE, Assignment, LatencyTable, Predictor, SignatureCosts
@@ -61,6 +62,8 @@ class Evidence:
         """XLA's names of the values of each tensor."""
         self.table = table.copy() if table is not None else LatencyTable()
         self.trials: list[Trial] = []
+        self.deadline = Deadline()
+        """When to stop looking for what to try next."""
         self.costs = SignatureCosts(self.signatures, self.table, predictor)
         self._masks_of: dict[str, dict[int, int]] = {}
         """For each step the pattern of each tensor's leaves."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 
 from stowplan.errors import MissingDependencyError, UsageError
 
@@ -14,8 +15,12 @@ PACKAGES = ("jax", "jaxlib", "libtpu")
 CHIPS = {"tpu-v4": ("v4:2x2x1", "v4-8")}
 
 
+#: Variables with flags of the compiler; a user's own stay in force, and belong to what a result is made by.
+FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
+
+
 def versions() -> dict[str, str]:
-    """Installed versions of :data:`PACKAGES`.
+    """Installed versions of :data:`PACKAGES`, and those of :data:`FLAGS` that are set.
 
     Raises
     ------
@@ -27,7 +32,8 @@ def versions() -> dict[str, str]:
         raise MissingDependencyError(
             f"compiling for XLA needs {' and '.join(missing)}, not installed here: pip install 'stowplan[xla]'"
         )
-    return {name: importlib.metadata.version(name) for name in PACKAGES}
+    installed = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return installed | {name: os.environ[name] for name in FLAGS if os.environ.get(name, "").strip()}
 
 
 def chip_of(target: str) -> tuple[str, str]:

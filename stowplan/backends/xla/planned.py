@@ -16,6 +16,9 @@ PlanModel = Literal["roofline", "table", "signatures"]
 #: Seconds that a plan may take; the heuristics' plan is within a percent by then, and a compile takes longer.
 PLAN_SECONDS = 6.0
 
+#: What it gets where the time is nearly over.
+_LEAST_SECONDS = 0.2
+
 
 def problem_of(evidence: Evidence, model: PlanModel, capacity: int | None = None) -> Problem:
     """The program's problem under a cost model that knows the trials; ``capacity`` in bytes, the target's where None."""
@@ -32,11 +35,12 @@ def planned_tensors(evidence: Evidence, model: PlanModel, chance: random.Random,
     problem = problem_of(evidence, model, capacity)
     found = solve(
         problem,
-        time_limit=PLAN_SECONDS,
+        time_limit=min(PLAN_SECONDS, max(evidence.deadline.remaining, _LEAST_SECONDS)),
         candidates=["heuristic"],
         workers=1,
         deterministic=True,
         seed=chance.randrange(1 << 30),
+        cancel=evidence.deadline.cancelled,
     )
     if found.plan is None:
         return set()

@@ -24,6 +24,9 @@ ASSIGNMENT_OPTION = "xla_msa_enable"
 CAPACITY_OPTION = "xla_tpu_max_cmem_used_by_memory_space_assignment"
 RETRIES_OPTION = "xla_tpu_cmem_max_retries"
 
+#: Options that steers set, which nobody else may.
+STEERED = (ORDER_OPTION, ASSIGNMENT_OPTION, CAPACITY_OPTION, RETRIES_OPTION)
+
 _VALUE = re.compile(r"(?P<name>[^{}]+)(?:\{(?P<index>[0-9,]+)\})?")
 _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
 
@@ -111,7 +114,10 @@ def values_of(program: Program) -> dict[int, tuple[str, ...]]:
 
 
 def as_flags(options: Mapping[str, Option]) -> str:
-    """Options as flags for ``LIBTPU_INIT_ARGS``, quoted for a shell where they need it."""
+    """Options as flags: the value of ``LIBTPU_INIT_ARGS``, or arguments in a shell.
+
+    A flag with blanks stands in single quotes, which libtpu understands as a shell does.
+    """
     import shlex
 
     return " ".join(

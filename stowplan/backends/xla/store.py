@@ -95,6 +95,13 @@ class Compiled:
         return own if own.exists() else self.folder.parent / PROGRAM
 
 
+def read_result(folder: str | Path) -> Compiled:
+    """The result in a folder, such as a trial names; raises :class:`~stowplan.errors.InputError` where there is none."""
+    folder = Path(folder)
+    path = folder / _RECORD
+    return Compiled(folder, files.decode(files.read_bytes(path), Record, format_name=FORMAT, version=VERSION, source=path))
+
+
 class WorkloadStore:
     """The results of one workload.
 

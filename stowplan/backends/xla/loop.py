@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from stowplan import files
 from stowplan.arguments import number, whole
+from stowplan.backends.xla.child import DUMPED, Option
 from stowplan.backends.xla.compiler import COMPILE_LIMIT, MEMORY_LIMIT, CompileError, Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.planned import planned_tensors
@@ -31,16 +29,14 @@ from stowplan.backends.xla.proposals import (
     returns,
 )
 from stowplan.backends.xla.score import Score
-from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, Steer
+from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, STEERED, Steer
 from stowplan.backends.xla.store import Compiled
+from stowplan.backends.xla.tuning import TrialRecord, Tuning, TuningProgress
 from stowplan.backends.xla.workload import Workload, of_function
 from stowplan.deadline import Deadline
-from stowplan.errors import InputError, TimeLimitError
+from stowplan.errors import InputError, TimeLimitError, UsageError, brief
 from stowplan.hardware.costs.signatures import LatencyTable, Predictor
 from stowplan.hardware.targets import Target, load_target
-
-FORMAT = "stowplan.xla.tuning"
-VERSION = 1
 
 #: Compiles unless told otherwise, the default and all in slow memory included.
 COMPILES = 10
@@ -59,80 +55,6 @@ _PRIOR = {
 _PRIOR_TRIES = 2.0
 #: Weight of what is not known of a way against what is, as in UCB1 (Auer, Cesa-Bianchi and Fischer 2002).
 _CURIOSITY = 0.35
-
-
-class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One compile, as it is reported."""
-
-    way: str
-    """How its steer was found: default, all_slow, harm_last, plan_first, or a way of the loop."""
-    first: int
-    last: int
-    """Values moved to the front and to the back of XLA's order."""
-    cycles: int = 0
-    stall_cycles: int = 0
-    expected_gain: float = 0.0
-    """Share of the default's cycles that the steer was expected to save against the incumbent."""
-    error: str = ""
-    """The compiler's message where it refused."""
-    processor_seconds: float = 0.0
-
-    @property
-    def total(self) -> int:
-        """Cycles and stalls."""
-        return self.cycles + self.stall_cycles
-
-
-class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What came of it. ``gain`` is at least 0: XLA's default is one of the trials."""
-
-    name: str
-    target: str
-    trials: tuple[TrialRecord, ...]
-    best: int
-    """Position of the best trial."""
-    compiler_options: dict[str, str | bool | int | float]
-    """For ``lowered.compile(compiler_options=...)``; empty where the default is best."""
-    stop_reason: str
-    """``compiles``, ``time_limit``, ``cancelled``, or ``exhausted`` where there was nothing left to try."""
-    seconds: float
-    processor_seconds: float
-    """Of the compiles that were run; those found in the folder cost nothing."""
-    compiles_run: int
-    notes: tuple[str, ...] = ()
-    format: str = FORMAT
-    version: int = VERSION
-
-    @property
-    def default(self) -> TrialRecord:
-        """XLA's own plan."""
-        return self.trials[0]
-
-    @property
-    def gain(self) -> float:
-        """Share of the default's cycles and stalls that the best trial saves."""
-        return 1 - self.trials[self.best].total / self.default.total
-
-    def save(self, path: str | Path) -> None:
-        """Write it as JSON."""
-        files.write_atomic(path, files.encode(self))
-
-    @classmethod
-    def load(cls, path: str | Path) -> Tuning:
-        """Read a file; raises :class:`~stowplan.errors.InputError` naming file and field."""
-        return files.decode(files.read_bytes(path), cls, format_name=FORMAT, version=VERSION, source=path)
-
-
-class TuningProgress(msgspec.Struct, frozen=True):
-    """Reported after each compile."""
-
-    seconds: float
-    trial: TrialRecord
-    number: int
-    """Compiles so far, this one included."""
-    budget: int
-    gain: float
-    """Of the best so far."""
 
 
 @dataclass
@@ -200,6 +122,7 @@ def tune_workload(
     memory_limit: int = MEMORY_LIMIT,
     table: LatencyTable | None = None,
     predictor: Predictor | None = None,
+    compiler_options: Mapping[str, Option] | None = None,
     on_progress: Callable[[TuningProgress], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> Tuning:
@@ -223,6 +146,8 @@ def tune_workload(
         Seconds and bytes that one compile may take.
     table, predictor
         Cycles known beforehand, and what predicts others; nothing, and the one of the package, where None.
+    compiler_options
+        The user's own, kept in every compile and in the result.
     on_progress
         Called after each compile.
     cancel
@@ -240,13 +165,24 @@ def tune_workload(
     TimeLimitError
         The time was over before XLA's default was compiled.
     """
-    whole("compiles", compiles, least=1)
-    whole("seed", seed, least=0)
+    whole("{} compiles", compiles, least=1)
+    whole("seed {}", seed, least=0)
+    number("a limit of {} s for one compile", compile_limit, least=0, or_least=False)
     if time_limit is not None:
-        number("time_limit", time_limit, least=0, or_least=False)
+        number("a time limit of {} s", time_limit, least=0, or_least=False)
+    taken = sorted({*STEERED, *DUMPED} & {*(compiler_options or {})})
+    if taken:
+        raise UsageError(f"found compiler option {taken[0]}, expected another: tuning sets it")
     deadline = Deadline(time_limit, cancel)
     found = load_target(target)
-    with Compiler(workload, target=target, folder=folder, compile_limit=compile_limit, memory_limit=memory_limit) as compiler:
+    with Compiler(
+        workload,
+        target=target,
+        folder=folder,
+        compile_limit=compile_limit,
+        memory_limit=memory_limit,
+        options=compiler_options,
+    ) as compiler:
         run = _Run(compiler, found, deadline, compiles, random.Random(seed), on_progress)
         run.all(table, predictor)
         return run.result()
@@ -283,16 +219,15 @@ class _Run:
         if first.error:
             raise CompileError(f"{self._compiler.workload.name}: {first.error}")
         self._evidence = Evidence(first, self._target, table, predictor)
+        self._evidence.deadline = self._deadline
         default = self._add("default", DEFAULT, first)
         try:
             self._loop(self._evidence, default)
-        except TimeLimitError as error:
-            # The limit of one compile, or that of the run.
+        except TimeLimitError:
             self._stop = "cancelled" if self._deadline.was_cancelled else "time_limit"
-            if not self._deadline.expired:
-                self._notes.append(str(error))
-        except CompileError as error:
-            self._stop = "compile_error"
+        except (CompileError, InputError) as error:
+            # What was found before is not lost by it.
+            self._stop = "failed"
             self._notes.append(str(error))
 
     def result(self) -> Tuning:
@@ -302,7 +237,7 @@ class _Run:
             target=self._target.name,
             trials=tuple(self._records),
             best=self._best,
-            compiler_options=self._steers[self._best].compiler_options(),
+            compiler_options={**self._compiler.options, **self._steers[self._best].compiler_options()},
             stop_reason=self._stop,
             seconds=round(self._deadline.elapsed, 3),
             processor_seconds=round(self._compiler.processor_seconds, 3),
@@ -314,7 +249,8 @@ class _Run:
         all_slow = self._try(Proposal("all_slow", ALL_SLOW))
         if default is not None and all_slow is not None:
             self._try(Proposal("harm_last", harm_last(evidence, default, all_slow)))
-        self._try(Proposal("plan_first", plan_first(evidence, planned_tensors(evidence, "table", self._chance))))
+        if len(self._records) < self._budget and not self._deadline.expired:
+            self._try(Proposal("plan_first", plan_first(evidence, planned_tensors(evidence, "table", self._chance))))
         arms = [
             _Arm("capacity", capacities),
             _Arm("plan", plans),
@@ -348,14 +284,22 @@ class _Run:
         """Compile a steer that is new; None where it is not, or nothing is left of the budget, or XLA refuses it."""
         if proposal.steer in self._steers or len(self._records) >= self._budget:
             return None
-        return self._add(proposal.way, proposal.steer, self._compiled(proposal.steer), proposal.gain)
+        try:
+            compiled = self._compiled(proposal.steer)
+        except (CompileError, TimeLimitError) as error:
+            if self._deadline.expired:
+                raise
+            # The compiler died of this steer, or took longer than it may; of others it may not.
+            return self._add(proposal.way, proposal.steer, str(error), proposal.gain)
+        return self._add(proposal.way, proposal.steer, compiled, proposal.gain)
 
     def _compiled(self, steer: Steer) -> Compiled:
         return self._compiler.compile(steer.compiler_options(), self._deadline)
 
-    def _add(self, way: str, steer: Steer, compiled: Compiled, gain: float = 0.0) -> Trial | None:
-        trial, score, error = None, Score(0, 0), compiled.error
-        if not error and self._evidence is not None:
+    def _add(self, way: str, steer: Steer, compiled: Compiled | str, gain: float = 0.0) -> Trial | None:
+        """Take a result, or the reason why there is none, into records and evidence."""
+        trial, score, error = None, Score(0, 0), compiled if isinstance(compiled, str) else compiled.error
+        if not isinstance(compiled, str) and not error and self._evidence is not None:
             try:
                 trial = self._evidence.add(steer, compiled)
                 score = trial.score
@@ -371,8 +315,9 @@ class _Run:
             cycles=score.cycles,
             stall_cycles=score.stall_cycles,
             expected_gain=round(gain / base, 6) if base else 0.0,
-            error=error,
-            processor_seconds=compiled.record.processor_seconds,
+            error=brief(error),
+            processor_seconds=0.0 if isinstance(compiled, str) else compiled.record.processor_seconds,
+            result="" if error or isinstance(compiled, str) else f"{compiled.folder.parent.name}/{compiled.folder.name}",
         )
         self._records.append(record)
         self._steers.append(steer)

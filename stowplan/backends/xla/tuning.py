@@ -1,0 +1,160 @@
+"""What came of tuning: every compile, the best of them, and the options that make it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from stowplan import files
+from stowplan.backends.xla.child import Option
+from stowplan.backends.xla.store import Compiled, read_result
+from stowplan.errors import InputError, brief
+
+FORMAT = "stowplan.xla.tuning"
+VERSION = 1
+
+#: Characters of a refusal that the summary shows.
+_MOST_ERROR = 100
+
+
+class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One compile, as it is reported."""
+
+    way: str
+    """How its steer was found: default, all_slow, harm_last, plan_first, or a way of the loop."""
+    first: int
+    last: int
+    """Values moved to the front and to the back of XLA's order."""
+    cycles: int = 0
+    stall_cycles: int = 0
+    expected_gain: float = 0.0
+    """Share of the default's cycles that the steer was expected to save against the incumbent."""
+    error: str = ""
+    """Why there is no result: the compiler's message where it refused, shortened."""
+    processor_seconds: float = 0.0
+    result: str = ""
+    """Where the result is, below the folder of results."""
+
+    @property
+    def total(self) -> int:
+        """Cycles and stalls."""
+        return self.cycles + self.stall_cycles
+
+
+class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What came of it. ``gain`` is at least 0: XLA's default is one of the trials."""
+
+    name: str
+    target: str
+    trials: tuple[TrialRecord, ...]
+    best: int
+    """Position of the best trial."""
+    compiler_options: dict[str, Option]
+    """For ``lowered.compile(compiler_options=...)``, the user's own among them; no others where the default is best."""
+    stop_reason: str
+    """``compiles``, ``time_limit``, ``cancelled``, ``exhausted`` where there was nothing left to try, or ``failed``, where a
+    note says why."""
+    seconds: float
+    processor_seconds: float
+    """Of the compiles that were run; those found in the folder cost nothing."""
+    compiles_run: int
+    notes: tuple[str, ...] = ()
+    format: str = FORMAT
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.best < len(self.trials) or self.trials[0].total <= 0:
+            raise InputError(f"found best trial {self.best} of {len(self.trials)}, expected trials, the first with cycles")
+
+    @property
+    def default(self) -> TrialRecord:
+        """XLA's own plan."""
+        return self.trials[0]
+
+    @property
+    def gain(self) -> float:
+        """Share of the default's cycles and stalls that the best trial saves."""
+        return self.gain_of(self.trials[self.best])
+
+    def gain_of(self, trial: TrialRecord) -> float:
+        """Share of the default's cycles and stalls that a trial saves; negative where it is worse."""
+        return 1 - trial.total / self.default.total
+
+    def compiled(self, folder: str | Path, number: int) -> Compiled:
+        """What the compiler made in a trial, from the folder of results that the tuning was run with.
+
+        Raises
+        ------
+        InputError
+            The trial has no result, or the folder lacks it.
+        """
+        trial = self.trials[number]
+        if not trial.result:
+            raise InputError(f"found no result of trial {number + 1} ({trial.way}): {trial.error}", source=folder)
+        return read_result(Path(folder) / trial.result)
+
+    def summary(self) -> str:
+        """A few lines for people, and one for each trial."""
+        best = self.trials[self.best]
+        found = len(self.trials) - self.compiles_run
+        work = f"{self.processor_seconds:.1f} processor seconds" + (f", {found} compiles found" if found > 0 else "")
+        better = (
+            f"{_per_cent(self.gain)} fewer cycles than by XLA's default"
+            if self.gain
+            else "nothing was better than XLA's default"
+        )
+        lines = [
+            f"{self.name} on {self.target}: {better}",
+            f"  default    {_cycles(self.default)}",
+            f"  best       {_cycles(best)}  ({best.way}, compile {self.best + 1} of {len(self.trials)})",
+            f"  stopped    by {self.stop_reason} after {self.seconds:.1f} s ({work})",
+        ]
+        width = max(len(trial.way) for trial in self.trials)
+        for number, trial in enumerate(self.trials, 1):
+            mark = "*" if number - 1 == self.best else " "
+            what = f"{_cycles(trial)}  {_signed(self.gain_of(trial))}" if not trial.error else brief(trial.error, _MOST_ERROR)
+            lines.append(f"  {number:>7} {mark}  {trial.way:<{width}}  {what}")
+        lines.extend(f"  note       {note}" for note in self.notes)
+        return "\n".join(lines)
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON."""
+        files.write_atomic(path, files.encode(self))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tuning:
+        """Read a file; raises :class:`~stowplan.errors.InputError` naming file and field."""
+        return files.decode(files.read_bytes(path), cls, format_name=FORMAT, version=VERSION, source=path)
+
+
+class TuningProgress(msgspec.Struct, frozen=True):
+    """Reported after each compile."""
+
+    seconds: float
+    trial: TrialRecord
+    number: int
+    """Compiles so far, this one included."""
+    budget: int
+    gain: float
+    """Of the best so far."""
+
+    def line(self) -> str:
+        """One line for people."""
+        trial = self.trial
+        what = brief(f"no result: {trial.error}", _MOST_ERROR) if trial.error else _cycles(trial)
+        return f"[{self.seconds:6.1f} s] {self.number}/{self.budget} {trial.way}: {what}; best {_signed(self.gain)}"
+
+
+def _cycles(trial: TrialRecord) -> str:
+    stalled = f" + {trial.stall_cycles:,} stalled" if trial.stall_cycles else ""
+    return f"{trial.cycles:,} cycles{stalled}"
+
+
+def _per_cent(share: float) -> str:
+    """With as many decimals as tell it from 0, two at most."""
+    return f"{share:.1%}" if share >= 0.0005 or not share else f"{share:.2%}"
+
+
+def _signed(share: float) -> str:
+    return f"{share:+.1%}" if share else "0"

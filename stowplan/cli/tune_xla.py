@@ -1,0 +1,212 @@
+"""``stowplan tune-xla``."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from stowplan import files
+from stowplan.cli.common import Quiet, Seed, check_folder, check_outputs
+from stowplan.cli.output import say, say_json
+from stowplan.cli.progress import LinePrinter
+from stowplan.cli.signals import INTERRUPTED, stopping
+from stowplan.errors import TimeLimitError, UsageError
+
+if TYPE_CHECKING:
+    from stowplan.backends.xla import Tuning
+    from stowplan.backends.xla.child import Option
+
+#: Options are printed up to this many characters; longer ones are for a file.
+_MOST_SHOWN = 600
+
+#: Linux takes no longer text (bytes) for an environment variable, its name included.
+_LONGEST_VARIABLE = 128 << 10
+
+_VARIABLE = "LIBTPU_INIT_ARGS"
+
+
+def tune_xla_command(
+    function: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FUNCTION", help="JAX function, not jitted; the module is also looked for in this folder."
+        ),
+    ],
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option("--shapes", metavar="SHAPE", help="Shapes of the arguments, e.g. 'f32[32,128] s32[]', or one by one."),
+    ] = None,
+    arguments: Annotated[
+        str,
+        typer.Option("--arguments", metavar="MODULE:NAME", help="The arguments, as a tuple or a function that returns one."),
+    ] = "",
+    factory: Annotated[
+        bool, typer.Option("--factory", help="FUNCTION is called first and returns function, arguments and donated positions.")
+    ] = False,
+    factory_arguments: Annotated[
+        list[str] | None,
+        typer.Option("--factory-argument", metavar="TEXT", help="With --factory: what it is called with; again and again."),
+    ] = None,
+    donate: Annotated[
+        list[int] | None,
+        typer.Option("--donate", metavar="N", help="Position of a donated argument, from 0; again and again."),
+    ] = None,
+    target: Annotated[str, typer.Option("--target", metavar="NAME", help="Machine to compile for.")] = "tpu-v4",
+    compiles: Annotated[
+        int, typer.Option("--compiles", metavar="N", help="Compiles at most, XLA's default and those in --folder included.")
+    ] = 10,
+    time_limit: Annotated[
+        float | None, typer.Option("--time-limit", metavar="SECONDS", help="Time limit; none where it is not given.")
+    ] = None,
+    compile_limit: Annotated[
+        float, typer.Option("--compile-limit", metavar="SECONDS", help="What one compile may take.")
+    ] = 900.0,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", metavar="FOLDER", help="Keep results here; a second run goes on from them."),
+    ] = None,
+    seed: Seed = 0,
+    table: Annotated[
+        Path | None, typer.Option("--table", metavar="FILE", help="Latency table with cycles known from other programs.")
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="NAME=VALUE", help="Compiler option of your own for every compile; again and again."),
+    ] = None,
+    options_out: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--options-out",
+            metavar="FILE",
+            help=f"Write the options to set: .json for compiler_options, any other name for {_VARIABLE}; again and again.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write all trials and the best options here, as JSON.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find options with which XLA compiles a JAX function to fewer cycles, by its own estimates.
+
+    Nothing runs on a TPU, and none is needed. XLA's default is one of the candidates: the result is never worse. Needs jax and
+    libtpu: pip install 'stowplan[xla]'.
+    """
+    own = _read_options(options or ())
+    if factory_arguments and not factory:
+        raise UsageError("--factory-argument needs --factory")
+    check_outputs((output, report, *(options_out or ())), inputs=(table,))
+    if folder is not None:
+        check_folder(folder)
+    from stowplan.backends.xla import by_name, tune_workload
+    from stowplan.hardware.costs.signatures import LatencyTable
+
+    workload = by_name(
+        function,
+        [shape for text in shapes or () for shape in re.split(r"(?<=\])[\s;,]*(?=\w)", text.strip())],
+        arguments=arguments,
+        donated=donate or (),
+        factory=factory,
+        factory_arguments=factory_arguments or (),
+    )
+    known = None if table is None else LatencyTable.load(table)
+    with contextlib.ExitStack() as stack:
+        if report is not None and folder is None:
+            # The report shows what was compiled.
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stowplan-xla-")))
+        cancel = stack.enter_context(stopping())
+        try:
+            with LinePrinter(quiet, every=0.0) as progress:
+                tuning = tune_workload(
+                    workload,
+                    target=target,
+                    compiles=compiles,
+                    time_limit=time_limit,
+                    folder=folder,
+                    seed=seed,
+                    compile_limit=compile_limit,
+                    table=known,
+                    compiler_options=own,
+                    on_progress=lambda done: progress.show(done.line()),
+                    cancel=cancel,
+                )
+        except TimeLimitError:
+            if cancel.is_set():
+                raise typer.Exit(INTERRUPTED) from None
+            raise
+        if output is not None:
+            tuning.save(output)
+        for path in options_out or ():
+            files.write_atomic(path, _options_file(path, tuning.compiler_options))
+        if as_json:
+            say_json(msgspec.to_builtins(tuning) | {"gain": tuning.gain, "flags": _flags(tuning)})
+        else:
+            say("\n".join((tuning.summary(), *_how_to_set(tuning, options_out or ()))))
+        if report is not None and folder is not None:
+            # Last, for it is what takes longest, and what may fail.
+            importlib.import_module("stowplan.report.xla.page").save_tuning_report(report, tuning, folder)
+    raise typer.Exit(INTERRUPTED if tuning.stop_reason == "cancelled" else 0)
+
+
+def _read_options(texts: Sequence[str]) -> dict[str, Option]:
+    """Options as they are written on the command line; XLA reads numbers and booleans from text."""
+    found: dict[str, Option] = {}
+    for text in texts:
+        match = re.fullmatch(r"(?:--)?(\w+)=(.*)", text, re.DOTALL)
+        if match is None:
+            raise UsageError(
+                f"found option {text!r}, expected NAME=VALUE, for example xla_tpu_enable_latency_hiding_scheduler=true"
+            )
+        if match[1] in found:
+            raise UsageError(f"found option {match[1]} twice, expected it once")
+        found[match[1]] = match[2]
+    return found
+
+
+def _flags(tuning: Tuning) -> str:
+    from stowplan.backends.xla import as_flags
+
+    return as_flags(tuning.compiler_options)
+
+
+def _options_file(path: Path, options: Mapping[str, Option]) -> bytes:
+    from stowplan.backends.xla import as_flags
+
+    return files.encode(dict(options)) if path.suffix == ".json" else f"{as_flags(options)}\n".encode()
+
+
+def _how_to_set(tuning: Tuning, written: Sequence[Path]) -> list[str]:
+    """What to do with the options, in both forms."""
+    if not tuning.compiler_options:
+        return ["  options    none: XLA's default was the best"]
+    lines = []
+    as_dictionary, flags = repr(tuning.compiler_options), _flags(tuning)
+    in_json = next((files.printable(path) for path in written if path.suffix == ".json"), None)
+    in_text = next((files.printable(path) for path in written if path.suffix != ".json"), None)
+    if in_json is not None:
+        lines.append(f"  options    lowered.compile(compiler_options=json.load(open({in_json!r})))")
+    elif len(as_dictionary) <= _MOST_SHOWN:
+        lines.append(f"  options    lowered.compile(compiler_options={as_dictionary})")
+    else:
+        lines.append(
+            f"  options    {len(as_dictionary):,} characters: --options-out FILE.json writes them for compiler_options"
+        )
+    if len(_VARIABLE) + len(flags.encode()) + 2 > _LONGEST_VARIABLE:
+        lines.append(f"  flags      {len(flags):,} characters: too long for {_VARIABLE}, only compiler_options takes them")
+    elif in_text is not None:
+        lines.append(f'  flags      {_VARIABLE}="$(cat {shlex.quote(in_text)})"')
+    elif len(flags) <= _MOST_SHOWN:
+        lines.append(f"  flags      {_VARIABLE}={shlex.quote(flags)}")
+    else:
+        lines.append(f"  flags      {len(flags):,} characters: --options-out FILE.flags writes them for {_VARIABLE}")
+    return lines
