@@ -37,7 +37,7 @@ def trials_plot(tuning: Tuning) -> str:
     def up(total: int) -> int:
         return flip(min(max((total / base - low) / (high - low), 0.0), 1.0))
 
-    y_ticks = [((tick / 100 - low) / (high - low), f"{format_tick(tick)} %") for tick in nice_ticks(100 * low, 100 * high)]
+    y_ticks = [((tick / 100 - low) / (high - low), f"{format_tick(tick)}%") for tick in nice_ticks(100 * low, 100 * high)]
     drawn = [f'<path class="grid" d="M0 {flip(place)}h{WIDE}"/>' for place, _ in y_ticks]
     drawn.append(f'<path class="base" d="M0 {up(base)}h{WIDE}"/>')
     path, best_so_far = f"M{across(1)} {up(base)}", base
@@ -78,11 +78,11 @@ def _outcome(trial: TrialRecord, base: int) -> str:
 
 
 def signed_share(share: float) -> str:
-    """``-0.034`` as ``−3.40 %``; nothing else is written as 0."""
+    """``-0.034`` as ``−3.40%``; nothing but 0 is written as 0."""
     if share == 0:
-        return "0 %"
+        return "0%"
     digits = next((digits for digits in range(2, 9) if round(100 * share, digits)), 8)
-    return f"{'−' if share < 0 else '+'}{abs(100 * share):.{digits}f} %"
+    return f"{'−' if share < 0 else '+'}{abs(100 * share):.{digits}f}%"
 
 
 def _range(tuning: Tuning) -> tuple[float, float]:

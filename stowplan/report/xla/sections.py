@@ -20,7 +20,7 @@ from stowplan.result import format_ps
 TOP = 25
 #: Tensors named in one row.
 _NAMED = 3
-#: Letters of options that are shown without being asked for.
+#: Characters of options that are shown without being asked for.
 _SHORT = 400
 
 
@@ -99,10 +99,10 @@ def options(tuning: Tuning) -> Section:
     if not chosen:
         return Section("Options to set", "<p>None: XLA's default is the best of all that was compiled.</p>\n")
     python = "compiler_options = {\n" + "".join(f"    {name!r}: {value!r},\n" for name, value in chosen.items()) + "}"
-    facts = [(name, _brief(value) + " KiB" * (name == CAPACITY_OPTION)) for name, value in chosen.items()]
+    rows = [(name, _brief(value) + " KiB" * (name == CAPACITY_OPTION)) for name, value in chosen.items()]
     return Section(
         "Options to set",
-        f"{facts_list(facts)}\n"
+        f"{table(f'{len(rows):,} of the compiler', ('Option:n', 'Value:n'), rows)}\n"
         "<p>In Python, <code>jax.jit(f).lower(*shapes).compile(compiler_options=compiler_options)</code>. The flags are for "
         "the environment variable <code>LIBTPU_INIT_ARGS</code>, and hold for all that the process compiles.</p>\n"
         f"{_folded('Python', python)}{_folded('Flags', as_flags(chosen))}",
@@ -111,12 +111,12 @@ def options(tuning: Tuning) -> Section:
 
 def _brief(value: Option) -> str:
     text = repr(value) if isinstance(value, bool) else str(value)
-    return text if len(text) <= 60 else f"{len(text):,} letters"
+    return text if len(text) <= 60 else f"{len(text):,} characters, below"
 
 
 def _folded(name: str, text: str) -> str:
     is_open = " open" if len(text) <= _SHORT else ""
-    return f"<details{is_open}><summary>{name} ({len(text):,} letters)</summary>{code_box(text)}</details>\n"
+    return f"<details{is_open}><summary>{name} ({len(text):,} characters)</summary>{code_box(text)}</details>\n"
 
 
 def instructions(changes: Changes, evidence: Evidence, before: Trial, after: Trial) -> list[Section]:
