@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from stowplan.backends.xla.evidence import Evidence, Trial
-from stowplan.frontends.hlo import read_program
 from stowplan.hardware.costs.signatures import NO_USE
 from stowplan.hardware.program import ProgramStep
+from stowplan.report.xla.played import PlayedTrial
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,12 @@ class Changes:
         return tuple(change for change in reversed(self.instructions) if change.cycles > 0)
 
 
-def compare_trials(evidence: Evidence, before: Trial, after: Trial) -> Changes:
+def compare_trials(evidence: Evidence, before: PlayedTrial, after: PlayedTrial) -> Changes:
     """Differences of two trials of the evidence's program."""
-    earlier = {step.name: step for step in read_program(before.compiled.module_path).steps}
-    later = {step.name: step for step in read_program(after.compiled.module_path).steps}
-    memories = {name: tuple(_memory_changes(evidence, name, before, after)) for name in evidence.signatures}
+    memories = {name: tuple(_memory_changes(evidence, name, before.trial, after.trial)) for name in evidence.signatures}
     instructions = []
-    for name in {**earlier, **later}:
-        first, second = earlier.get(name), later.get(name)
+    for name in {**before.steps, **after.steps}:
+        first, second = before.steps.get(name), after.steps.get(name)
         either = first or second
         assert either is not None
         change = InstructionChange(
@@ -90,7 +88,7 @@ def compare_trials(evidence: Evidence, before: Trial, after: Trial) -> Changes:
         if change.cycles:
             instructions.append(change)
     instructions.sort(key=lambda change: (change.cycles, change.name))
-    return Changes(tuple(instructions), tuple(_tensor_changes(evidence, before, after, memories)))
+    return Changes(tuple(instructions), tuple(_tensor_changes(evidence, before.trial, after.trial, memories)))
 
 
 def _cycles(step: ProgramStep | None) -> int | None:

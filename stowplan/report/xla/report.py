@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stowplan import files
-from stowplan.backends.xla.evidence import Evidence, Trial
+from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.tune import Tuning
 from stowplan.errors import InputError
 from stowplan.report.boxes import assign_colours
@@ -15,7 +15,7 @@ from stowplan.report.memory_mapping.sections import layouts
 from stowplan.report.page import Details, warnings_box, whole_page
 from stowplan.report.xla import sections
 from stowplan.report.xla.changes import compare_trials
-from stowplan.report.xla.layouts import TrialLayout, trial_layout
+from stowplan.report.xla.played import PlayedTrial, play_trial
 from stowplan.report.xla.plots import in_words
 
 
@@ -43,9 +43,9 @@ def save_tuning_report(path: str | Path, tuning: Tuning, evidence: Evidence, *, 
 
 def render_tuning_report(tuning: Tuning, evidence: Evidence, *, time: TimeAxis = "steps") -> str:
     """Text of the page that :func:`save_tuning_report` writes."""
-    before, after = _compared(tuning, evidence)
-    found = _layouts(tuning, evidence, time)
-    scenes = [(title, layout.scene) for title, layout in found]
+    played = _played(tuning, evidence, time)
+    (_, before), (_, after) = played[0], played[-1]
+    scenes = [(title, each.scene) for title, each in played]
     colours = assign_colours([scene.boxes for _, scene in scenes])
     details = Details()
     changes = compare_trials(evidence, before, after)
@@ -53,9 +53,9 @@ def render_tuning_report(tuning: Tuning, evidence: Evidence, *, time: TimeAxis =
         sections.options(tuning),
         sections.trials(tuning),
         layouts(scenes, colours, details),
-        *sections.instructions(changes, evidence, before, after),
+        *sections.instructions(changes, evidence, before.trial, after.trial),
         *sections.tensors(changes, evidence, colours),
-        sections.notes([(title.partition(":")[0], layout.notes) for title, layout in found], evidence),
+        sections.notes([(title.partition(":")[0], each.notes) for title, each in played], evidence),
     ]
     return whole_page(
         f"{tuning.name or 'program'}: XLA tuned for {tuning.target}",
@@ -83,12 +83,12 @@ def save_tuning_picture(path: str | Path, tuning: Tuning, evidence: Evidence, *,
     InputError
         As of :func:`save_tuning_report`.
     """
-    scenes = [(title, layout.scene) for title, layout in _layouts(tuning, evidence, time)]
+    scenes = [(title, each.scene) for title, each in _played(tuning, evidence, time)]
     save_scenes(scenes, path, name=tuning.name)
 
 
-def _compared(tuning: Tuning, evidence: Evidence) -> tuple[Trial, Trial]:
-    """Default and best."""
+def _played(tuning: Tuning, evidence: Evidence, time: TimeAxis) -> list[tuple[str, PlayedTrial]]:
+    """Default and best with their titles; one alone where the default is the best."""
     if not evidence.trials:
         raise InputError(f"{tuning.name}: found evidence without trials, expected that of the tuning")
     before, after = evidence.trials[0], evidence.incumbent
@@ -99,15 +99,9 @@ def _compared(tuning: Tuning, evidence: Evidence) -> tuple[Trial, Trial]:
             f"{tuning.name}: found evidence of another run (default and best take {found[0]:,} and {found[1]:,} cycles), "
             f"expected that of the tuning ({expected[0]:,} and {expected[1]:,})"
         )
-    return before, after
-
-
-def _layouts(tuning: Tuning, evidence: Evidence, time: TimeAxis) -> list[tuple[str, TrialLayout]]:
-    """Titles and layouts; one alone where the default is the best."""
-    before, after = _compared(tuning, evidence)
-    found = [(f"XLA's default: {before.score.total:,} cycles", trial_layout(evidence, before, time))]
+    played = [(f"XLA's default: {before.score.total:,} cycles", play_trial(evidence, before, time))]
     if after is not before:
         way = in_words(tuning.trials[tuning.best].way)
         title = f"Best ({way}): {after.score.total:,} cycles, {tuning.gain:.2%} fewer"
-        found.append((title, trial_layout(evidence, after, time)))
-    return found
+        played.append((title, play_trial(evidence, after, time)))
+    return played

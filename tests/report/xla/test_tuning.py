@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stowplan.backends.xla.evidence import Evidence
+from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.steer import ALL_SLOW, CAPACITY_OPTION, DEFAULT
 from stowplan.backends.xla.tune import TrialRecord, Tuning
 from stowplan.errors import InputError, UsageError
 from stowplan.report.xla import render_tuning_report, save_tuning_picture, save_tuning_report
-from stowplan.report.xla.changes import MemoryChange, TensorChange, compare_trials
-from stowplan.report.xla.layouts import trial_layout
+from stowplan.report.xla.changes import Changes, MemoryChange, TensorChange, compare_trials
+from stowplan.report.xla.played import play_trial
 from stowplan.report.xla.plots import signed_share, trials_plot
 from tests.report.xla.cases import (
     CYCLES,
@@ -47,6 +47,11 @@ def tuning(evidence: Evidence) -> Tuning:
     return tuning_of(evidence, ("default", "all_slow", "plan_first"))
 
 
+def changes_of(evidence: Evidence, before: Trial, after: Trial) -> Changes:
+    """Differences of two trials."""
+    return compare_trials(evidence, play_trial(evidence, before), play_trial(evidence, after))
+
+
 def section(page: str, heading: str) -> str:
     """One section of a page, its text between the tags."""
     found = re.search(rf"<section><h2>{re.escape(heading)}</h2>(.*?)</section>", page, re.DOTALL)
@@ -59,7 +64,7 @@ def section(page: str, heading: str) -> str:
 
 def test_instructions_with_other_cycles(evidence: Evidence) -> None:
     default, _, best = evidence.trials
-    changes = compare_trials(evidence, default, best)
+    changes = changes_of(evidence, default, best)
     tensor = evidence.program.value_tensor["d"]
     assert [(row.name, row.before, row.after, row.cycles) for row in changes.gained] == [
         ("g", 70_000, 50_000, -20_000),
@@ -76,11 +81,11 @@ def test_instructions_with_other_cycles(evidence: Evidence) -> None:
 
 def test_tensors_that_moved(evidence: Evidence) -> None:
     default, _, best = evidence.trials
-    changes = compare_trials(evidence, default, best)
+    changes = changes_of(evidence, default, best)
     tensor = evidence.program.value_tensor["d"]
     size = evidence.program.tensors[tensor].size
     assert changes.tensors == (TensorChange(tensor, 2, 0, 2, 2 * size, -35_000),)
-    back = compare_trials(evidence, best, default)
+    back = changes_of(evidence, best, default)
     assert back.tensors == (TensorChange(tensor, 2, 2, 0, -2 * size, 35_000),)
     assert [row.cycles for row in back.instructions] == [-row.cycles for row in reversed(changes.instructions)]
 
@@ -89,7 +94,7 @@ def test_an_instruction_that_only_one_module_has(evidence: Evidence, tmp_path: P
     plan, offsets = text_of("chain.plan.hlo.txt"), text_of("chain.plan.fastmem.txt")
     renamed = re.sub(r"%d\b", "%d.clone", with_cycles(plan, CYCLES))
     own = evidence_of((DEFAULT, evidence.trials[0].compiled), (ORDER, keep(tmp_path, "renamed", plan, offsets, renamed)))
-    changes = compare_trials(own, *own.trials)
+    changes = changes_of(own, *own.trials)
     assert [(row.name, row.before, row.after) for row in changes.instructions] == [
         ("d", 40_000, None),
         ("d.clone", None, 40_000),
@@ -103,7 +108,7 @@ def test_loops_count_with_their_runs(tmp_path: Path) -> None:
     slow = keep(tmp_path, "slow", program, "", with_cycles(program, dict.fromkeys(names, 900)))
     fast = keep(tmp_path, "fast", plan, text_of("loop.plan.fastmem.txt"), with_cycles(plan, dict.fromkeys(names, 500)))
     own = evidence_of((DEFAULT, slow), (ORDER, fast))
-    changes = compare_trials(own, *own.trials)
+    changes = changes_of(own, *own.trials)
     assert {row.runs for row in changes.instructions} > {1}
     assert all(row.cycles == -400 * row.runs for row in changes.instructions if row.after and row.before)
     assert sum(row.cycles for row in changes.instructions) == own.trials[1].score.cycles - own.trials[0].score.cycles
@@ -115,15 +120,15 @@ def test_loops_count_with_their_runs(tmp_path: Path) -> None:
 def test_layouts_are_played_with_the_cycles_of_their_own_modules(evidence: Evidence) -> None:
     target = evidence.judge.target
     for trial in evidence.trials:
-        timeline = trial_layout(evidence, trial).scene.timeline
+        timeline = play_trial(evidence, trial).scene.timeline
         assert timeline.stall_ps == pytest.approx(target.cycles_ps(trial.score.stall_cycles), abs=1000)
         assert timeline.total_ps == pytest.approx(target.cycles_ps(trial.score.total), abs=10_000)
 
 
 def test_everything_in_slow_memory_is_an_empty_layout(evidence: Evidence) -> None:
-    layout = trial_layout(evidence, evidence.trials[1])
-    assert not layout.scene.boxes
-    assert layout.notes == ("everything in slow memory",)
+    played = play_trial(evidence, evidence.trials[1])
+    assert not played.scene.boxes
+    assert played.notes == ("everything in slow memory",)
 
 
 # --- page ----------------------------------------------------------------------------------------------------------------
