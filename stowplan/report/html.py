@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from html import escape
-from importlib import resources
 from pathlib import Path
 from typing import Literal
 
 from stowplan import files
-from stowplan.report.page import Details, facts_list, table
+from stowplan.report.page import Details, cards_list, facts_list, table, warnings_box, whole_page
 from stowplan.report.plots import convergence_plot
 from stowplan.report.presenter import Labelled, Presenter, presenter_for
 from stowplan.result import CandidateReport, Result, format_apart, format_gap, format_ratio
 
 #: History as a table: first and last entries.
 MOST_HISTORY = 200
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def write_report(
@@ -75,20 +72,7 @@ def render_report(
         _provenance(result),
     ]
     title = f"{result.provenance.program or 'program'} on {result.provenance.target}"
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)} – stowplan</title>\n'
-        f"<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n<main>\n<h1>{escape(title)}</h1>\n"
-        + "\n".join(section for section in sections if section)
-        + '\n</main>\n<div id="tip" role="tooltip"></div>\n'
-        f'<script id="data" type="application/json">{details.to_json()}</script>\n'
-        f"<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
-    )
-
-
-def _asset(name: str) -> str:
-    return resources.files("stowplan.report").joinpath(name).read_text(encoding="utf-8")
+    return whole_page(title, sections, details)
 
 
 def _summary(problem: object, result: Result, presenter: Presenter) -> str:
@@ -122,14 +106,7 @@ def _summary(problem: object, result: Result, presenter: Presenter) -> str:
             else f", {'speedup' if result.unit == 'ps' else 'ratio'} {format_ratio(ratio)}"
         )
         facts.append((f"Baseline {name}", shown[value] + faster))
-    return (
-        '<dl class="cards">'
-        + "".join(
-            f'<div class="card"><dt>{escape(name)}</dt><dd class="num">{escape(value)}<small>{note}</small></dd></div>'
-            for name, value, note in cards
-        )
-        + f"</dl>\n{facts_list(facts)}"
-    )
+    return cards_list(cards) + facts_list(facts)
 
 
 def _written(values: Iterable[int | None], result: Result, presenter: Presenter) -> dict[int | None, str]:
@@ -146,8 +123,7 @@ def _warnings(result: Result) -> str:
     found = f"<p><strong>No plan:</strong> {escape(str(why))}</p>" if why else ""
     if not result.warnings:
         return f'<section class="warnings" aria-label="Explanation">{found}</section>' if found else ""
-    items = "".join(f"<li>{escape(warning)}</li>" for warning in result.warnings)
-    return f'{found}<section class="warnings" aria-label="Warnings"><strong>Warnings</strong><ul>{items}</ul></section>'
+    return found + warnings_box(result.warnings)
 
 
 def _convergence(result: Result, presenter: Presenter) -> str:

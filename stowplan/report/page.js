@@ -54,6 +54,20 @@
     if (event.key === "Escape") { pinned = false; focus(null); tip.style.display = "none"; }
   });
 
+  for (const button of document.querySelectorAll("button.copy")) {
+    button.addEventListener("click", async () => {
+      const text = button.parentElement.querySelector("pre");
+      // Where the browser forbids copying, the text is at least selected.
+      getSelection().selectAllChildren(text);
+      try {
+        await navigator.clipboard.writeText(text.textContent);
+        button.textContent = "Copied";
+      } catch {
+        button.textContent = "Selected";
+      }
+    });
+  }
+
   const scrollers = [...document.querySelectorAll(".plans .scroller")];
   for (const button of document.querySelectorAll("button[data-zoom]")) {
     button.addEventListener("click", () => {

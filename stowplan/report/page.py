@@ -6,6 +6,9 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from importlib import resources
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,40 @@ class Overview:
     """Name, value and a note (plain text) of the large figures."""
     facts: Sequence[tuple[str, str]] = ()
     """Name and value of the small ones."""
+
+
+def whole_page(title: str, parts: Iterable[str], details: Details) -> str:
+    """A page with a heading and parts of HTML below it, empty ones left out; it loads nothing from anywhere."""
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)} – stowplan</title>\n'
+        f"<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n<main>\n<h1>{escape(title)}</h1>\n"
+        + "\n".join(part for part in parts if part)
+        + '\n</main>\n<div id="tip" role="tooltip"></div>\n'
+        f'<script id="data" type="application/json">{details.to_json()}</script>\n'
+        f"<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
+    )
+
+
+def _asset(name: str) -> str:
+    return resources.files("stowplan.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def cards_list(cards: Iterable[tuple[str, str, str]]) -> str:
+    """The large figures: name and value (plain text), and a note (HTML)."""
+    items = "".join(
+        f'<div class="card"><dt>{escape(name)}</dt><dd class="num">{escape(value)}<small>{note}</small></dd></div>'
+        for name, value, note in cards
+    )
+    return f'<dl class="cards">{items}</dl>\n'
+
+
+def warnings_box(warnings: Sequence[str]) -> str:
+    """Warnings; empty where there are none."""
+    items = "".join(f"<li>{escape(warning)}</li>" for warning in warnings)
+    box = f'<section class="warnings" aria-label="Warnings"><strong>Warnings</strong><ul>{items}</ul></section>'
+    return box if warnings else ""
 
 
 def facts_list(facts: Iterable[tuple[str, str]]) -> str:
@@ -94,6 +131,11 @@ def legend(entries: Iterable[tuple[str, str]]) -> str:
     """Colours with what they stand for."""
     items = "".join(f'<li><i class="patch" style="background:{colour}"></i>{escape(text)}</li>' for colour, text in entries)
     return f'<ul class="legend">{items}</ul>\n'
+
+
+def code_box(text: str) -> str:
+    """Text to be copied as it stands, with a button that does so."""
+    return f'<div class="code"><button type="button" class="copy">Copy</button><pre tabindex="0">{escape(text)}</pre></div>\n'
 
 
 def zoom_buttons() -> str:

@@ -106,21 +106,32 @@ def save_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path: str 
     check_pair(path, plans)
     import_matplotlib()
     scenes = [(label, build_scene(problem, plan, time)) for label, plan in plans]
-    size = (_LAYOUT_INCHES * len(plans) + _LIST_INCHES, _HIGH_INCHES)
-    save_figure(path, size, partial(_fill, problem, scenes))
+    save_scenes([(f"{label}: {format_ps(scene.timeline.total_ps)}", scene) for label, scene in scenes], path)
 
 
-def _fill(problem: Problem, scenes: Sequence[tuple[str, Scene]], figure: Figure) -> None:
+def save_scenes(scenes: Sequence[tuple[str, Scene]], path: str | Path, *, name: str = "") -> None:
+    """As :func:`save_picture`, of one or two plans of one problem that have been played, each with its title.
+
+    ``name`` is what the program is called in the heading, the problem's own name where empty.
+    """
+    check_pair(path, scenes)
+    import_matplotlib()
+    size = (_LAYOUT_INCHES * len(scenes) + _LIST_INCHES, _HIGH_INCHES)
+    save_figure(path, size, partial(_fill, scenes, name))
+
+
+def _fill(scenes: Sequence[tuple[str, Scene]], name: str, figure: Figure) -> None:
     """Layouts side by side, and at their right what the numbers in them stand for."""
+    problem = scenes[0][1].problem
     colours = assign_colours([scene.boxes for _, scene in scenes])
     end_ps = max(scene.timeline.total_ps for _, scene in scenes)
     grid = figure.subplots(1, len(scenes), squeeze=False)[0]
     wide = figure.get_size_inches()[0]
     right = 1 - _LIST_INCHES / wide
     figure.subplots_adjust(left=0.85 / wide, right=right, bottom=0.085, top=0.88, wspace=0.14)
-    for (label, scene), ax in zip(scenes, grid, strict=True):
-        _draw(scene, ax, f"{label}: {format_ps(scene.timeline.total_ps)}", colours, end_ps)
-    heading = f"{problem.name} on {problem.target}, {format_bytes(problem.capacity)} of fast memory"
+    for (title, scene), ax in zip(scenes, grid, strict=True):
+        _draw(scene, ax, title, colours, end_ps)
+    heading = f"{name or problem.name} on {problem.target}, {format_bytes(problem.capacity)} of fast memory"
     figure.suptitle(plain(shorten(heading, 110)), fontsize=11, y=0.975)
     finish_layout(figure)
     named = [_name(scene, ax, colours, end_ps) for (_, scene), ax in zip(scenes, grid, strict=True)]

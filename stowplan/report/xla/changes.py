@@ -1,0 +1,140 @@
+"""What is different between two compiled modules of one program: cycles of instructions, and tensors' memories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from stowplan.backends.xla.evidence import Evidence, Trial
+from stowplan.hardware.costs.signatures import NO_USE
+from stowplan.hardware.program import ProgramStep
+from stowplan.report.xla.played import PlayedTrial
+
+
+@dataclass(frozen=True)
+class MemoryChange:
+    """A tensor that an instruction finds (or leaves, where ``is_output``) in the other memory than before."""
+
+    tensor: int
+    is_output: bool
+    to_fast: bool
+
+
+@dataclass(frozen=True)
+class InstructionChange:
+    """An instruction whose cycles differ."""
+
+    name: str
+    opcode: str
+    """With the kind of a fusion."""
+    runs: int
+    before: int | None
+    """Cycles of one run; None where the module has no such instruction."""
+    after: int | None
+    memories: tuple[MemoryChange, ...] = ()
+
+    @property
+    def cycles(self) -> int:
+        """Change over all runs; negative is a gain."""
+        return self.runs * ((self.after or 0) - (self.before or 0))
+
+
+@dataclass
+class TensorChange:
+    """A tensor that is served from the other memory than before, by some instruction at least."""
+
+    tensor: int
+    uses: int = 0
+    """Operands and results of instructions that are this tensor, each counted once, however often it runs."""
+    fast_before: int = 0
+    fast_after: int = 0
+    traffic: int = 0
+    """Change of the bytes that fast memory serves, over all runs."""
+    cycles: int = 0
+    """Change of the cycles, over all runs, of the instructions that find it elsewhere."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Best first, or largest."""
+
+    instructions: tuple[InstructionChange, ...]
+    """All whose cycles differ, the largest gain first; their changes add up to the difference of the modules' cycles."""
+    tensors: tuple[TensorChange, ...] = field(default=())
+    """Those that moved, the largest change of traffic first."""
+
+    @property
+    def gained(self) -> tuple[InstructionChange, ...]:
+        """Instructions with fewer cycles, the largest gain first."""
+        return tuple(change for change in self.instructions if change.cycles < 0)
+
+    @property
+    def lost(self) -> tuple[InstructionChange, ...]:
+        """Instructions with more cycles, the largest loss first."""
+        return tuple(change for change in reversed(self.instructions) if change.cycles > 0)
+
+
+def compare_trials(evidence: Evidence, before: PlayedTrial, after: PlayedTrial) -> Changes:
+    """Differences of two trials of the evidence's program."""
+    memories = {name: tuple(_memory_changes(evidence, name, before.trial, after.trial)) for name in evidence.signatures}
+    instructions = []
+    for name in {**before.steps, **after.steps}:
+        first, second = before.steps.get(name), after.steps.get(name)
+        either = first or second
+        assert either is not None
+        change = InstructionChange(
+            name, _opcode(evidence, either), either.weight, _cycles(first), _cycles(second), memories.get(name, ())
+        )
+        if change.cycles:
+            instructions.append(change)
+    instructions.sort(key=lambda change: (change.cycles, change.name))
+    return Changes(tuple(instructions), tuple(_tensor_changes(evidence, before.trial, after.trial, memories)))
+
+
+def _cycles(step: ProgramStep | None) -> int | None:
+    return None if step is None else step.cycles or 0
+
+
+def _opcode(evidence: Evidence, step: ProgramStep) -> str:
+    signature = evidence.signatures.get(step.name)
+    return f"{step.opcode}\N{NO-BREAK SPACE}({signature.kind})" if signature is not None and signature.kind else step.opcode
+
+
+def _memory_changes(evidence: Evidence, name: str, before: Trial, after: Trial) -> Iterator[MemoryChange]:
+    """Of one step, each tensor once as an operand and once as a result."""
+    first, second = before.assignment.steps.get(name), after.assignment.steps.get(name)
+    if first is None or second is None or first.pattern == second.pattern:
+        return
+    signature, step = evidence.signatures[name], evidence.program.steps[evidence.program.step_index[name]]
+    for use, mask in signature.used_leaves().items():
+        if (first.pattern ^ second.pattern) & mask:
+            # Of a tensor that is read from both memories, more or less of it.
+            to_fast = (second.pattern & mask).bit_count() > (first.pattern & mask).bit_count()
+            yield MemoryChange(step.uses[use].tensor, step.uses[use].is_output, to_fast)
+
+
+def _tensor_changes(
+    evidence: Evidence, before: Trial, after: Trial, memories: dict[str, tuple[MemoryChange, ...]]
+) -> list[TensorChange]:
+    moved = {change.tensor for changes in memories.values() for change in changes}
+    found = {tensor: TensorChange(tensor) for tensor in moved}
+    for step in evidence.program.steps:
+        signature = evidence.signatures.get(step.name)
+        first, second = before.assignment.steps.get(step.name), after.assignment.steps.get(step.name)
+        if signature is None or first is None or second is None:
+            continue
+        for use, mask in signature.used_leaves().items():
+            row = found.get(step.uses[use].tensor)
+            if row is not None:
+                row.uses += 1
+                row.fast_before += bool(first.pattern & mask)
+                row.fast_after += bool(second.pattern & mask)
+        for bit, leaf in enumerate(signature.leaves):
+            row = found.get(step.uses[leaf.use].tensor) if leaf.use != NO_USE else None
+            if row is not None:
+                row.traffic += step.weight * leaf.moved * ((second.pattern >> bit & 1) - (first.pattern >> bit & 1))
+        if first.cycles is not None and second.cycles is not None:
+            for tensor in {change.tensor for change in memories[step.name]}:
+                found[tensor].cycles += step.weight * (second.cycles - first.cycles)
+    sizes = evidence.program.tensors
+    return sorted(found.values(), key=lambda row: (-abs(row.traffic), -sizes[row.tensor].size, row.tensor))

@@ -1,0 +1,222 @@
+"""Sections of the report on a tuning of XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+
+from stowplan.backends.xla.child import Option
+from stowplan.backends.xla.evidence import Evidence, Trial
+from stowplan.backends.xla.steer import CAPACITY_OPTION, as_flags
+from stowplan.backends.xla.tune import TrialRecord, Tuning
+from stowplan.report.colours import PALETTE
+from stowplan.report.page import Section, cards_list, code_box, facts_list, legend, table
+from stowplan.report.units import format_bytes
+from stowplan.report.xla.changes import Changes, InstructionChange, MemoryChange, TensorChange
+from stowplan.report.xla.plots import in_words, signed_share, trials_plot, way_colours
+from stowplan.result import format_ps
+
+#: Rows of the tables of instructions and tensors.
+TOP = 25
+#: Tensors named in one row.
+_NAMED = 3
+#: Characters of options that are shown without being asked for.
+_SHORT = 400
+
+
+def summary(tuning: Tuning, evidence: Evidence) -> str:
+    """The large figures, and what was compiled."""
+    best, target, program = tuning.trials[tuning.best], evidence.judge.target, evidence.program
+    time = {trial.total: format_ps(target.cycles_ps(trial.total)) for trial in (tuning.default, best)}
+    gained = tuning.best != 0
+    cards = [
+        ("Gain", f"{tuning.gain:.2%}", "of cycles and stalls" if gained else "no steer was better than XLA's default"),
+        ("XLA's default", f"{tuning.default.total:,}", f"cycles and stalls, {time[tuning.default.total]}"),
+        ("Best", f"{best.total:,}", f"by {escape(in_words(best.way))}, {time[best.total]}"),
+        ("Stalls", f"{best.stall_cycles:,}", f"cycles; {tuning.default.stall_cycles:,} by default"),
+        ("Compiles", f"{len(tuning.trials):,}", _effort(tuning)),
+    ]
+    runs = sum(step.weight for step in program.steps)
+    with_runs = f" ({runs:,} with all runs)" if runs != len(program.steps) else ""
+    facts = [
+        ("Target", tuning.target),
+        ("Fast memory", format_bytes(int(target.fast_memory.capacity))),
+        ("Program", f"{len(program.steps):,} steps{with_runs}, {len(program.tensors):,} tensors"),
+        ("Stopped", f"{in_words(tuning.stop_reason)}, after {tuning.seconds:.1f} s"),
+    ]
+    about = (
+        "Cycles are the compiler's own estimates, loops counted with their runs. Stalls are the time that the program waits "
+        "for copies, by simulation, since the compiler gives them no cycles."
+    )
+    return f'{cards_list(cards)}{facts_list(facts)}\n<p class="soft">{about}</p>'
+
+
+def _effort(tuning: Tuning) -> str:
+    found = len(tuning.trials) - tuning.compiles_run
+    return f"{tuning.processor_seconds:,.0f} processor seconds" + (f", {found:,} found in the folder" if found > 0 else "")
+
+
+def trials(tuning: Tuning) -> Section:
+    """The curve of trials, and all of them as a table."""
+    colours = way_colours(tuning)
+    rows = [_trial_row(number, trial, tuning.default.total) for number, trial in enumerate(tuning.trials, 1)]
+    head = (
+        "Compile:r",
+        "Way",
+        "First:r",
+        "Last:r",
+        "Cycles:r",
+        "Stalls:r",
+        "Change:r",
+        "Expected:r",
+        "Processor s:r",
+        "Note:o",
+    )
+    found = table("First and last: values moved to the front and to the back of XLA's order", head, rows, [tuning.best])
+    refused = any(trial.error for trial in tuning.trials)
+    return Section(
+        "Trials",
+        "<p>A dot is a compile, the line the best so far. A stroke at the upper edge is a trial above the scale"
+        f"{', a dashed one what XLA refused' if refused else ''}; point at it to see its cycles.</p>\n"
+        f"{legend((colour, in_words(way)) for way, colour in colours.items())}{trials_plot(tuning)}\n"
+        f"<details><summary>As a table</summary>{found}</details>",
+    )
+
+
+def _trial_row(number: int, trial: TrialRecord, base: int) -> tuple[str, ...]:
+    if trial.error:
+        figures = ("–", "–", "–")
+    else:
+        figures = (f"{trial.cycles:,}", f"{trial.stall_cycles:,}", signed_share(trial.total / base - 1) if number > 1 else "")
+    expected = signed_share(-trial.expected_gain) if trial.expected_gain else ""
+    spent = f"{trial.processor_seconds:.1f}"
+    return f"{number:,}", in_words(trial.way), f"{trial.first:,}", f"{trial.last:,}", *figures, expected, spent, trial.error
+
+
+def options(tuning: Tuning) -> Section:
+    """What to set; long texts folded."""
+    chosen = tuning.compiler_options
+    if not chosen:
+        return Section("Options to set", "<p>None: XLA's default is the best of all that was compiled.</p>\n")
+    python = "compiler_options = {\n" + "".join(f"    {name!r}: {value!r},\n" for name, value in chosen.items()) + "}"
+    rows = [(name, _brief(value) + " KiB" * (name == CAPACITY_OPTION)) for name, value in chosen.items()]
+    return Section(
+        "Options to set",
+        f"{table(f'{len(rows):,} of the compiler', ('Option:n', 'Value:n'), rows)}\n"
+        "<p>In Python, <code>jax.jit(f).lower(*shapes).compile(compiler_options=compiler_options)</code>. The flags are for "
+        "the environment variable <code>LIBTPU_INIT_ARGS</code>, and hold for all that the process compiles.</p>\n"
+        f"{_folded('Python', python)}{_folded('Flags', as_flags(chosen))}",
+    )
+
+
+def _brief(value: Option) -> str:
+    text = repr(value) if isinstance(value, bool) else str(value)
+    return text if len(text) <= 60 else f"{len(text):,} characters, below"
+
+
+def _folded(name: str, text: str) -> str:
+    is_open = " open" if len(text) <= _SHORT else ""
+    return f"<details{is_open}><summary>{name} ({len(text):,} characters)</summary>{code_box(text)}</details>\n"
+
+
+def instructions(changes: Changes, evidence: Evidence, before: Trial, after: Trial) -> list[Section]:
+    """Those that gained and lost most; nothing where no cycles differ."""
+    gained, lost = changes.gained, changes.lost
+    if not changes.instructions:
+        return []
+    name = _namer(evidence)
+    stalls = after.score.stall_cycles - before.score.stall_cycles
+    total = after.score.total - before.score.total
+    text = (
+        f"{_count(len(gained))} gained {-sum(each.cycles for each in gained):,} cycles over all runs, {len(lost):,} lost "
+        f"{sum(each.cycles for each in lost):,}; stalls changed by {_signed(stalls)}, all together {_signed(total)}. "
+        "Before and after are cycles of one run. Memory: what the best reads from, and writes to, the other memory than the "
+        "default."
+    )
+    sections: list[Section] = []
+    for heading, word, rows in (
+        ("Instructions that gained", "gained", gained),
+        ("Instructions that lost", "lost", lost),
+    ):
+        if rows:
+            caption = f"{min(TOP, len(rows)):,} of {len(rows):,} that {word}, the largest first"
+            head = ("Instruction:n", "Operation", "Runs:r", "Before:r", "After:r", "All runs:r", "Memory:o")
+            found = table(caption, head, [_instruction_row(row, name) for row in rows[:TOP]])
+            sections.append(Section(heading, ("" if sections else f"<p>{text}</p>\n") + found))
+    return sections
+
+
+def _instruction_row(row: InstructionChange, name: Callable[[int], str]) -> tuple[str, ...]:
+    before, after = ("absent" if cycles is None else f"{cycles:,}" for cycles in (row.before, row.after))
+    named = [_memory(change, name) for change in row.memories[:_NAMED]]
+    if len(row.memories) > _NAMED:
+        named.append(f"{len(row.memories) - _NAMED:,} more")
+    return row.name, row.opcode, f"{row.runs:,}", before, after, _signed(row.cycles), "; ".join(named)
+
+
+def _memory(change: MemoryChange, name: Callable[[int], str]) -> str:
+    verb, way = ("writes", "to") if change.is_output else ("reads", "from")
+    return f"{verb} {name(change.tensor)} {way} {'fast' if change.to_fast else 'slow'}"
+
+
+def tensors(changes: Changes, evidence: Evidence, colours: Mapping[int, int]) -> list[Section]:
+    """Tensors that moved between the memories."""
+    rows = changes.tensors
+    if not rows:
+        return []
+    sizes, name = [tensor.size for tensor in evidence.program.tensors], _namer(evidence)
+    shown = rows[:TOP]
+    to_fast, to_slow = ([row for row in rows if (row.fast_after - row.fast_before) * sign > 0] for sign in (1, -1))
+    caption = (
+        f"{len(to_fast):,} tensors of {format_bytes(sum(sizes[row.tensor] for row in to_fast))} have more uses in fast "
+        f"memory, {len(to_slow):,} of {format_bytes(sum(sizes[row.tensor] for row in to_slow))} fewer. Traffic: change of the "
+        "bytes that fast memory serves, all runs. Cycles: change of the instructions that find the tensor elsewhere, all runs; "
+        f"one that finds several elsewhere counts for each. {len(shown):,} of {len(rows):,}, the largest change of traffic "
+        "first."
+    )
+    head = ("Tensor:n", "Size:r", "Default", "Best", "Fast uses:r", "Traffic:r", "Cycles:r")
+    cells = [
+        (
+            name(row.tensor),
+            format_bytes(sizes[row.tensor]),
+            _place(row, row.fast_before),
+            _place(row, row.fast_after),
+            f"{row.fast_before:,} → {row.fast_after:,} of {row.uses:,}",
+            ("−" if row.traffic < 0 else "+" if row.traffic else "") + format_bytes(abs(row.traffic)),
+            _signed(row.cycles),
+        )
+        for row in shown
+    ]
+    marks = [(row.tensor, PALETTE[colours[row.tensor]] if row.tensor in colours else "transparent") for row in shown]
+    return [Section("Tensors that moved", table(caption, head, cells, marks=marks))]
+
+
+def _place(row: TensorChange, fast: int) -> str:
+    return "slow" if not fast else "fast" if fast == row.uses else "both"
+
+
+def notes(layouts: Sequence[tuple[str, Sequence[str]]], evidence: Evidence) -> Section:
+    """What the layouts show otherwise than XLA does it, and what the results were made by."""
+    parts = []
+    for label, lines in layouts:
+        items = "".join(f"<li>{escape(line)}</li>" for line in lines) or "<li>nothing differs from what XLA does</li>"
+        parts.append(f"<h3>{escape(label)}, as it is drawn</h3>\n<ul>{items}</ul>\n")
+    if evidence.program.notes:
+        items = "".join(f"<li>{escape(line)}</li>" for line in evidence.program.notes)
+        parts.append(f"<h3>Program</h3>\n<ul>{items}</ul>\n")
+    record = evidence.trials[0].compiled.record
+    facts = [("Topology", record.topology), *((f"Version of {name}", version) for name, version in record.versions.items())]
+    return Section("Notes", "".join(parts) + facts_list([*facts, ("Digest of the function", record.workload[:16])]))
+
+
+def _namer(evidence: Evidence) -> Callable[[int], str]:
+    tensors = evidence.program.tensors
+    return lambda tensor: tensors[tensor].name
+
+
+def _count(number: int) -> str:
+    return f"{number:,} instruction{'' if number == 1 else 's'}"
+
+
+def _signed(cycles: int) -> str:
+    return f"{'−' if cycles < 0 else '+' if cycles else ''}{abs(cycles):,}"
