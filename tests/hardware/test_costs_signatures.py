@@ -220,6 +220,20 @@ class TestPredictor:
         with pytest.raises(InputError, match=r"not a stowplan\.latency_predictor file"):
             Predictor.load(path)
 
+    def test_damaged_files_are_refused_in_one_way(self, tmp_path: Path) -> None:
+        path, rng, whole = tmp_path / "p.npz", random.Random(0), SHIPPED.read_bytes()
+        refused = 0
+        for _ in range(60):
+            data = bytearray(whole)
+            for _ in range(rng.choice([1, 30])):
+                data[rng.randrange(rng.choice([3000, len(data)]))] = rng.randrange(256)
+            path.write_bytes(data[: rng.choice([len(data), rng.randrange(len(data))])])
+            try:
+                Predictor.load(path)
+            except InputError as error:
+                refused += str(error).startswith(f"{path}: ")
+        assert refused > 40
+
     def test_the_shipped_one_is_small_and_needs_no_learning_package(self) -> None:
         assert SHIPPED.stat().st_size < 1_000_000
         code = (

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from stowplan.compiled import njit_once, njit_outer
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
-from stowplan.portfolio.memory_mapping.engine import access_gain, remove_tensor
+from stowplan.portfolio.memory_mapping.engine import access_gain, joint_gain, remove_tensor
 from stowplan.portfolio.memory_mapping.insert import COPY, DEFINE, EAGER, insert_best, insert_tensor
 from stowplan.portfolio.memory_mapping.space import BEST_FIT, FIRST_FIT, clear, find_offset, place
 from stowplan.portfolio.memory_mapping.state import State
@@ -20,7 +20,8 @@ Floats = NDArray[float64]
 def measure(data: Data, state: State, gains: Floats, lifetimes: Floats) -> None:
     """Fill two columns of [N]: what each tensor's accesses would save one by one, and the time from its first to its last (ps).
 
-    Both are of the present state, in which the tensors have no residencies. The gain is 0 for a tensor that can have none.
+    Both are of the present state, in which the tensors have no residencies. The gain is 0 for a tensor that can have none. In
+    a table a use may save something only beside others: half of that counts, if it is more.
     """
     for tensor in range(len(gains)):
         first, last = data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access
@@ -28,7 +29,7 @@ def measure(data: Data, state: State, gains: Floats, lifetimes: Floats) -> None:
         if first == last or data.tensors[tensor].bytes > data.capacity:
             continue
         for access in range(first, last):
-            gains[tensor] += max(0, access_gain(data, state, access))
+            gains[tensor] += max(0, access_gain(data, state, access), joint_gain(data, access) // 2)
         begin = state.began[data.accesses[first].low]
         lifetimes[tensor] = max(1.0, float(state.began[data.accesses[last - 1].high] - begin))
 
@@ -39,7 +40,7 @@ def construct(data: Data, state: State, order: Ints, start: int, count: int, bes
     for position in range(start, min(start + count, len(order))):
         if state.first_slot[order[position]] < 0:
             if best:
-                insert_best(data, state, order[position], BEST_FIT, False, 0.0, 0)
+                insert_best(data, state, order[position], BEST_FIT, False, 0, 0)
             else:
                 _insert_first(data, state, order[position])
 

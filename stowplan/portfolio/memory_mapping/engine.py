@@ -132,6 +132,31 @@ def access_gain(data: Data, state: State, access: int) -> int:
     return gain
 
 
+@njit_inner
+def joint_gain(data: Data, access: int) -> int:
+    """What the steps of an access that have tables would save at most were it fast, whatever others do (ps, weighted)."""
+    begin, end = data.accesses[access].first_use, data.accesses[access + 1].first_use
+    gain = 0
+    last = -1
+    for position in range(begin, end):
+        step = data.access_uses[position].step
+        row = data.steps[step]
+        if step == last or row.table < 0:
+            continue
+        last = step
+        subset = 0
+        for bit in range(row.table_uses):
+            for other in range(position, end):
+                if data.access_uses[other].use == row.first_use + data.table[row.table_use + bit]:
+                    subset |= 1 << bit
+        best = 0
+        for mask in range(1 << row.table_uses):
+            if mask & subset == 0:
+                best = max(best, data.table[row.table + mask] - data.table[row.table + (mask | subset)])
+        gain += row.weight * best
+    return gain
+
+
 # -------------------------------------------------------------------------------------------------------------- copies
 
 

@@ -190,7 +190,7 @@ def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy
         offset = find_offset(data, state, row.low, row.high, tensor_row.bytes, policy)
         if offset >= 0:
             draft.slot = open_slot(data, state, tensor, access, access, DEFINED, row.low, row.high, offset)
-    elif row.reads and access_gain(data, state, access) > 0:
+    elif row.reads and (draft.bold or access_gain(data, state, access) > 0):
         if mode & PRELOAD and access == tensor_row.first_access and tensor_row.is_input:
             if state.totals[0].preloads < data.max_preloads:
                 offset = find_offset(data, state, 0, row.high, tensor_row.bytes, policy)
@@ -220,18 +220,6 @@ def _save_early(data: Data, state: State, tensor: int, access: int, policy: int)
 
 
 @njit_once
-def area(data: Data, state: State, tensor: int) -> float:
-    """Memory a tensor takes: bytes times picoseconds, over all its residencies."""
-    total = 0.0
-    index = state.first_slot[tensor]
-    while index >= 0:
-        slot = state.slots[index]
-        total += float(state.began[slot.end] - state.began[slot.start]) * data.tensors[tensor].bytes
-        index = slot.next
-    return total
-
-
-@njit_once
 def way(data: Data, tensor: int, number: int, thorough: bool) -> int:
     """Ways worth trying for a tensor, most likely first, by number from 0 to ``WAYS - 1``; -1 for one not worth it."""
     row = data.tensors[tensor]
@@ -257,24 +245,25 @@ def way(data: Data, tensor: int, number: int, thorough: bool) -> int:
 
 
 @njit_inner
-def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bool, price: float, skip: int) -> int:
-    """Put a tensor in the way that saves most after paying ``price`` (ps for a byte held for a ps); returns the saving (ps).
+def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bool, loss: int, skip: int) -> int:
+    """Put a tensor in the way that saves most, if it loses less than ``loss`` (ps); returns the saving (ps).
 
-    The timeline is up to date before and after.
+    Where fast memory can hurt, two tensors may save something only together, and each alone costs. The timeline is up to date
+    before and after.
     """
     base = state.totals[0].total
-    best_value = 0.0
+    state.draft[0].bold = loss > 0
+    least = base + loss
     best = -1
     for number in range(WAYS):
         mode = way(data, tensor, number, thorough)
         if mode >= 0 and insert_tensor(data, state, tensor, mode, policy, skip):
             total = replay(data, state)
-            if total < base:
-                value = float(base - total) - price * area(data, state, tensor)
-                if value > best_value:
-                    best_value = value
-                    best = mode
+            if total < least:
+                least = total
+                best = mode
             remove_tensor(data, state, tensor)
     if best >= 0:
         insert_tensor(data, state, tensor, best, policy, skip)
+    state.draft[0].bold = 0
     return base - replay(data, state)

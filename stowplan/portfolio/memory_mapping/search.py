@@ -239,9 +239,13 @@ def _recreate(data: Data, state: State, search: Search, count: int) -> None:
     policy = FIRST_FIT if policy == 0 else HIGH_FIT if policy == 1 else BEST_FIT
     thorough = random_below(search, 4) == 0
     skip = 1 if random_below(search, 8) == 0 else 0
+    # Tables may ask for two tensors together: now and then the first may cost something. The round is judged by its end.
+    loss = 0
+    if len(data.table) > 0 and random_below(search, 2) == 0:
+        loss = state.totals[0].total >> (9 + random_below(search, 6))
     for position in range(count):
         if state.first_slot[search.chosen[position]] < 0:
-            insert_best(data, state, search.chosen[position], policy, thorough, 0.0, skip)
+            insert_best(data, state, search.chosen[position], policy, thorough, loss, skip)
 
 
 @njit_outer

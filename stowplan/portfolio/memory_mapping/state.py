@@ -105,6 +105,8 @@ class Draft:
     """Boundary from which the slow copy is valid; NEVER where it is not."""
     ended: int
     """End of the last residency."""
+    bold: int
+    """1 where reads come to fast memory even if that alone saves nothing."""
 
 
 class State(NamedTuple):

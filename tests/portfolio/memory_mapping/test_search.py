@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Table, Tensor, Use
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping import arrays
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan
@@ -51,6 +52,25 @@ def test_losses_are_bounded() -> None:
             before = int(state.totals[0].total)
             ruin_and_recreate(data, state, search, 1, 0.0)
             assert state.totals[0].total <= before
+
+
+@pytest.mark.parametrize("alone", [100_000, 100_300])
+def test_tensors_that_save_only_together_are_found(alone: int) -> None:
+    """One of the two in fast memory saves nothing, or costs a little; both together halve the step."""
+    uses = (Use(0, False, 1), Use(1, False, 1))
+    together = Step("together", "test", 1, uses, table=Table((0, 1), (100_000, alone, alone, 50_000)))
+    waits = Step("waits", "test", 1, (), (Piece(400_000, (), ()),))
+    problem = Problem(
+        name="together",
+        target="none",
+        cost_model="test",
+        capacity=2,
+        steps=(waits, together, waits, together),
+        tensors=tuple(Tensor(f"t{number}", 1, 10, 10, is_input=True) for number in range(2)),
+    )
+    data = arrays.build(problem)
+    _, search = searched(data, seed=0, rounds=400, allowed=0.0)
+    assert int(search.status[0].best) == 900_000
 
 
 def test_a_seed_decides_everything() -> None:
