@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from stowplan.backends.xla.tune import TrialRecord, Tuning
+from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.report.colours import PALETTE
 from stowplan.report.plots import HIGH, WIDE, axis_labels, flip, plot, svg, time_labels
 from stowplan.report.units import format_tick, nice_ticks

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stowplan import files
 from stowplan.backends.xla.evidence import Evidence
-from stowplan.backends.xla.tune import Tuning
+from stowplan.backends.xla.tuning import Tuning
 from stowplan.errors import InputError
 from stowplan.report.boxes import assign_colours
 from stowplan.report.memory_mapping.picture import save_scenes

@@ -8,7 +8,7 @@ from html import escape
 from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.steer import CAPACITY_OPTION, as_flags
-from stowplan.backends.xla.tune import TrialRecord, Tuning
+from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.report.colours import PALETTE
 from stowplan.report.page import Section, cards_list, code_box, facts_list, legend, table
 from stowplan.report.units import format_bytes

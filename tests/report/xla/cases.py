@@ -11,7 +11,7 @@ from stowplan.backends.xla.child import ASSIGNED, COMPILED, OFFSETS, PROGRAM, Op
 from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.steer import DEFAULT, Steer
 from stowplan.backends.xla.store import Compiled, Record
-from stowplan.backends.xla.tune import TrialRecord, Tuning
+from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.hardware.targets import load_target
 from tests.paths import DATA
 

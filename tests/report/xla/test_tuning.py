@@ -14,7 +14,7 @@ import pytest
 
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.steer import ALL_SLOW, CAPACITY_OPTION, DEFAULT
-from stowplan.backends.xla.tune import TrialRecord, Tuning
+from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.errors import InputError, UsageError
 from stowplan.report.xla import render_tuning_report, save_tuning_picture, save_tuning_report
 from stowplan.report.xla.changes import Changes, MemoryChange, TensorChange, compare_trials
