@@ -10,9 +10,11 @@ from stowplan.backends.xla.score import Judge, Score
 from stowplan.backends.xla.steer import Steer, values_of
 from stowplan.backends.xla.store import Compiled
 from stowplan.deadline import Deadline
-from stowplan.frontends.hlo import program_from_module, read_module
+from stowplan.frontends.hlo import HloModule, program_from_module, read_module
+from stowplan.frontends.hlo.placed import placed_instructions
 from stowplan.frontends.hlo.signatures import read_assignment, sign_steps
 from stowplan.hardware.costs.signatures import NO_USE, Assignment, LatencyTable, Predictor, SignatureCosts
+from stowplan.hardware.program import Program
 from stowplan.hardware.targets import Target
 
 
@@ -62,6 +64,8 @@ class Evidence:
         """XLA's names of the values of each tensor."""
         self.table = table.copy() if table is not None else LatencyTable()
         self.trials: list[Trial] = []
+        self.operands = _operands(module, self.program)
+        """Number of the operand by which a step, by its name, reads a tensor."""
         self.deadline = Deadline()
         """When to stop looking for what to try next."""
         self.costs = SignatureCosts(self.signatures, self.table, predictor)
@@ -153,3 +157,16 @@ class Evidence:
     def names(self, tensors: Iterable[int]) -> frozenset[str]:
         """XLA's names of all values of some tensors."""
         return frozenset(name for tensor in tensors for name in self.values[tensor])
+
+
+def _operands(module: HloModule, program: Program) -> dict[tuple[str, int], int]:
+    """Tuples are left out: their parts are no operands by themselves."""
+    placed, found = placed_instructions(module), dict[tuple[str, int], int]()
+    for step in program.steps:
+        path, _, name = step.name.rpartition("/")
+        at = placed.get(name)
+        for number, operand in enumerate(at.instruction.operands if at is not None else ()):
+            tensor = program.value_tensor.get(f"{path}/{operand}" if path else operand, program.value_tensor.get(operand))
+            if tensor is not None:
+                found.setdefault((step.name, tensor), number)
+    return found

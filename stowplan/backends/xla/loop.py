@@ -14,7 +14,7 @@ from stowplan.arguments import number, whole
 from stowplan.backends.xla.child import DUMPED, Option
 from stowplan.backends.xla.compiler import COMPILE_LIMIT, MEMORY_LIMIT, CompileError, Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
-from stowplan.backends.xla.planned import planned_tensors
+from stowplan.backends.xla.planned import planned
 from stowplan.backends.xla.proposals import (
     Proposal,
     Way,
@@ -25,6 +25,7 @@ from stowplan.backends.xla.proposals import (
     perturbations,
     plan_first,
     plans,
+    prefetches,
     retries,
     returns,
 )
@@ -49,6 +50,7 @@ _PRIOR = {
     "correct": 0.4,
     "retries": 0.3,
     "explore": 0.3,
+    "prefetch": 0.2,
     "return": 0.2,
     "perturb": 0.1,
 }
@@ -250,13 +252,14 @@ class _Run:
         if default is not None and all_slow is not None:
             self._try(Proposal("harm_last", harm_last(evidence, default, all_slow)))
         if len(self._records) < self._budget and not self._deadline.expired:
-            self._try(Proposal("plan_first", plan_first(evidence, planned_tensors(evidence, "table", self._chance))))
+            self._try(Proposal("plan_first", plan_first(evidence, planned(evidence, "table", self._chance).tensors)))
         arms = [
             _Arm("capacity", capacities),
             _Arm("plan", plans),
             _Arm("correct", corrections),
             _Arm("retries", retries),
             _Arm("explore", explorations),
+            _Arm("prefetch", prefetches),
             _Arm("return", returns),
             _Arm("perturb", perturbations),
         ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from stowplan.backends.xla.evidence import Evidence
+from stowplan.backends.xla.steer import Prefetch
 from stowplan.hardware.costs import make_problem
 from stowplan.hardware.costs.cycles import CycleTable, StepCycles
+from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.solve import solve
 
@@ -18,6 +20,9 @@ PLAN_SECONDS = 6.0
 
 #: What it gets where the time is nearly over.
 _LEAST_SECONDS = 0.2
+
+#: Entries of a text of prefetches: XLA looks them up one by one.
+MOST_PREFETCHES = 200
 
 
 def problem_of(evidence: Evidence, model: PlanModel, capacity: int | None = None) -> Problem:
@@ -30,8 +35,24 @@ def problem_of(evidence: Evidence, model: PlanModel, capacity: int | None = None
     return make_problem(program, target, cost_model="signatures", capacity=capacity, signatures=evidence.costs)
 
 
-def planned_tensors(evidence: Evidence, model: PlanModel, chance: random.Random, capacity: int | None = None) -> set[int]:
-    """Tensors that some step finds in fast memory by a plan of the heuristics; the same for equal evidence and seed."""
+class Planned(NamedTuple):
+    """A plan of ours, and the problem it is for."""
+
+    problem: Problem
+    plan: Plan
+
+    @property
+    def tensors(self) -> set[int]:
+        """Tensors that some step finds in fast memory."""
+        fast, number, found = set(self.plan.fast_uses), 0, set()
+        for step in self.problem.steps:
+            found |= {use.tensor for at, use in enumerate(step.uses, number) if at in fast}
+            number += len(step.uses)
+        return found
+
+
+def planned(evidence: Evidence, model: PlanModel, chance: random.Random, capacity: int | None = None) -> Planned:
+    """A plan of the heuristics; the same for equal evidence and seed, unless the evidence's deadline cuts it short."""
     problem = problem_of(evidence, model, capacity)
     found = solve(
         problem,
@@ -42,15 +63,33 @@ def planned_tensors(evidence: Evidence, model: PlanModel, chance: random.Random,
         seed=chance.randrange(1 << 30),
         cancel=evidence.deadline.cancelled,
     )
-    if found.plan is None:
-        return set()
-    fast, number, tensors = set(found.plan.fast_uses), 0, set()
-    for step in problem.steps:
-        for use in step.uses:
-            if number in fast:
-                tensors.add(use.tensor)
-            number += 1
-    return tensors
+    return Planned(problem, found.plan)
+
+
+def planned_prefetches(evidence: Evidence, found: Planned, most: int = MOST_PREFETCHES) -> frozenset[Prefetch]:
+    """The plan's copies to fast memory, largest first: the step that needs each of them, and the one that it begins after.
+
+    Copies from within loops, or for what is no operand by itself, are left out: XLA could not be told of them.
+    """
+    problem, plan = found
+    fast, number = set(plan.fast_uses), 0
+    reads: dict[int, list[int]] = {}
+    for at, step in enumerate(problem.steps):
+        for position, use in enumerate(step.uses, number):
+            if position in fast and not use.is_output:
+                reads.setdefault(use.tensor, []).append(at)
+        number += len(step.uses)
+    prefetches: dict[tuple[int, int], Prefetch] = {}
+    copies = [copy for copy in plan.copies if copy.direction == "in" and copy.start > 0]
+    for copy in sorted(copies, key=lambda copy: (-problem.tensors[copy.tensor].size, copy.start)):
+        user = next((at for at in reads.get(copy.tensor, ()) if at >= copy.end), None)
+        before = problem.steps[copy.start - 1].name
+        if user is None or "/" in before or "/" in problem.steps[user].name:
+            continue
+        operand = evidence.operands.get((problem.steps[user].name, copy.tensor))
+        if operand is not None and len(prefetches) < most:
+            prefetches.setdefault((user, operand), Prefetch(problem.steps[user].name, operand, before))
+    return frozenset(prefetches.values())
 
 
 def cycle_table(evidence: Evidence) -> CycleTable:

@@ -10,8 +10,10 @@ import random
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from stowplan.backends.xla.evidence import Evidence, Move, Trial
-from stowplan.backends.xla.planned import planned_tensors
+from stowplan.backends.xla.planned import planned, planned_prefetches
 from stowplan.backends.xla.steer import CAPACITY_OPTION, DEFAULT, RETRIES_OPTION, Steer
 
 #: Moves of one correction: few at a time, since each changes what XLA does with all that follow.
@@ -61,8 +63,8 @@ def plans(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     Other forms put to the back what XLA keeps and the plan does not, or all that the plan does not keep.
     """
     incumbent = evidence.incumbent
-    fast = planned_tensors(evidence, "signatures", chance, incumbent.steer.capacity)
-    front = Steer(evidence.names(fast), options=incumbent.steer.options)
+    fast = planned(evidence, "signatures", chance, incumbent.steer.capacity).tensors
+    front = Steer(evidence.names(fast), options=incumbent.steer.options, prefetches=incumbent.steer.prefetches)
     unwanted = evidence.fast_tensors(incumbent.assignment) - fast
     yield Proposal("plan", front)
     yield Proposal("plan", front.moved(last=evidence.names(unwanted)))
@@ -97,6 +99,16 @@ def _worth(evidence: Evidence) -> float:
 def retries(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with more tries for values that do not fit at first."""
     yield Proposal("retries", evidence.incumbent.steer.with_option(RETRIES_OPTION, "20"))
+
+
+def prefetches(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+    """The incumbent with copies that begin when those of a plan do, where it waits for copies."""
+    incumbent = evidence.incumbent
+    if incumbent.score.stall_cycles * 1000 < incumbent.score.total:
+        return
+    found = planned_prefetches(evidence, planned(evidence, "signatures", chance, incumbent.steer.capacity))
+    if found:
+        yield Proposal("prefetch", msgspec.structs.replace(incumbent.steer, prefetches=found))
 
 
 def corrections(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:

@@ -1,7 +1,8 @@
-"""Steers: which values XLA's memory-space assignment looks at first and last, as an option of the compiler.
+"""Steers: what XLA's memory-space assignment looks at first and last, and when it fetches, as options of the compiler.
 
 XLA assigns values to fast memory one by one, in an order of its own. ``xla_tpu_msa_sort_order_overrides`` moves values to the
 front or the back of that order. It forbids and forces nothing: a value moved to the back still gets what place is left.
+``xla_tpu_preferred_prefetch_overrides`` says after which instruction a copy to fast memory had best begin.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from stowplan.hardware.program import Program
 #: Option of the compiler that takes the order, a text proto ``MsaSortOrderOverrides``.
 ORDER_OPTION = "xla_tpu_msa_sort_order_overrides"
 
+#: Option of the compiler that takes the prefetches, a text proto ``PreferredPrefetchOverrides``.
+PREFETCH_OPTION = "xla_tpu_preferred_prefetch_overrides"
+
 #: Option that turns the assignment off: everything stays in slow memory.
 ASSIGNMENT_OPTION = "xla_msa_enable"
 
@@ -25,10 +29,18 @@ CAPACITY_OPTION = "xla_tpu_max_cmem_used_by_memory_space_assignment"
 RETRIES_OPTION = "xla_tpu_cmem_max_retries"
 
 #: Options that steers set, which nobody else may.
-STEERED = (ORDER_OPTION, ASSIGNMENT_OPTION, CAPACITY_OPTION, RETRIES_OPTION)
+STEERED = (ORDER_OPTION, PREFETCH_OPTION, ASSIGNMENT_OPTION, CAPACITY_OPTION, RETRIES_OPTION)
 
 _VALUE = re.compile(r"(?P<name>[^{}]+)(?:\{(?P<index>[0-9,]+)\})?")
 _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
+
+
+class Prefetch(msgspec.Struct, frozen=True, order=True):
+    """A copy to fast memory: which operand of which instruction it is for, and which instruction it begins after."""
+
+    user: str
+    operand: int
+    after: str
 
 
 class Steer(msgspec.Struct, frozen=True):
@@ -39,23 +51,27 @@ class Steer(msgspec.Struct, frozen=True):
     last: frozenset[str] = frozenset()
     """Assigned after all others; a value that is in both is moved to the front."""
     options: tuple[tuple[str, Option], ...] = ()
-    """Options besides the order, sorted."""
+    """Options besides the order and the prefetches, sorted."""
+    prefetches: frozenset[Prefetch] = frozenset()
+    """Copies whose beginning is said; at most one for an operand."""
 
     def compiler_options(self) -> dict[str, Option]:
         """What ``jax``'s ``lowered.compile(compiler_options=...)`` takes; equal steers give equal options."""
-        options = dict(self.options)
-        text = order_overrides(self.first, self.last - self.first)
-        return {**options, ORDER_OPTION: text} if text else options
+        texts = {
+            ORDER_OPTION: order_overrides(self.first, self.last - self.first),
+            PREFETCH_OPTION: prefetch_overrides(self.prefetches),
+        }
+        return dict(self.options) | {name: text for name, text in texts.items() if text}
 
     def moved(self, *, first: Iterable[str] = (), last: Iterable[str] = ()) -> Steer:
         """This steer with some values moved to the front or the back, away from where they were."""
         to_first = frozenset(first)
         to_last = frozenset(last) - to_first
-        return Steer((self.first - to_last) | to_first, (self.last - to_first) | to_last, self.options)
+        return msgspec.structs.replace(self, first=(self.first - to_last) | to_first, last=(self.last - to_first) | to_last)
 
     def with_option(self, name: str, value: Option) -> Steer:
         """This steer with one of the other options set."""
-        return Steer(self.first, self.last, tuple(sorted({**dict(self.options), name: value}.items())))
+        return msgspec.structs.replace(self, options=tuple(sorted({**dict(self.options), name: value}.items())))
 
     @property
     def capacity(self) -> int | None:
@@ -90,6 +106,18 @@ def order_overrides(first: Iterable[str], last: Iterable[str]) -> str:
                 f"override_options{{{word}:true}}}}"
             )
     return "".join(entries)
+
+
+def prefetch_overrides(prefetches: Iterable[Prefetch]) -> str:
+    """The text proto that says after which instruction copies had best begin; empty where there are none.
+
+    XLA ends its process where it names an instruction that is not in the schedule.
+    """
+    return "".join(
+        f'overrides{{hlo_operand_filter{{instruction_name_regex:"{_quoted(each.user)}" operand_number:{each.operand}}}'
+        f'override_options{{after_instruction{{instruction_name_regex:"{_quoted(each.after)}"}}}}}}'
+        for each in sorted(prefetches)
+    )
 
 
 def _split(value: str) -> tuple[str, str]:
