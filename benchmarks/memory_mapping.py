@@ -29,10 +29,11 @@ from stowplan.portfolio.warm_up import main as warm_up
 SHARED = Path(os.environ.get("STOWPLAN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
 
-def run_module(path: Path, plans: Path, target: str, time_limit: float, workers: int) -> dict[str, Any]:
+def run_module(path: Path, plans: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Plan one module; plain values for the table."""
+    time_limit, workers = options.time_limit, options.workers
     began = time.monotonic()
-    problem, program = open_input(path, ReadOptions(target=target))
+    problem, program = open_input(path, read_options(path, options))
     read_seconds = time.monotonic() - began
     given = {}
     if (plans / path.name).exists() and program is not None:
@@ -51,12 +52,23 @@ def run_module(path: Path, plans: Path, target: str, time_limit: float, workers:
         "sources": result.details["sources"],
         "time_limit": time_limit,
         "workers": workers,
+        "cost_model": options.cost_model,
         "seconds": result.seconds,
         "history": [[entry.seconds, entry.objective, entry.bound] for entry in result.history],
         "read_seconds": read_seconds,
         "peak_mib": memory_kib / 1024,
         "warnings": list(result.warnings),
     }
+
+
+def read_options(path: Path, options: argparse.Namespace) -> ReadOptions:
+    """Target and cost model; the cycles of a module are those of the files of its name."""
+    if options.cost_model in (None, "roofline"):
+        return ReadOptions(target=options.target, cost_model=options.cost_model)
+    slow = path.name.replace(".hlo.txt", ".nomsa.hlo.txt")
+    return ReadOptions(
+        target=options.target, cost_model=options.cost_model, cycles=(options.cycles / slow, options.cycles / path.name)
+    )
 
 
 def speedup(row: dict[str, Any], over: str) -> float | None:
@@ -140,6 +152,13 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=SHARED / "corpus" / "tpu_v4")
     parser.add_argument("--plans", type=Path, help="XLA's plans (default: the folder FOLDER_xla_plan)")
     parser.add_argument("--target", default="tpu-v4")
+    parser.add_argument("--cost-model", choices=("roofline", "table", "signatures"), help="instead of the target's")
+    parser.add_argument(
+        "--cycles",
+        type=Path,
+        default=SHARED / "corpus" / "tpu_v4_cycles",
+        help="for the other two: NAME.nomsa.hlo.txt.gz and NAME.hlo.txt.gz with cycles; modules without them are left out",
+    )
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds a module")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", help="modules whose names contain this")
@@ -158,11 +177,13 @@ def main() -> None:
     rows: dict[str, dict[str, Any]] = {}
     if options.json_out.exists() and not options.fresh:
         rows = json.loads(options.json_out.read_bytes())
-        limits = options.time_limit, options.workers
-        rows = {name: row for name, row in rows.items() if (row["time_limit"], row["workers"]) == limits}
+        limits = options.time_limit, options.workers, options.cost_model
+        rows = {n: row for n, row in rows.items() if (row["time_limit"], row["workers"], row.get("cost_model")) == limits}
     if not plans.is_dir():
         print(f"{plans}: no such folder, so that there is nothing to compare with XLA", file=sys.stderr)
     paths = [path for path in sorted(options.folder.glob("*.hlo.txt.gz")) if (options.only or "") in path.name]
+    if options.cost_model in ("table", "signatures"):
+        paths = [path for path in paths if (options.cycles / path.name).exists()]
     if not paths:
         sys.exit(
             f"{options.folder}: no modules (*.hlo.txt.gz)" + (f" with {options.only!r} in their names" if options.only else "")
@@ -171,12 +192,13 @@ def main() -> None:
         name = path.name.removesuffix(".hlo.txt.gz")
         if name in rows:
             continue
-        rows[name] = run_module(path, plans, options.target, options.time_limit, options.workers)
+        rows[name] = run_module(path, plans, options)
         files.write_atomic(options.json_out, json.dumps(rows, indent=1).encode())
         row = rows[name]
         found = f"{row['objective'] / 1e9:.4f} ms, gap {100 * row['gap']:.2f} %, {row['seconds']:.1f} s"
         print(f"[{number}/{len(paths)}] {name}: {found}", file=sys.stderr, flush=True)
     command = f"python benchmarks/memory_mapping.py --time-limit {options.time_limit:g} --workers {options.workers}"
+    command += f" --cost-model {options.cost_model}" if options.cost_model else ""
     table = markdown(dict(sorted(rows.items())), command)
     if options.markdown_out:
         files.write_atomic(options.markdown_out, table.encode())
