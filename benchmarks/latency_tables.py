@@ -229,18 +229,19 @@ def _one_out(compiles: Compiles, predictor: Predictor) -> Errors:
 
 def print_correlations(programs: Sequence[Compiles], predictors: dict[str, Predictor], target: Target) -> None:
     models = ("roofline", "table", "signatures")
-    print_row(
-        "module", "assignments", *(f"{model}, {kind}" for kind in ("Pearson", "rank") for model in models), "total's error"
-    )
-    print("|---" * 9 + "|")
+    kinds = ("Pearson", "rank", "rank among others than all slow")
+    print_row("module", "assignments", *(f"{model}, {kind}" for kind in kinds for model in models), "total's error")
+    print("|---" * 12 + "|")
     rows = []
     for each in programs:
         if len(each.assignments) < LEAST_ASSIGNMENTS:
             continue
         found = modelled(each, target, predictors[each.name])
-        pairs = [correlations(each.cycles, found[model]) for model in models]
+        whole = [correlations(each.cycles, found[model]) for model in models]
+        # All slow is mostly far from all others, so that it alone may make a correlation.
+        others = [correlations(each.cycles[1:], found[model][1:]) for model in models]
         error = np.abs(np.array(found["signatures"]) / np.array(each.cycles) - 1).mean()
-        row = [*(pair[0] for pair in pairs), *(pair[1] for pair in pairs), float(error)]
+        row = [*(pair[0] for pair in whole), *(pair[1] for pair in whole), *(pair[1] for pair in others), float(error)]
         rows.append(row)
         print_row(each.name, str(len(each.assignments)), *(f"{value:.2f}" for value in row[:-1]), f"{row[-1]:.2%}")
     if rows:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from stowplan import files
 from stowplan.errors import UsageError
 from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily, TargetRow
@@ -29,6 +31,10 @@ def _open(source: Source, options: ReadOptions) -> Opened:
     given = {name: value for name, value in given.items() if value is not None}
     if options.cycles is not None:
         given |= _cost_data(options.cycles, options.cost_model, module, program)
+        if "signatures" in given and given["signatures"].table.conflicts:
+            count = given["signatures"].table.conflicts
+            note = f"{count} entries of the latency table had two cycles, the last count: compilers differ"
+            program = msgspec.structs.replace(program, notes=(*program.notes, note))
     return Opened(make_problem(program, machine, **given), program)
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.hardware.costs.signatures import NO_USE
 from stowplan.hardware.program import ProgramStep
-from stowplan.report.xla.played import PlayedTrial
+from stowplan.report.xla.comparison import Comparison
 
 
 @dataclass(frozen=True)
@@ -74,38 +73,40 @@ class Changes:
         return tuple(change for change in reversed(self.instructions) if change.cycles > 0)
 
 
-def compare_trials(evidence: Evidence, before: PlayedTrial, after: PlayedTrial) -> Changes:
-    """Differences of two trials of the evidence's program."""
-    memories = {name: tuple(_memory_changes(evidence, name, before.trial, after.trial)) for name in evidence.signatures}
+def compare_trials(comparison: Comparison) -> Changes:
+    """Differences of the best from the default."""
+    before, after = comparison.before, comparison.after
+    memories = {name: tuple(_memory_changes(comparison, name)) for name in comparison.signatures}
     instructions = []
     for name in {**before.steps, **after.steps}:
         first, second = before.steps.get(name), after.steps.get(name)
         either = first or second
         assert either is not None
         change = InstructionChange(
-            name, _opcode(evidence, either), either.weight, _cycles(first), _cycles(second), memories.get(name, ())
+            name, _opcode(comparison, either), either.weight, _cycles(first), _cycles(second), memories.get(name, ())
         )
         if change.cycles:
             instructions.append(change)
     instructions.sort(key=lambda change: (change.cycles, change.name))
-    return Changes(tuple(instructions), tuple(_tensor_changes(evidence, before.trial, after.trial, memories)))
+    return Changes(tuple(instructions), tuple(_tensor_changes(comparison, memories)))
 
 
 def _cycles(step: ProgramStep | None) -> int | None:
     return None if step is None else step.cycles or 0
 
 
-def _opcode(evidence: Evidence, step: ProgramStep) -> str:
-    signature = evidence.signatures.get(step.name)
+def _opcode(comparison: Comparison, step: ProgramStep) -> str:
+    signature = comparison.signatures.get(step.name)
     return f"{step.opcode}\N{NO-BREAK SPACE}({signature.kind})" if signature is not None and signature.kind else step.opcode
 
 
-def _memory_changes(evidence: Evidence, name: str, before: Trial, after: Trial) -> Iterator[MemoryChange]:
+def _memory_changes(comparison: Comparison, name: str) -> Iterator[MemoryChange]:
     """Of one step, each tensor once as an operand and once as a result."""
-    first, second = before.assignment.steps.get(name), after.assignment.steps.get(name)
+    first, second = (trial.assignment.steps.get(name) for trial in (comparison.before, comparison.after))
     if first is None or second is None or first.pattern == second.pattern:
         return
-    signature, step = evidence.signatures[name], evidence.program.steps[evidence.program.step_index[name]]
+    program = comparison.program
+    signature, step = comparison.signatures[name], program.steps[program.step_index[name]]
     for use, mask in signature.used_leaves().items():
         if (first.pattern ^ second.pattern) & mask:
             # Of a tensor that is read from both memories, more or less of it.
@@ -113,14 +114,12 @@ def _memory_changes(evidence: Evidence, name: str, before: Trial, after: Trial) 
             yield MemoryChange(step.uses[use].tensor, step.uses[use].is_output, to_fast)
 
 
-def _tensor_changes(
-    evidence: Evidence, before: Trial, after: Trial, memories: dict[str, tuple[MemoryChange, ...]]
-) -> list[TensorChange]:
+def _tensor_changes(comparison: Comparison, memories: dict[str, tuple[MemoryChange, ...]]) -> list[TensorChange]:
     moved = {change.tensor for changes in memories.values() for change in changes}
     found = {tensor: TensorChange(tensor) for tensor in moved}
-    for step in evidence.program.steps:
-        signature = evidence.signatures.get(step.name)
-        first, second = before.assignment.steps.get(step.name), after.assignment.steps.get(step.name)
+    for step in comparison.program.steps:
+        signature = comparison.signatures.get(step.name)
+        first, second = (trial.assignment.steps.get(step.name) for trial in (comparison.before, comparison.after))
         if signature is None or first is None or second is None:
             continue
         for use, mask in signature.used_leaves().items():
@@ -136,5 +135,5 @@ def _tensor_changes(
         if first.cycles is not None and second.cycles is not None:
             for tensor in {change.tensor for change in memories[step.name]}:
                 found[tensor].cycles += step.weight * (second.cycles - first.cycles)
-    sizes = evidence.program.tensors
+    sizes = comparison.program.tensors
     return sorted(found.values(), key=lambda row: (-abs(row.traffic), -sizes[row.tensor].size, row.tensor))

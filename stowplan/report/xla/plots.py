@@ -5,9 +5,11 @@ from __future__ import annotations
 from html import escape
 
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
+from stowplan.errors import brief
 from stowplan.report.colours import PALETTE
 from stowplan.report.plots import HIGH, WIDE, axis_labels, flip, plot, svg, time_labels
 from stowplan.report.units import format_tick, nice_ticks
+from stowplan.report.xla.comparison import in_words
 
 #: Trials worse than the default by more than this many times what the best gains are drawn at the upper edge: XLA without
 #: any fast memory would flatten all else.
@@ -18,11 +20,6 @@ def way_colours(tuning: Tuning) -> dict[str, str]:
     """Colour of each way of steering, in the order in which they were first tried."""
     ways = dict.fromkeys(trial.way for trial in tuning.trials)
     return {way: PALETTE[number % len(PALETTE)] for number, way in enumerate(ways)}
-
-
-def in_words(way: str) -> str:
-    """A way's name for people."""
-    return way.replace("_", " ")
 
 
 def trials_plot(tuning: Tuning) -> str:
@@ -73,7 +70,7 @@ def trials_plot(tuning: Tuning) -> str:
 
 def _outcome(trial: TrialRecord, base: int) -> str:
     if trial.error:
-        return f"refused: {trial.error[:200]}"
+        return f"no result: {brief(trial.error, 200)}"
     return f"{trial.total:,} cycles, {trial.stall_cycles:,} of them stalls\n{signed_share(trial.total / base - 1)}"
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from html import escape
 
 from stowplan.backends.xla.child import Option
-from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.steer import CAPACITY_OPTION, as_flags
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.report.colours import PALETTE
 from stowplan.report.page import Section, cards_list, code_box, facts_list, legend, table
 from stowplan.report.units import format_bytes
 from stowplan.report.xla.changes import Changes, InstructionChange, MemoryChange, TensorChange
-from stowplan.report.xla.plots import in_words, signed_share, trials_plot, way_colours
+from stowplan.report.xla.comparison import Comparison, in_words
+from stowplan.report.xla.plots import signed_share, trials_plot, way_colours
 from stowplan.result import format_ps
 
 #: Rows of the tables of instructions and tensors.
@@ -22,11 +22,14 @@ TOP = 25
 _NAMED = 3
 #: Characters of options that are shown without being asked for.
 _SHORT = 400
+#: Bytes that Linux takes for the value of one environment variable, its name aside.
+_LONGEST_VARIABLE = (128 << 10) - 32
+_NOTHING_BETTER = "XLA's default is the best of all that was compiled"
 
 
-def summary(tuning: Tuning, evidence: Evidence) -> str:
+def summary(tuning: Tuning, comparison: Comparison) -> str:
     """The large figures, and what was compiled."""
-    best, target, program = tuning.trials[tuning.best], evidence.judge.target, evidence.program
+    best, target, program = tuning.trials[tuning.best], comparison.target, comparison.program
     time = {trial.total: format_ps(target.cycles_ps(trial.total)) for trial in (tuning.default, best)}
     gained = tuning.best != 0
     cards = [
@@ -73,11 +76,11 @@ def trials(tuning: Tuning) -> Section:
         "Note:o",
     )
     found = table("First and last: values moved to the front and to the back of XLA's order", head, rows, [tuning.best])
-    refused = any(trial.error for trial in tuning.trials)
+    failed = any(trial.error for trial in tuning.trials)
     return Section(
         "Trials",
         "<p>A dot is a compile, the line the best so far. A stroke at the upper edge is a trial above the scale"
-        f"{', a dashed one what XLA refused' if refused else ''}; point at it to see its cycles.</p>\n"
+        f"{', a dashed one a trial without a result' if failed else ''}; point at it to see its cycles.</p>\n"
         f"{legend((colour, in_words(way)) for way, colour in colours.items())}{trials_plot(tuning)}\n"
         f"<details><summary>As a table</summary>{found}</details>",
     )
@@ -97,15 +100,19 @@ def options(tuning: Tuning) -> Section:
     """What to set; long texts folded."""
     chosen = tuning.compiler_options
     if not chosen:
-        return Section("Options to set", "<p>None: XLA's default is the best of all that was compiled.</p>\n")
+        return Section("Options to set", f"<p>None: {_NOTHING_BETTER}.</p>\n")
+    intro = "" if tuning.best else f"<p>Your own and no others: {_NOTHING_BETTER}.</p>\n"
     python = "compiler_options = {\n" + "".join(f"    {name!r}: {value!r},\n" for name, value in chosen.items()) + "}"
     rows = [(name, _brief(value) + " KiB" * (name == CAPACITY_OPTION)) for name, value in chosen.items()]
+    flags = as_flags(chosen)
+    too_long = " Linux takes no variable as long as these." if len(flags.encode()) > _LONGEST_VARIABLE else ""
     return Section(
         "Options to set",
-        f"{table(f'{len(rows):,} of the compiler', ('Option:n', 'Value:n'), rows)}\n"
+        f"{intro}{table('Options of the compiler', ('Option:n', 'Value:n'), rows)}\n"
         "<p>In Python, <code>jax.jit(f).lower(*shapes).compile(compiler_options=compiler_options)</code>. The flags are for "
-        "the environment variable <code>LIBTPU_INIT_ARGS</code>, and hold for all that the process compiles.</p>\n"
-        f"{_folded('Python', python)}{_folded('Flags', as_flags(chosen))}",
+        "the environment variable <code>LIBTPU_INIT_ARGS</code>, and hold for all that the process compiles."
+        f"{too_long}</p>\n"
+        f"{_folded('Python', python)}{_folded('Flags', flags)}",
     )
 
 
@@ -119,14 +126,14 @@ def _folded(name: str, text: str) -> str:
     return f"<details{is_open}><summary>{name} ({len(text):,} characters)</summary>{code_box(text)}</details>\n"
 
 
-def instructions(changes: Changes, evidence: Evidence, before: Trial, after: Trial) -> list[Section]:
+def instructions(changes: Changes, comparison: Comparison) -> list[Section]:
     """Those that gained and lost most; nothing where no cycles differ."""
     gained, lost = changes.gained, changes.lost
     if not changes.instructions:
         return []
-    name = _namer(evidence)
-    stalls = after.score.stall_cycles - before.score.stall_cycles
-    total = after.score.total - before.score.total
+    name = _namer(comparison)
+    before, after = comparison.before.record, comparison.after.record
+    stalls, total = after.stall_cycles - before.stall_cycles, after.total - before.total
     text = (
         f"{_count(len(gained))} gained {-sum(each.cycles for each in gained):,} cycles over all runs, {len(lost):,} lost "
         f"{sum(each.cycles for each in lost):,}; stalls changed by {_signed(stalls)}, all together {_signed(total)}. "
@@ -159,12 +166,12 @@ def _memory(change: MemoryChange, name: Callable[[int], str]) -> str:
     return f"{verb} {name(change.tensor)} {way} {'fast' if change.to_fast else 'slow'}"
 
 
-def tensors(changes: Changes, evidence: Evidence, colours: Mapping[int, int]) -> list[Section]:
+def tensors(changes: Changes, comparison: Comparison, colours: Mapping[int, int]) -> list[Section]:
     """Tensors that moved between the memories."""
     rows = changes.tensors
     if not rows:
         return []
-    sizes, name = [tensor.size for tensor in evidence.program.tensors], _namer(evidence)
+    sizes, name = [tensor.size for tensor in comparison.program.tensors], _namer(comparison)
     shown = rows[:TOP]
     to_fast, to_slow = ([row for row in rows if (row.fast_after - row.fast_before) * sign > 0] for sign in (1, -1))
     caption = (
@@ -195,22 +202,21 @@ def _place(row: TensorChange, fast: int) -> str:
     return "slow" if not fast else "fast" if fast == row.uses else "both"
 
 
-def notes(layouts: Sequence[tuple[str, Sequence[str]]], evidence: Evidence) -> Section:
-    """What the layouts show otherwise than XLA does it, and what the results were made by."""
-    parts = []
-    for label, lines in layouts:
-        items = "".join(f"<li>{escape(line)}</li>" for line in lines) or "<li>nothing differs from what XLA does</li>"
-        parts.append(f"<h3>{escape(label)}, as it is drawn</h3>\n<ul>{items}</ul>\n")
-    if evidence.program.notes:
-        items = "".join(f"<li>{escape(line)}</li>" for line in evidence.program.notes)
-        parts.append(f"<h3>Program</h3>\n<ul>{items}</ul>\n")
-    record = evidence.trials[0].compiled.record
-    facts = [("Topology", record.topology), *((f"Version of {name}", version) for name, version in record.versions.items())]
-    return Section("Notes", "".join(parts) + facts_list([*facts, ("Digest of the function", record.workload[:16])]))
+def notes(comparison: Comparison) -> Section:
+    """What the layouts have otherwise than XLA, and what the results were made by."""
+    found = [(f"{trial.label}, as it is drawn", trial.notes or ("as XLA does it",)) for trial in comparison.trials]
+    found += [("Program", comparison.program.notes)] if comparison.program.notes else []
+    lists = "".join(
+        f"<h3>{escape(heading)}</h3>\n<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>\n"
+        for heading, lines in found
+    )
+    made = comparison.made
+    facts = [("Topology", made.topology), *((f"Version of {name}", version) for name, version in made.versions.items())]
+    return Section("Notes", lists + facts_list([*facts, ("Digest of the function", made.workload[:16])]))
 
 
-def _namer(evidence: Evidence) -> Callable[[int], str]:
-    tensors = evidence.program.tensors
+def _namer(comparison: Comparison) -> Callable[[int], str]:
+    tensors = comparison.program.tensors
     return lambda tensor: tensors[tensor].name
 
 

@@ -204,6 +204,13 @@ def test_a_table_file_says_the_same_as_the_modules(folder: Path) -> None:
     assert stowplan.read(folder / "program.hlo.txt", "tpu-v4", cycles=paths).cost_model == "table"
 
 
+def test_compiles_that_contradict_each_other_are_noted(folder: Path) -> None:
+    (folder / "other.hlo.txt").write_text(compiled(CYCLES | {"twice": 31}))
+    paths = [folder / "slow.hlo.txt", folder / "other.hlo.txt", folder / "first.hlo.txt"]
+    problem = stowplan.read(folder / "program.hlo.txt", "tpu-v4", cycles=paths)
+    assert problem.notes[-1] == "2 entries of the latency table had two cycles, the last count: compilers differ"
+
+
 def test_files_that_do_not_fit_are_refused(folder: Path) -> None:
     program = folder / "program.hlo.txt"
     with pytest.raises(UsageError, match="found 1 files with cycles, expected two for the cost model 'table'"):

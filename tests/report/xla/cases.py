@@ -9,8 +9,8 @@ from pathlib import Path
 
 from stowplan.backends.xla.child import ASSIGNED, COMPILED, OFFSETS, PROGRAM, Option
 from stowplan.backends.xla.evidence import Evidence
-from stowplan.backends.xla.steer import DEFAULT, Steer
-from stowplan.backends.xla.store import Compiled, Record
+from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, Steer
+from stowplan.backends.xla.store import Compiled, Record, WorkloadStore
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.hardware.targets import load_target
 from tests.paths import DATA
@@ -47,13 +47,9 @@ def d_in_fast_memory() -> tuple[str, str]:
 
 
 def keep(
-    folder: Path, name: str, assigned: str, offsets: str, compiled: str, options: Mapping[str, Option] | None = None
+    folder: Path, program: str, assigned: str, offsets: str, compiled: str, options: Mapping[str, Option] | None = None
 ) -> Compiled:
-    """Write a result as the compiling process does."""
-    place = folder / name
-    place.mkdir(parents=True)
-    for file, text in ((ASSIGNED, assigned), (OFFSETS, offsets), (COMPILED, compiled)):
-        (place / file).write_bytes(gzip.compress(text.encode(), mtime=0))
+    """Keep a result as a compile does; those with other options have other places."""
     record = Record(
         options=dict(options or {}),
         versions={"libtpu": "0"},
@@ -62,25 +58,24 @@ def keep(
         processor_seconds=2.5,
         seconds=2.0,
     )
-    return Compiled(place, record)
-
-
-def keep_program(folder: Path, program: str) -> None:
-    """Write the module before memory-space assignment, which all results of a folder share."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / PROGRAM).write_bytes(gzip.compress(program.encode(), mtime=0))
+    store = WorkloadStore(folder, "program", record.workload)
+    with store.scratch() as scratch:
+        for file, text in ((PROGRAM, program), (ASSIGNED, assigned), (OFFSETS, offsets), (COMPILED, compiled)):
+            (scratch / file).write_bytes(gzip.compress(text.encode(), mtime=0))
+        return store.keep(scratch, record)
 
 
 def chain_results(folder: Path) -> tuple[Compiled, Compiled, Compiled]:
     """Of ``chain``: XLA's default, ``d`` in fast memory, and everything in slow memory."""
     program = text_of("chain.hlo.txt")
-    keep_program(folder, program)
     plan, offsets = text_of("chain.plan.hlo.txt"), text_of("chain.plan.fastmem.txt")
-    default = keep(folder, "default", plan, offsets, with_cycles(plan, CYCLES))
     better, more = d_in_fast_memory()
-    best = keep(folder, "best", better, more, with_cycles(better, BETTER), ORDER.compiler_options())
-    slow = keep(folder, "slow", program, "", with_cycles(program, {name: 3 * cycles for name, cycles in CYCLES.items()}))
-    return default, best, slow
+    three_times = {name: 3 * cycles for name, cycles in CYCLES.items()}
+    return (
+        keep(folder, program, plan, offsets, with_cycles(plan, CYCLES)),
+        keep(folder, program, better, more, with_cycles(better, BETTER), ORDER.compiler_options()),
+        keep(folder, program, program, "", with_cycles(program, three_times), ALL_SLOW.compiler_options()),
+    )
 
 
 def evidence_of(*trials: tuple[Steer, Compiled]) -> Evidence:
@@ -101,6 +96,7 @@ def tuning_of(evidence: Evidence, ways: tuple[str, ...], name: str = "chain", no
             cycles=trial.score.cycles,
             stall_cycles=trial.score.stall_cycles,
             processor_seconds=2.5,
+            result=f"{trial.compiled.folder.parent.name}/{trial.compiled.folder.name}",
         )
         for way, trial in zip(ways, evidence.trials, strict=True)
     )

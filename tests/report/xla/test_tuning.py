@@ -6,19 +6,23 @@ import ast
 import json
 import re
 import shlex
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
 
-from stowplan.backends.xla.evidence import Evidence, Trial
-from stowplan.backends.xla.steer import ALL_SLOW, CAPACITY_OPTION, DEFAULT
+from stowplan.backends.xla.evidence import Evidence
+from stowplan.backends.xla.steer import ALL_SLOW, CAPACITY_OPTION, DEFAULT, Steer
+from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.errors import InputError, UsageError
-from stowplan.report.xla import render_tuning_report, save_tuning_picture, save_tuning_report
 from stowplan.report.xla.changes import Changes, MemoryChange, TensorChange, compare_trials
-from stowplan.report.xla.played import play_trial
+from stowplan.report.xla.comparison import read_comparison
+from stowplan.report.xla.page import render_tuning_report, save_tuning_report
+from stowplan.report.xla.picture import save_tuning_picture
 from stowplan.report.xla.plots import signed_share, trials_plot
 from tests.report.xla.cases import (
     CYCLES,
@@ -26,7 +30,6 @@ from tests.report.xla.cases import (
     chain_results,
     evidence_of,
     keep,
-    keep_program,
     text_of,
     tuning_of,
     with_cycles,
@@ -35,21 +38,41 @@ from tests.report.xla.cases import (
 HOSTILE = "<script>alert('1')</script>&\"$x_1$"
 
 
+class Run(NamedTuple):
+    """A tuning and the folder of its results."""
+
+    tuning: Tuning
+    folder: Path
+    evidence: Evidence
+
+    @property
+    def changes(self) -> Changes:
+        """Of the best from the default."""
+        return compare_trials(read_comparison(self.tuning, self.folder))
+
+    def page(self, **changes: object) -> str:
+        """Of the tuning with some fields changed."""
+        return render_tuning_report(msgspec.structs.replace(self.tuning, **changes), self.folder)
+
+
+def run_of(*trials: tuple[str, Steer, Compiled]) -> Run:
+    """A run with these trials: way, steer and result."""
+    evidence = evidence_of(*((steer, compiled) for _, steer, compiled in trials))
+    return Run(tuning_of(evidence, tuple(way for way, *_ in trials)), trials[0][2].folder.parent.parent, evidence)
+
+
 @pytest.fixture(scope="module")
-def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """XLA's default, all in slow memory, and the best."""
     default, best, slow = chain_results(tmp_path_factory.mktemp("results"))
-    return evidence_of((DEFAULT, default), (ALL_SLOW, slow), (ORDER, best))
+    return run_of(("default", DEFAULT, default), ("all_slow", ALL_SLOW, slow), ("plan_first", ORDER, best))
 
 
-@pytest.fixture(scope="module")
-def tuning(evidence: Evidence) -> Tuning:
-    return tuning_of(evidence, ("default", "all_slow", "plan_first"))
-
-
-def changes_of(evidence: Evidence, before: Trial, after: Trial) -> Changes:
-    """Differences of two trials."""
-    return compare_trials(evidence, play_trial(evidence, before), play_trial(evidence, after))
+def part_of(run: Run, *numbers: int) -> Run:
+    """A run with some of the trials, the default first."""
+    return run_of(
+        *((run.tuning.trials[at].way, run.evidence.trials[at].steer, run.evidence.trials[at].compiled) for at in numbers)
+    )
 
 
 def section(page: str, heading: str) -> str:
@@ -62,10 +85,9 @@ def section(page: str, heading: str) -> str:
 # --- changes -------------------------------------------------------------------------------------------------------------
 
 
-def test_instructions_with_other_cycles(evidence: Evidence) -> None:
-    default, _, best = evidence.trials
-    changes = changes_of(evidence, default, best)
-    tensor = evidence.program.value_tensor["d"]
+def test_instructions_with_other_cycles(run: Run) -> None:
+    changes = run.changes
+    tensor = run.evidence.program.value_tensor["d"]
     assert [(row.name, row.before, row.after, row.cycles) for row in changes.gained] == [
         ("g", 70_000, 50_000, -20_000),
         ("d", 40_000, 25_000, -15_000),
@@ -76,70 +98,70 @@ def test_instructions_with_other_cycles(evidence: Evidence) -> None:
         (MemoryChange(tensor, is_output=True, to_fast=True),),
     ]
     assert changes.lost[0].memories == ()
-    assert sum(row.cycles for row in changes.instructions) == best.score.cycles - default.score.cycles
+    tuning = run.tuning
+    assert sum(row.cycles for row in changes.instructions) == tuning.trials[2].cycles - tuning.default.cycles
 
 
-def test_tensors_that_moved(evidence: Evidence) -> None:
-    default, _, best = evidence.trials
-    changes = changes_of(evidence, default, best)
-    tensor = evidence.program.value_tensor["d"]
-    size = evidence.program.tensors[tensor].size
-    assert changes.tensors == (TensorChange(tensor, 2, 0, 2, 2 * size, -35_000),)
-    back = changes_of(evidence, best, default)
-    assert back.tensors == (TensorChange(tensor, 2, 2, 0, -2 * size, 35_000),)
-    assert [row.cycles for row in back.instructions] == [-row.cycles for row in reversed(changes.instructions)]
+def test_tensors_that_moved(run: Run) -> None:
+    tensor = run.evidence.program.value_tensor["d"]
+    size = run.evidence.program.tensors[tensor].size
+    assert run.changes.tensors == (TensorChange(tensor, 2, 0, 2, 2 * size, -35_000),)
 
 
-def test_an_instruction_that_only_one_module_has(evidence: Evidence, tmp_path: Path) -> None:
+def test_an_instruction_that_only_one_module_has(run: Run) -> None:
     plan, offsets = text_of("chain.plan.hlo.txt"), text_of("chain.plan.fastmem.txt")
-    renamed = re.sub(r"%d\b", "%d.clone", with_cycles(plan, CYCLES))
-    own = evidence_of((DEFAULT, evidence.trials[0].compiled), (ORDER, keep(tmp_path, "renamed", plan, offsets, renamed)))
-    changes = changes_of(own, *own.trials)
-    assert [(row.name, row.before, row.after) for row in changes.instructions] == [
+    renamed = re.sub(r"%d\b", "%d.clone", with_cycles(plan, {**CYCLES, "d": 39_000}))
+    default = run.evidence.trials[0].compiled
+    compiled = keep(run.folder, text_of("chain.hlo.txt"), plan, offsets, renamed, {"renamed": True})
+    own = run_of(("default", DEFAULT, default), ("plan", ORDER, compiled))
+    assert [(row.name, row.before, row.after) for row in own.changes.instructions] == [
         ("d", 40_000, None),
-        ("d.clone", None, 40_000),
+        ("d.clone", None, 39_000),
     ]
 
 
 def test_loops_count_with_their_runs(tmp_path: Path) -> None:
     program, plan = text_of("loop.hlo.txt"), text_of("loop.plan.hlo.txt")
     names = set(re.findall(r"(?m)^ *(?:ROOT )?%([\w.\-]+) = ", program))
-    keep_program(tmp_path, program)
-    slow = keep(tmp_path, "slow", program, "", with_cycles(program, dict.fromkeys(names, 900)))
-    fast = keep(tmp_path, "fast", plan, text_of("loop.plan.fastmem.txt"), with_cycles(plan, dict.fromkeys(names, 500)))
-    own = evidence_of((DEFAULT, slow), (ORDER, fast))
-    changes = changes_of(own, *own.trials)
-    assert {row.runs for row in changes.instructions} > {1}
-    assert all(row.cycles == -400 * row.runs for row in changes.instructions if row.after and row.before)
-    assert sum(row.cycles for row in changes.instructions) == own.trials[1].score.cycles - own.trials[0].score.cycles
+    slow, fast = (dict.fromkeys(names, cycles) for cycles in (90_000, 50_000))
+    before = keep(tmp_path, program, program, "", with_cycles(program, slow))
+    after = keep(tmp_path, program, plan, text_of("loop.plan.fastmem.txt"), with_cycles(plan, fast), ORDER.compiler_options())
+    own = run_of(("default", DEFAULT, before), ("plan", ORDER, after))
+    changes = own.changes.instructions
+    assert {row.runs for row in changes} > {1}
+    assert all(row.cycles == -40_000 * row.runs for row in changes if row.after and row.before)
+    assert sum(row.cycles for row in changes) == own.tuning.trials[1].cycles - own.tuning.default.cycles
 
 
 # --- layouts -------------------------------------------------------------------------------------------------------------
 
 
-def test_layouts_are_played_with_the_cycles_of_their_own_modules(evidence: Evidence) -> None:
-    target = evidence.judge.target
-    for trial in evidence.trials:
-        timeline = play_trial(evidence, trial).scene.timeline
-        assert timeline.stall_ps == pytest.approx(target.cycles_ps(trial.score.stall_cycles), abs=1000)
-        assert timeline.total_ps == pytest.approx(target.cycles_ps(trial.score.total), abs=10_000)
+def test_layouts_are_played_with_the_cycles_of_their_own_modules(run: Run) -> None:
+    comparison = read_comparison(run.tuning, run.folder)
+    for trial in comparison.trials:
+        timeline = trial.scene.timeline
+        assert timeline.stall_ps == pytest.approx(comparison.target.cycles_ps(trial.record.stall_cycles), abs=1000)
+        assert timeline.total_ps == pytest.approx(comparison.target.cycles_ps(trial.record.total), abs=10_000)
 
 
-def test_everything_in_slow_memory_is_an_empty_layout(evidence: Evidence) -> None:
-    played = play_trial(evidence, evidence.trials[1])
-    assert not played.scene.boxes
-    assert played.notes == ("everything in slow memory",)
+def test_everything_in_slow_memory_is_an_empty_layout(run: Run) -> None:
+    own = part_of(run, 1, 0)
+    before = read_comparison(own.tuning, own.folder).before
+    assert not before.scene.boxes
+    assert before.notes == ("everything in slow memory",)
+    assert "everything in slow memory" in section(own.page(), "Notes")
+    assert own.page().count("<figure>") == 2
 
 
 # --- page ----------------------------------------------------------------------------------------------------------------
 
 
-def test_page(evidence: Evidence, tuning: Tuning, tmp_path: Path) -> None:
-    save_tuning_report(tmp_path / "page.html", tuning, evidence)
+def test_page(run: Run, tmp_path: Path) -> None:
+    save_tuning_report(tmp_path / "page.html", run.tuning, run.folder)
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    default, best = tuning.default, tuning.trials[2]
+    default, best = run.tuning.default, run.tuning.trials[2]
     assert f"XLA's default: {default.total:,} cycles" in unescape(page)
-    assert f"Best (plan first): {best.total:,} cycles, {tuning.gain:.2%} fewer" in unescape(page)
+    assert f"Best (plan first): {best.total:,} cycles, {run.tuning.gain:.2%} fewer" in unescape(page)
     assert "2 instructions gained 35,000 cycles over all runs, 1 lost 5,000" in section(page, "Instructions that gained")
     assert "reads d from fast" in section(page, "Instructions that gained")
     assert "writes d to fast" in section(page, "Instructions that gained")
@@ -150,9 +172,11 @@ def test_page(evidence: Evidence, tuning: Tuning, tmp_path: Path) -> None:
     assert not re.search(r"https?://|\bsrc=|<link", page)
 
 
-def test_both_layouts_have_the_same_tensors_and_colours(evidence: Evidence, tuning: Tuning) -> None:
-    page = render_tuning_report(tuning, evidence)
-    data = json.loads(re.search(r'<script id="data"[^>]*>(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
+def test_both_layouts_have_the_same_tensors_and_colours(run: Run) -> None:
+    page = run.page()
+    found = re.search(r'<script id="data"[^>]*>(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    data = json.loads(found[1])
     assert [len(plan) for plan in data["plans"]] == [7, 8]
     colours: dict[str, set[str]] = {}
     for tensor, colour in re.findall(r'<g data-t="(\d+)" fill="(#\w+)">', page):
@@ -161,26 +185,25 @@ def test_both_layouts_have_the_same_tensors_and_colours(evidence: Evidence, tuni
     assert all(len(each) == 1 for each in colours.values())
 
 
-def test_the_same_tuning_gives_the_same_bytes(evidence: Evidence, tuning: Tuning) -> None:
-    assert render_tuning_report(tuning, evidence) == render_tuning_report(tuning, evidence)
+def test_the_same_tuning_gives_the_same_bytes(run: Run) -> None:
+    assert run.page() == run.page()
 
 
-def test_simulated_time(evidence: Evidence, tuning: Tuning) -> None:
-    assert "simulated time" in render_tuning_report(tuning, evidence, time="seconds")
+def test_simulated_time(run: Run) -> None:
+    assert "simulated time" in render_tuning_report(run.tuning, run.folder, time="seconds")
 
 
-def test_names_and_messages_are_text(evidence: Evidence) -> None:
-    tuning = tuning_of(evidence, ("default", "all_slow", HOSTILE), HOSTILE, (HOSTILE,))
+def test_names_and_messages_are_text(run: Run) -> None:
+    trials = [msgspec.structs.replace(trial, way=HOSTILE) for trial in run.tuning.trials]
     refused = TrialRecord(way=HOSTILE, first=1, last=0, error=HOSTILE)
-    tuning = msgspec.structs.replace(tuning, trials=(*tuning.trials, refused), compiler_options={HOSTILE: HOSTILE})
-    page = render_tuning_report(tuning, evidence)
+    page = run.page(name=HOSTILE, notes=(HOSTILE,), trials=(*trials, refused), compiler_options={HOSTILE: HOSTILE})
     assert "alert(" in page
     assert "<script>alert" not in page
 
 
-def test_options_can_be_copied_as_they_are(evidence: Evidence, tuning: Tuning) -> None:
-    options = {**tuning.compiler_options, CAPACITY_OPTION: 16384, "xla_some_switch": False}
-    page = render_tuning_report(msgspec.structs.replace(tuning, compiler_options=options), evidence)
+def test_options_can_be_copied_as_they_are(run: Run) -> None:
+    options = {**run.tuning.compiler_options, CAPACITY_OPTION: "16384", "xla_some_switch": False}
+    page = run.page(compiler_options=options)
     python, flags = (unescape(text) for text in re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL))
     assert ast.literal_eval(python.removeprefix("compiler_options = ")) == options
     assert f"--{CAPACITY_OPTION}=16384" in shlex.split(flags)
@@ -188,54 +211,53 @@ def test_options_can_be_copied_as_they_are(evidence: Evidence, tuning: Tuning) -
     assert "16384 KiB" in section(page, "Options to set")
 
 
-def test_long_options_are_folded(evidence: Evidence, tuning: Tuning) -> None:
-    assert "<details open><summary>Python" in render_tuning_report(tuning, evidence)
-    long = msgspec.structs.replace(tuning, compiler_options={"xla_order": "x" * 5000})
-    page = render_tuning_report(long, evidence)
+def test_long_options_are_folded(run: Run) -> None:
+    assert "<details open><summary>Python" in run.page()
+    page = run.page(compiler_options={"xla_order": "x" * 5000})
     assert "<details><summary>Python" in page
     assert "5,000 characters" in section(page, "Options to set")
+    assert "Linux takes no variable" not in page
+    assert "Linux takes no variable" in run.page(compiler_options={"xla_order": "x" * (128 << 10)})
 
 
-def test_a_default_that_nothing_beats_stands_alone(evidence: Evidence) -> None:
-    own = evidence_of(*((trial.steer, trial.compiled) for trial in evidence.trials[:2]))
-    page = render_tuning_report(tuning_of(own, ("default", "all_slow")), own)
+def test_a_default_that_nothing_beats_stands_alone(run: Run) -> None:
+    own = part_of(run, 0, 1)
+    page = own.page()
     assert "no steer was better" in page
-    assert "XLA's default is the best" in section(page, "Options to set")
+    assert "None: XLA's default is the best" in section(page, "Options to set")
+    assert "Your own and no others: XLA's default" in section(own.page(compiler_options={"xla_own": True}), "Options to set")
     assert page.count("<figure>") == 1
     assert "Instructions that gained" not in page
     assert "Tensors that moved" not in page
 
 
-def test_a_default_in_slow_memory(evidence: Evidence) -> None:
-    own = evidence_of(*((trial.steer, trial.compiled) for trial in reversed(evidence.trials[:2])))
-    page = render_tuning_report(tuning_of(own, ("default", "plan_first")), own)
-    assert "everything in slow memory" in section(page, "Notes")
-    assert page.count("<figure>") == 2
-
-
-def test_evidence_of_another_run(evidence: Evidence, tuning: Tuning, tmp_path: Path) -> None:
-    own = evidence_of(*((trial.steer, trial.compiled) for trial in evidence.trials[:2]))
-    for save, name in ((save_tuning_report, "page.html"), (save_tuning_picture, "picture.png")):
-        with pytest.raises(InputError, match="found evidence of another run"):
-            save(tmp_path / name, tuning, own)
-        assert not (tmp_path / name).exists()
+@pytest.mark.parametrize("save", [save_tuning_report, save_tuning_picture])
+def test_results_of_another_run(run: Run, tmp_path: Path, save: Callable[..., None]) -> None:
+    trials = list(run.tuning.trials)
+    trials[2] = msgspec.structs.replace(trials[2], cycles=1)
+    other = msgspec.structs.replace(run.tuning, trials=tuple(trials))
+    with pytest.raises(InputError, match=r"found a module of 250,000 cycles, expected 1 as in the tuning"):
+        save(tmp_path / "out.svg", other, run.folder)
+    with pytest.raises(InputError, match=r"record\.json"):
+        save(tmp_path / "out.svg", run.tuning, tmp_path)
+    assert not (tmp_path / "out.svg").exists()
 
 
 # --- curve ---------------------------------------------------------------------------------------------------------------
 
 
-def test_trials_off_the_scale_and_refused(tuning: Tuning) -> None:
+def test_trials_off_the_scale_and_without_a_result(run: Run) -> None:
     refused = TrialRecord(way="explore", first=3, last=0, error="Unknown flag")
-    plot = trials_plot(msgspec.structs.replace(tuning, trials=(*tuning.trials, refused)))
+    plot = trials_plot(msgspec.structs.replace(run.tuning, trials=(*run.tuning.trials, refused)))
     # All in slow memory takes three times as long, which would flatten all else.
     assert plot.count('class="off-scale"') == 1
     assert plot.count('class="refused"') == 1
     assert plot.count('class="dot chosen"') == 1
-    assert "4. explore\nrefused: Unknown flag" in unescape(plot)
+    assert "4. explore\nno result: Unknown flag" in unescape(plot)
 
 
-def test_a_single_trial(tuning: Tuning) -> None:
-    alone = msgspec.structs.replace(tuning, trials=tuning.trials[:1], best=0)
+def test_a_single_trial(run: Run) -> None:
+    alone = msgspec.structs.replace(run.tuning, trials=run.tuning.trials[:1], best=0)
     assert trials_plot(alone).count('class="dot chosen"') == 1
 
 
@@ -247,21 +269,22 @@ def test_shares_have_a_sign_and_enough_digits() -> None:
 # --- picture -------------------------------------------------------------------------------------------------------------
 
 
-def test_picture(evidence: Evidence, tuning: Tuning, tmp_path: Path) -> None:
+def test_picture(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    for name in ("one.svg", "two.svg"):
-        save_tuning_picture(tmp_path / name, tuning, evidence)
+    for name in ("one.svg", "two.svg", "picture.png"):
+        save_tuning_picture(tmp_path / name, run.tuning, run.folder)
     text = (tmp_path / "one.svg").read_bytes()
     assert text == (tmp_path / "two.svg").read_bytes()
     titles = re.findall(r"<!-- (.*?) -->", text.decode())
     assert "chain on tpu-v4, 64 MiB of fast memory" in titles
-    assert titles.index(f"XLA's default: {tuning.default.total:,} cycles") < next(
-        number for number, title in enumerate(titles) if title.startswith("Best (plan first): ")
+    left, right = (
+        next(number for number, title in enumerate(titles) if title.startswith(start))
+        for start in (f"XLA's default: {run.tuning.default.total:,} cycles", "Best (plan first): ")
     )
-    save_tuning_picture(tmp_path / "picture.png", tuning, evidence)
+    assert left < right
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_picture_format(evidence: Evidence, tuning: Tuning, tmp_path: Path) -> None:
+def test_picture_format(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"\.gif"):
-        save_tuning_picture(tmp_path / "picture.gif", tuning, evidence)
+        save_tuning_picture(tmp_path / "picture.gif", run.tuning, run.folder)

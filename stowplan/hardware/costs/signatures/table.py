@@ -103,7 +103,7 @@ class LatencyTable:
     def only(self, signatures: Iterable[str]) -> LatencyTable:
         """The entries of some signatures: what a program needs of a table of many."""
         found = LatencyTable()
-        found.compiles = self.compiles
+        found.compiles, found.conflicts = self.compiles, self.conflicts
         for signature in sorted({*signatures} & self._rows.keys()):
             found._rows[signature] = dict(self._rows[signature])
             found._leaves[signature] = self._leaves[signature]

@@ -1,0 +1,125 @@
+"""XLA's default and the best of a tuning, read once for all that is said of them, and played with their own cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stowplan import files
+from stowplan.backends.xla.score import FAST_MARK, Judge
+from stowplan.backends.xla.store import Compiled, Record
+from stowplan.backends.xla.tuning import TrialRecord, Tuning
+from stowplan.errors import InputError
+from stowplan.frontends.hlo import program_from_module, read_module
+from stowplan.frontends.hlo.signatures import read_assignment, sign_steps
+from stowplan.hardware.costs.signatures import Assignment, StepSignature
+from stowplan.hardware.program import Program, ProgramStep
+from stowplan.hardware.simulator import play
+from stowplan.hardware.targets import Target, load_target
+from stowplan.models.memory_mapping.plan import Plan
+from stowplan.report.memory_mapping.scene import Scene, TimeAxis, build_scene
+
+
+@dataclass(frozen=True)
+class PlayedTrial:
+    """A trial, ready to be compared and drawn."""
+
+    label: str
+    record: TrialRecord
+    steps: Mapping[str, ProgramStep]
+    """Of the compiled module, by name: XLA's own instructions among them."""
+    assignment: Assignment
+    scene: Scene
+    notes: tuple[str, ...]
+    """What the scene has otherwise than XLA, for people to read."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Default and best of a tuning."""
+
+    program: Program
+    signatures: Mapping[str, StepSignature]
+    target: Target
+    trials: tuple[PlayedTrial, ...]
+    """The default first; alone where it is the best."""
+    made: Record
+    """How the default was made."""
+
+    @property
+    def before(self) -> PlayedTrial:
+        """XLA's default."""
+        return self.trials[0]
+
+    @property
+    def after(self) -> PlayedTrial:
+        """The best."""
+        return self.trials[-1]
+
+    @property
+    def scenes(self) -> list[tuple[str, Scene]]:
+        """What is drawn, with titles."""
+        total = self.before.record.total
+        return [
+            (
+                f"{trial.label}: {trial.record.total:,} cycles"
+                + (f", {1 - trial.record.total / total:.2%} fewer" if number else ""),
+                trial.scene,
+            )
+            for number, trial in enumerate(self.trials)
+        ]
+
+
+def in_words(way: str) -> str:
+    """A way of steering for people."""
+    return way.replace("_", " ")
+
+
+def read_comparison(tuning: Tuning, folder: str | Path, time: TimeAxis = "steps") -> Comparison:
+    """Read the results of two trials from the folder of results that the tuning was run with.
+
+    Raises
+    ------
+    InputError
+        A result is not there, cannot be read, or is another than the tuning's.
+    """
+    compiled = tuning.compiled(folder, 0)
+    module = read_module(compiled.program_path)
+    program = program_from_module(module)
+    signatures, judge = sign_steps(module, program), Judge(program, load_target(tuning.target))
+    trials = [_played("XLA's default", tuning.default, compiled, judge, signatures, time)]
+    if tuning.best:
+        best = tuning.trials[tuning.best]
+        label = f"Best ({in_words(best.way)})"
+        trials.append(_played(label, best, tuning.compiled(folder, tuning.best), judge, signatures, time))
+    return Comparison(program, signatures, judge.target, tuple(trials), compiled.record)
+
+
+def _played(
+    label: str,
+    record: TrialRecord,
+    compiled: Compiled,
+    judge: Judge,
+    signatures: Mapping[str, StepSignature],
+    time: TimeAxis,
+) -> PlayedTrial:
+    """As the judge plays it: every step lasts as long as the compiler says."""
+    module = read_module(compiled.module_path)
+    steps = {step.name: step for step in program_from_module(module).steps}
+    total = sum(step.weight * (step.cycles or 0) for step in steps.values())
+    if total != record.cycles:
+        raise InputError(
+            f"found a module of {total:,} cycles, expected {record.cycles:,} as in the tuning", source=compiled.module_path
+        )
+    program = judge.program
+    cycles = {name: step.cycles or 0 for name, step in steps.items()}
+    durations = [step.weight * judge.target.cycles_ps(cycles.get(step.name, 0)) for step in program.steps]
+    if FAST_MARK in files.read_text(compiled.assigned_path):
+        imported = judge.plan(compiled)
+        plan, notes = imported.plan, imported.notes
+    else:
+        plan = Plan(problem=judge.problem.digest, objective_ps=sum(durations), program=program.name, target=judge.target.name)
+        notes = ("everything in slow memory",)
+    scene = build_scene(judge.problem, plan, time, play(judge.problem, plan, durations))
+    return PlayedTrial(label, record, steps, read_assignment(module, signatures), scene, notes)
