@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import cached_property
 from typing import NamedTuple
 
 from stowplan.backends.xla.score import Judge, Score
@@ -33,7 +34,7 @@ class Move(NamedTuple):
     tensor: int
     to_fast: bool
     cycles: float
-    """Change of the program's cycles, all runs; negative is a gain."""
+    """Change of the program's cycles, all runs, and what the place is worth to others; negative is a gain."""
     deviation: float
     """How far off that may be; 0 where every pattern was measured."""
 
@@ -103,8 +104,8 @@ class Evidence:
     def moves(self, trial: Trial) -> list[Move]:
         """What taking each tensor out of fast memory, or into it, would change by the table and its predictions; best first.
 
-        A tensor that stands in fast memory for some of its uses only can be moved both ways. Whether there is room for it is
-        for the compiler to find out.
+        A tensor that stands in fast memory for some of its uses only can be moved both ways. One that comes in takes a place,
+        from its first use to its last, that others could have: that costs what such a place is worth on average.
         """
         changes: dict[tuple[int, bool], tuple[float, float]] = {}
         for name, masks in self._masks_of.items():
@@ -130,6 +131,31 @@ class Evidence:
             Move(tensor, to_fast, cycles, math.sqrt(variance)) for (tensor, to_fast), (cycles, variance) in changes.items()
         ]
         return sorted(found, key=lambda move: (move.cycles, move.tensor, move.to_fast))
+
+    def rent(self, tensor: int, *, from_start: bool = False) -> float:
+        """Cycles that a tensor's place is worth on average, from its first use (or the program's start) to its last.
+
+        All of fast memory for all of the time is worth what XLA's default saves against all in slow memory.
+        """
+        first, last = self._spans.get(tensor, (0.0, 0.0))
+        span = last - (0.0 if from_start else first)
+        slow = [trial.score.total for trial in self.trials if not self.fast_tensors(trial.assignment)]
+        worth = max(0, min(slow, default=0) - self.trials[0].score.total)
+        size = self.program.tensors[tensor].size
+        return worth * span * size / int(self.judge.target.fast_memory.capacity)
+
+    @cached_property
+    def _spans(self) -> dict[int, tuple[float, float]]:
+        """First and last moment at which each tensor is used, as shares of the default's cycles."""
+        first, last, now = dict[int, float](), dict[int, float](), 0.0
+        default = self.trials[0].assignment.steps
+        for step in self.program.steps:
+            for use in step.uses:
+                first.setdefault(use.tensor, now)
+            placement = default.get(step.name)
+            now += step.weight * (placement.cycles or 0) if placement is not None else 0
+            last |= dict.fromkeys((use.tensor for use in step.uses), now)
+        return {tensor: (first[tensor] / max(now, 1.0), last[tensor] / max(now, 1.0)) for tensor in first}
 
     def harmful(self, planned: Assignment, all_slow: Assignment) -> dict[int, float]:
         """Tensors that a plan would do better without: cycles that their places in fast memory cost, all runs.

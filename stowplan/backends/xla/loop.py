@@ -26,6 +26,7 @@ from stowplan.backends.xla.proposals import (
     plan_first,
     plans,
     prefetches,
+    preloads,
     retries,
     returns,
 )
@@ -50,6 +51,7 @@ _PRIOR = {
     "correct": 0.4,
     "retries": 0.3,
     "explore": 0.3,
+    "preload": 0.3,
     "prefetch": 0.2,
     "return": 0.2,
     "perturb": 0.1,
@@ -259,6 +261,7 @@ class _Run:
             _Arm("correct", corrections),
             _Arm("retries", retries),
             _Arm("explore", explorations),
+            _Arm("preload", preloads),
             _Arm("prefetch", prefetches),
             _Arm("return", returns),
             _Arm("perturb", perturbations),

@@ -22,6 +22,9 @@ STEPS = (8, 4, 16, 2, 32, 64)
 #: A program that is slower than this without fast memory can do without little of it.
 _WORTH_MUCH = 1.15
 
+#: Inputs that are tried as the one that is there before the program starts.
+MOST_PRELOADS = 3
+
 
 class Proposal(NamedTuple):
     """A steer and what is expected of it."""
@@ -101,6 +104,20 @@ def retries(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     yield Proposal("retries", evidence.incumbent.steer.with_option(RETRIES_OPTION, "20"))
 
 
+def preloads(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+    """The incumbent with another input in fast memory before the program starts: those that save most cycles there."""
+    trial = evidence.incumbent
+    gains = []
+    for move in evidence.moves(trial):
+        if move.to_fast and evidence.program.tensors[move.tensor].is_input:
+            # It is there from the start on, not from its first use on.
+            cycles = move.cycles - evidence.rent(move.tensor) + evidence.rent(move.tensor, from_start=True)
+            gains.append((-cycles, evidence.values[move.tensor][0]))
+    for gain, name in sorted(gains, reverse=True)[:MOST_PRELOADS]:
+        if gain > 0:
+            yield Proposal("preload", msgspec.structs.replace(trial.steer, preload=name), gain)
+
+
 def prefetches(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with copies that begin when those of a plan do, where it waits for copies."""
     incumbent = evidence.incumbent
@@ -114,13 +131,13 @@ def prefetches(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
 def corrections(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with the moves that its own cycles recommend most."""
     trial = evidence.incumbent
-    yield from _corrected("correct", evidence, trial, [move for move in _sensible(evidence, trial) if move.cycles < 0])
+    yield from _corrected("correct", evidence, trial, [move for move in evidence.moves(trial) if move.cycles < 0])
 
 
 def explorations(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with the moves that may be worth most: expected gain and what is not known of it."""
     trial = evidence.incumbent
-    moves = [move for move in _sensible(evidence, trial) if move.cycles - move.deviation < 0]
+    moves = [move for move in evidence.moves(trial) if move.cycles - move.deviation < 0]
     moves.sort(key=lambda move: (move.cycles - move.deviation, move.tensor, move.to_fast))
     yield from _corrected("explore", evidence, trial, moves)
 
@@ -128,7 +145,7 @@ def explorations(evidence: Evidence, chance: random.Random) -> Iterator[Proposal
 def returns(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     """Another trial than the incumbent, corrected: what to do where the incumbent's own corrections are used up."""
     for trial in sorted(evidence.trials, key=lambda each: each.score.total)[1:4]:
-        yield from _corrected("return", evidence, trial, [move for move in _sensible(evidence, trial) if move.cycles < 0])
+        yield from _corrected("return", evidence, trial, [move for move in evidence.moves(trial) if move.cycles < 0])
 
 
 def perturbations(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
@@ -140,12 +157,6 @@ def perturbations(evidence: Evidence, chance: random.Random) -> Iterator[Proposa
         first = [tensor for tensor in chosen if chance.random() < 0.5]
         last = [tensor for tensor in chosen if tensor not in first]
         yield Proposal("perturb", trial.steer.moved(first=evidence.names(first), last=evidence.names(last)))
-
-
-def _sensible(evidence: Evidence, trial: Trial) -> list[Move]:
-    """Moves but those that bring in something large: it would take the place of much that a move's cycles say nothing of."""
-    most = int(evidence.judge.target.fast_memory.capacity) // 64
-    return [move for move in evidence.moves(trial) if not move.to_fast or evidence.program.tensors[move.tensor].size <= most]
 
 
 def _corrected(way: str, evidence: Evidence, trial: Trial, moves: list[Move]) -> Iterator[Proposal]:

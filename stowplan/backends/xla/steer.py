@@ -54,11 +54,13 @@ class Steer(msgspec.Struct, frozen=True):
     """Options besides the order and the prefetches, sorted."""
     prefetches: frozenset[Prefetch] = frozenset()
     """Copies whose beginning is said; at most one for an operand."""
+    preload: str = ""
+    """Input of the program to be in fast memory before it starts (cross-program prefetch); XLA's choice where empty."""
 
     def compiler_options(self) -> dict[str, Option]:
         """What ``jax``'s ``lowered.compile(compiler_options=...)`` takes; equal steers give equal options."""
         texts = {
-            ORDER_OPTION: order_overrides(self.first, self.last - self.first),
+            ORDER_OPTION: order_overrides(self.first, self.last - self.first, self.preload),
             PREFETCH_OPTION: prefetch_overrides(self.prefetches),
         }
         return dict(self.options) | {name: text for name, text in texts.items() if text}
@@ -85,14 +87,18 @@ DEFAULT = Steer()
 ALL_SLOW = Steer(options=((ASSIGNMENT_OPTION, False),))
 
 
-def order_overrides(first: Iterable[str], last: Iterable[str]) -> str:
+def order_overrides(first: Iterable[str], last: Iterable[str], preload: str = "") -> str:
     """The text proto that moves values to the front and the back; empty where there are none.
+
+    ``preload`` comes before all others, in the order of what is fetched before the program starts, too.
 
     One entry for each place in a tuple, its names in one expression: XLA looks entries up one by one, and a thousand of them
     treble the time of a compile.
     """
     entries = []
-    for values, word in ((first, "assign_first"), (last, "assign_last")):
+    groups = [({preload} - {""}, "assign_first:true}apply_to_cross_program_prefetches:true")]
+    groups += [({*first} - {preload}, "assign_first:true}"), ({*last} - {preload}, "assign_last:true}")]
+    for values, words in groups:
         names: dict[str, list[str]] = {}
         for value in sorted(values):
             name, index = _split(value)
@@ -102,8 +108,7 @@ def order_overrides(first: Iterable[str], last: Iterable[str]) -> str:
             tuple_index = f" tuple_index{{{place.strip()}}}" if place else ""
             regex = "|".join(_quoted(name) for name in names[index])
             entries.append(
-                f'overrides{{hlo_position_matcher{{instruction_name_regex:"{regex}"{tuple_index}}}'
-                f"override_options{{{word}:true}}}}"
+                f'overrides{{hlo_position_matcher{{instruction_name_regex:"{regex}"{tuple_index}}}override_options{{{words}}}'
             )
     return "".join(entries)
 
