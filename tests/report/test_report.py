@@ -27,7 +27,7 @@ from stowplan.report.colours import PALETTE, ink_on
 from stowplan.report.html import render_report, write_report
 from stowplan.report.memory_mapping.analysis import analyse_steps, analyse_tensors
 from stowplan.report.memory_mapping.picture import draw_layout, save_picture
-from stowplan.report.memory_mapping.scene import build_scene
+from stowplan.report.memory_mapping.scene import build_scene, share_top
 from stowplan.report.memory_mapping.text import summarize_plan
 from stowplan.report.units import format_bytes, memory_ticks, nice_ticks, shorten
 from stowplan.result import CandidateReport, HistoryEntry, Provenance, Result
@@ -105,6 +105,20 @@ def test_scene_on_the_axis_of_steps() -> None:
     (bar,), (stall,) = scene.bars, scene.stalls
     assert (bar.left, bar.right) == (0, 1)
     assert (stall.boundary, stall.wait_ps, stall.left, stall.right) == (1, 15, 1, 1)
+
+
+def test_plans_that_use_little_of_fast_memory_can_be_seen() -> None:
+    problem, plan = stalled_copy()
+    large = msgspec.structs.replace(problem, capacity=1 << 20)
+    scene = build_scene(large, msgspec.structs.replace(plan, problem=large.digest))
+    empty = build_scene(large, Plan(problem=large.digest, objective_ps=0))
+    # The highest box ends at 128 bytes; both axes are the same, with something in one of them or not.
+    assert [each.top for each in share_top([scene, empty])] == [128, 128]
+    assert [each.top for each in share_top([empty])] == [1 << 20]
+    assert share_top([build_scene(problem, plan)])[0].top == problem.capacity
+    result = result_for(large, scene.plan)
+    assert "Only the first 128 B of 1 MiB are shown." in render_report(large, result)
+    assert "are shown." not in render_report(problem, result_for(problem, plan))
 
 
 def test_scene_on_the_axis_of_seconds() -> None:

@@ -27,7 +27,7 @@ from stowplan.report.boxes import (
     tag_boxes,
 )
 from stowplan.report.figures import FAINT, INK, check_pair, import_matplotlib, plain, save_figure
-from stowplan.report.memory_mapping.scene import Bar, Scene, TimeAxis, build_scene
+from stowplan.report.memory_mapping.scene import Bar, Scene, TimeAxis, build_scene, share_top
 from stowplan.report.units import byte_unit, format_bytes, memory_ticks, shorten, time_unit
 from stowplan.result import format_ps
 
@@ -116,6 +116,8 @@ def save_scenes(scenes: Sequence[tuple[str, Scene]], path: str | Path, *, name: 
     """
     check_pair(path, scenes)
     import_matplotlib()
+    tops = share_top([scene for _, scene in scenes])
+    scenes = [(title, scene) for (title, _), scene in zip(scenes, tops, strict=True)]
     size = (_LAYOUT_INCHES * len(scenes) + _LIST_INCHES, _HIGH_INCHES)
     save_figure(path, size, partial(_fill, scenes, name))
 
@@ -132,13 +134,15 @@ def _fill(scenes: Sequence[tuple[str, Scene]], name: str, figure: Figure) -> Non
     for (title, scene), ax in zip(scenes, grid, strict=True):
         _draw(scene, ax, title, colours, end_ps)
     heading = f"{name or problem.name} on {problem.target}, {format_bytes(problem.capacity)} of fast memory"
+    if scenes[0][1].top < problem.capacity:
+        heading += f", the first {format_bytes(scenes[0][1].top)} shown"
     figure.suptitle(plain(shorten(heading, 110)), fontsize=11, y=0.975)
     finish_layout(figure)
     named = [_name(scene, ax, colours, end_ps) for (_, scene), ax in zip(scenes, grid, strict=True)]
     tags = choose_tags([(scene.boxes, names) for (_, scene), names in zip(scenes, named, strict=True)])
     for (_, scene), ax, names in zip(scenes, grid, named, strict=True):
         wanted = {tensor: number for tensor, number in tags.items() if tensor not in names}
-        tag_boxes(ax, scene.boxes, wanted, across=_time_scale(scene, end_ps)[0], up=byte_unit(problem.capacity)[1])
+        tag_boxes(ax, scene.boxes, wanted, across=_time_scale(scene, end_ps)[0], up=byte_unit(scene.top)[1])
     if not tags and not any(scene.stalls for _, scene in scenes):
         drop_list(figure, _LIST_INCHES)
         return
@@ -161,7 +165,7 @@ def _list_marks(scenes: Sequence[Scene], figure: Figure, left: float) -> None:
 
 def _name(scene: Scene, ax: Axes, colours: Mapping[int, int], end_ps: int | None) -> set[int]:
     """Write tensors' names into boxes with room for them."""
-    tensors, up = scene.problem.tensors, byte_unit(scene.problem.capacity)[1]
+    tensors, up = scene.problem.tensors, byte_unit(scene.top)[1]
     across = _time_scale(scene, end_ps)[0]
     return name_boxes(ax, scene.boxes, colours, lambda tensor: tensors[tensor].name, across=across, up=up)
 
@@ -200,23 +204,25 @@ def _draw(scene: Scene, ax: Axes, title: str | None, colours: Mapping[int, int],
 
 
 def _draw_boxes(scene: Scene, ax: Axes, colours: Mapping[int, int], scale: float) -> None:
-    unit, size_of_unit = byte_unit(scene.problem.capacity)
-    top = scene.problem.capacity / size_of_unit
+    unit, size_of_unit = byte_unit(scene.top)
+    top = scene.top / size_of_unit
     ax.set_ylim(0, top)
-    ax.set_yticks(memory_ticks(scene.problem.capacity))
-    ax.axhline(top, color=INK, linewidth=1, clip_on=False)
+    ax.set_yticks(memory_ticks(scene.top))
+    if scene.top == scene.problem.capacity:
+        ax.axhline(top, color=INK, linewidth=1, clip_on=False)
     ax.grid(axis="y", color=FAINT, linewidth=0.6)
     ax.set_ylabel(f"offset ({unit})")
     draw_boxes(ax, scene.boxes, colours, across=scale, up=size_of_unit)
 
 
 def _draw_usage(scene: Scene, ax: Axes, scale: float) -> None:
-    unit, size_of_unit = byte_unit(scene.problem.capacity)
-    capacity = scene.problem.capacity / size_of_unit
+    unit, size_of_unit = byte_unit(scene.top)
+    top = scene.top / size_of_unit
     ax.stairs(scene.occupancy / size_of_unit, scene.boundaries / scale, fill=True, color="#9aa7b5", linewidth=0)
-    ax.axhline(capacity, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
-    ax.set_ylim(0, capacity * 1.12)
-    ax.set_yticks(memory_ticks(scene.problem.capacity, most=2))
+    if scene.top == scene.problem.capacity:
+        ax.axhline(top, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
+    ax.set_ylim(0, top * 1.12)
+    ax.set_yticks(memory_ticks(scene.top, most=2))
     ax.set_ylabel(f"in use\n({unit})", fontsize=8)
 
 

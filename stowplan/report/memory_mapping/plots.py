@@ -23,16 +23,16 @@ MOST_COLUMNS = 1_500
 
 def plan_plot(scene: Scene, colours: Mapping[int, int], details: Details, end: float, letters: int = LETTERS) -> str:
     """Layout, bytes in use and copy channel of one plan, over a shared time axis to ``end``; ``letters`` fit across it."""
-    unit, _ = byte_unit(scene.problem.capacity)
+    unit, size = byte_unit(scene.top)
     scale = WIDE / end
     peak = int(scene.occupancy.max()) if len(scene.occupancy) else 0
     spoken = f"Memory layout: {len(scene.plan.residencies)} residencies over {scene.problem.horizon} steps"
     spoken_usage = f"Bytes in use: {format_bytes(peak)} of {format_bytes(scene.problem.capacity)} at the peak"
-    ticks = memory_ticks(scene.problem.capacity)
-    few = memory_ticks(scene.problem.capacity, most=2)
-    top = scene.problem.capacity / byte_unit(scene.problem.capacity)[1]
+    ticks = memory_ticks(scene.top)
+    few = memory_ticks(scene.top, most=2)
+    top = scene.top / size
     lines = "".join(f'<path class="grid" d="M0 {flip(tick / top)}h{WIDE}"/>' for tick in ticks)
-    capacity = f'<path class="rule" d="M0 0h{WIDE}"/>'
+    capacity = f'<path class="rule" d="M0 0h{WIDE}"/>' if scene.top == scene.problem.capacity else ""
     labels = [
         axis_labels("h-layout", ((tick / top, format_tick(tick)) for tick in ticks), f"offset ({unit})"),
         axis_labels("h-usage", ((tick / top, format_tick(tick)) for tick in few), "in use"),
@@ -64,7 +64,7 @@ def _boxes(scene: Scene, colours: Mapping[int, int], details: Details, scale: fl
         colours,
         details,
         scale=scale,
-        height=problem.capacity,
+        height=scene.top,
         describe=lambda tensor: (problem.tensors[tensor].name, problem.tensors[tensor].size),
         source=source,
         letters=letters,
@@ -77,7 +77,7 @@ def _usage(scene: Scene, scale: float) -> str:
     starts = np.arange(0, len(scene.occupancy), chunk)
     if not len(starts):
         return ""
-    heights = np.maximum.reduceat(scene.occupancy, starts) / scene.problem.capacity
+    heights = np.maximum.reduceat(scene.occupancy, starts) / scene.top
     lefts = scene.boundaries[starts] * scale
     path = "".join(f"H{round(x)}V{flip(part)}" for x, part in zip(lefts, heights, strict=True))
     return f'<path class="usage" d="M0 {HIGH}{path}H{round(scene.boundaries[-1] * scale)}V{HIGH}z"/>'

@@ -5,7 +5,8 @@ The horizontal axis is logical time (boundaries 0 to T) or simulated time (picos
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -18,6 +19,9 @@ from stowplan.models.memory_mapping.problem import Problem
 from stowplan.report.boxes import Box
 
 TimeAxis = Literal["steps", "seconds"]
+
+#: Plans that use less than one part in so many of fast memory would be nothing but a line at the bottom of it.
+_LITTLE = 8
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ class Scene:
     lanes: int
     """Copies that run at once in one direction, at most."""
     stalls: tuple[Stall, ...]
+    top: int
+    """Where the axis of offsets ends, bytes; see :func:`share_top`."""
 
     @property
     def boxes(self) -> tuple[Box, ...]:
@@ -116,7 +122,19 @@ def build_scene(problem: Problem, plan: Plan, axis: TimeAxis = "steps", timeline
             for t, wait in enumerate(timeline.step_wait_ps)
             if wait > 0
         ),
+        top=problem.capacity,
     )
+
+
+def share_top(scenes: Sequence[Scene]) -> list[Scene]:
+    """Scenes of one problem with one axis of offsets: to the capacity, or less far where all plans use little of it."""
+    used = max((box.bottom + box.size for scene in scenes for box in scene.boxes), default=0)
+    # Boxes of an invalid plan may overlap, and take more together than the highest of them.
+    used = max([used, *(int(scene.occupancy.max(initial=0)) for scene in scenes)])
+    return [
+        replace(scene, top=1 << (used - 1).bit_length()) if 0 < _LITTLE * used <= scene.problem.capacity else scene
+        for scene in scenes
+    ]
 
 
 def check_fits(problem: Problem, plan: Plan) -> None:

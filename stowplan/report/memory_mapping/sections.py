@@ -10,7 +10,7 @@ from stowplan.models.memory_mapping.problem import Problem
 from stowplan.report.colours import PALETTE
 from stowplan.report.memory_mapping.analysis import analyse_steps, analyse_tensors
 from stowplan.report.memory_mapping.plots import plan_plot
-from stowplan.report.memory_mapping.scene import Scene
+from stowplan.report.memory_mapping.scene import Scene, share_top
 from stowplan.report.page import Details, Overview, Section, table, zoom_buttons
 from stowplan.report.plots import LETTERS, LETTERS_ALONE
 from stowplan.report.units import format_bytes
@@ -46,8 +46,9 @@ def overview(problem: Problem, result: Result) -> Overview:
 def layouts(scenes: Sequence[tuple[str, Scene]], colours: dict[int, int], details: Details) -> Section:
     """Layout, bytes in use and copies of every plan."""
     end = max(scene.end for _, scene in scenes)
+    shown = share_top([scene for _, scene in scenes])
     figures = []
-    for label, scene in scenes:
+    for (label, _), scene in zip(scenes, shown, strict=True):
         stalls = f"{format_ps(scene.timeline.stall_ps)} of it waiting" if scene.stalls else "no stalls"
         busy = scene.timeline.channel_busy_ps / (scene.timeline.total_ps * scene.problem.channels or 1)
         caption = (
@@ -57,13 +58,16 @@ def layouts(scenes: Sequence[tuple[str, Scene]], colours: dict[int, int], detail
         )
         plot = plan_plot(scene, colours, details, end, LETTERS if len(scenes) > 1 else LETTERS_ALONE)
         figures.append(f"<figure><h3>{escape(label)}</h3><figcaption>{caption}</figcaption>{plot}</figure>")
+    top, capacity = shown[0].top, shown[0].problem.capacity
+    part = f" Only the first {format_bytes(top)} of {format_bytes(capacity)} are shown." if top < capacity else ""
     instant = any(bar.in_stall for _, scene in scenes for bar in scene.bars)
     return Section(
         "Layout",
         "<p>Time runs across, offsets in fast memory run up. One colour is one tensor"
         f"{', in both plans' if len(scenes) > 1 else ''}; many tensors share colours. Point at a box to see its tensor "
         "wherever it stands, click to keep it. Below: bytes in use, copies as they ran, and where the program "
-        f"waited for them.{' A thick stroke is a copy that runs while the program waits for it.' if instant else ''}</p>\n"
+        f"waited for them.{' A thick stroke is a copy that runs while the program waits for it.' if instant else ''}"
+        f"{part}</p>\n"
         f'{zoom_buttons()}<div class="plans">{"".join(figures)}</div>',
     )
 

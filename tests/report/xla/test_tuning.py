@@ -276,7 +276,7 @@ def test_picture(run: Run, tmp_path: Path) -> None:
     text = (tmp_path / "one.svg").read_bytes()
     assert text == (tmp_path / "two.svg").read_bytes()
     titles = re.findall(r"<!-- (.*?) -->", text.decode())
-    assert "chain on tpu-v4, 64 MiB of fast memory" in titles
+    assert "chain on tpu-v4, 64 MiB of fast memory, the first 256 KiB shown" in titles
     left, right = (
         next(number for number, title in enumerate(titles) if title.startswith(start))
         for start in (f"XLA's default: {run.tuning.default.total:,} cycles", "Best (plan first): ")
