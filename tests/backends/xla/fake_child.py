@@ -116,6 +116,10 @@ def answer(request: dict[str, object]) -> dict[str, object]:
         print("F0000 segmentation fault in pass msa")
         sys.stdout.flush()
         os._exit(11)
+    if how == "check":
+        print("F0000 00:00:00 1 overrides.cc:42] Check failed: found != nullptr there is no instruction b")
+        sys.stdout.flush()
+        os._exit(134)
     if how == "grow":
         filled = b"x" * (300 << 20)
         time.sleep(3600)

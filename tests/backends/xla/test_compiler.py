@@ -100,6 +100,17 @@ def test_one_that_dies_says_why(fake: Fake) -> None:
         assert not compiler.compile({}).error
 
 
+def test_a_check_that_fails_is_kept(fake: Fake) -> None:
+    """It would fail again."""
+    with Compiler(WORKLOAD) as compiler:
+        for _ in range(2):
+            assert compiler.compile({"fake": "check"}).error.endswith(
+                "Check failed: found != nullptr there is no instruction b"
+            )
+        assert not compiler.compile({}).error
+    assert fake.compiles == [{"fake": "check"}, {}]
+
+
 def test_one_that_cannot_start(fake: Fake) -> None:
     with (
         Compiler(WORKLOAD, command=[sys.executable, "-c", "raise SystemExit(9)"]) as compiler,

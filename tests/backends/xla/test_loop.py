@@ -199,7 +199,7 @@ def test_the_summary(fake: Fake) -> None:
 def test_plans_of_the_real_heuristics(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     from stowplan.backends.xla import planned
 
-    monkeypatch.setattr("stowplan.backends.xla.loop.planned_tensors", planned.planned_tensors)
+    monkeypatch.setattr("stowplan.backends.xla.loop.planned", planned.planned)
     tuning = tune_workload(WORKLOAD, compiles=4)
     plan = next(trial for trial in tuning.trials if trial.way == "plan_first")
     assert plan.first > 0
