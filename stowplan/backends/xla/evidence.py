@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from stowplan.backends.xla.score import Judge, Score
-from stowplan.backends.xla.steer import Steer, values_of
+from stowplan.backends.xla.steer import ALL_SLOW, Steer, values_of
 from stowplan.backends.xla.store import Compiled
 from stowplan.deadline import Deadline
 from stowplan.frontends.hlo import HloModule, program_from_module, read_module
@@ -88,8 +88,9 @@ class Evidence:
 
     @property
     def incumbent(self) -> Trial:
-        """The best trial, the first of equals."""
-        return min(self.trials, key=lambda trial: trial.score.total)
+        """The best trial that steers can start from, the first of equals: where the assignment is off, no order counts."""
+        steered = [trial for trial in self.trials if trial.steer != ALL_SLOW]
+        return min(steered or self.trials, key=lambda trial: trial.score.total)
 
     def fast_tensors(self, assignment: Assignment) -> set[int]:
         """Tensors that some step reads or writes in fast memory."""

@@ -32,7 +32,7 @@ RETRIES_OPTION = "xla_tpu_cmem_max_retries"
 STEERED = (ORDER_OPTION, PREFETCH_OPTION, ASSIGNMENT_OPTION, CAPACITY_OPTION, RETRIES_OPTION)
 
 _VALUE = re.compile(r"(?P<name>[^{}]+)(?:\{(?P<index>[0-9,]+)\})?")
-_SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
+_SPECIAL = re.compile(r"[.+*?()|\[\]{}$]|(?P<not_alone>[\\^])")
 
 
 class Prefetch(msgspec.Struct, frozen=True, order=True):
@@ -133,8 +133,13 @@ def _split(value: str) -> tuple[str, str]:
 
 
 def _quoted(name: str) -> str:
-    """A name as an RE2 expression inside a text proto: a character class needs no backslash, which the proto would take."""
-    return _SPECIAL.sub(r"[\1]", name)
+    """A name as an RE2 expression inside a text proto: a character class needs no backslash, which the proto would take.
+
+    What cannot stand alone in a class is escaped for both.
+    """
+    return _SPECIAL.sub(
+        lambda match: f"\\\\{match[0] if match[0] == '^' else 2 * match[0]}" if match["not_alone"] else f"[{match[0]}]", name
+    )
 
 
 def values_of(program: Program) -> dict[int, tuple[str, ...]]:

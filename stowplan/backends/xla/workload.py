@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from stowplan.backends.xla.install import versions
 from stowplan.errors import UsageError
 
 _SHAPE = re.compile(r"(?P<type>[a-z]+[0-9]*(?:[a-z0-9_]*))\[(?P<dims>[0-9]*(?:,[0-9]+)*)\]")
@@ -119,13 +120,16 @@ def of_function(function: Callable[..., Any], *arguments: Any, donated: Sequence
 
     Raises
     ------
+    MissingDependencyError
+        Without jax or libtpu.
     UsageError
-        A function that cannot be sent to another process.
+        A function that cannot be sent to another process, or an argument that is no array.
     """
+    versions()
+    import cloudpickle
     import jax
-    from joblib.externals import cloudpickle
 
-    shapes = jax.tree.map(lambda leaf: ArrayShape(str(leaf.dtype), tuple(leaf.shape)), arguments)
+    shapes = jax.tree.map(_shape_of, arguments)
     try:
         pickled = cloudpickle.dumps((function, shapes))
     except Exception as error:
@@ -136,6 +140,12 @@ def of_function(function: Callable[..., Any], *arguments: Any, donated: Sequence
         pickled=base64.b64encode(pickled).decode(),
         search_path=tuple(path or os.getcwd() for path in sys.path),
     )
+
+
+def _shape_of(leaf: Any) -> ArrayShape:
+    if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
+        raise UsageError(f"found an argument of type {type(leaf).__name__}, expected arrays or jax.ShapeDtypeStruct")
+    return ArrayShape(str(leaf.dtype), tuple(leaf.shape))
 
 
 def read_shape(text: str) -> ArrayShape:

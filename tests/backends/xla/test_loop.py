@@ -1,0 +1,205 @@
+"""The loop, with a compiler that takes milliseconds: what it may never do, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from stowplan.backends.xla import tune_workload
+from stowplan.backends.xla.compiler import CompileError
+from stowplan.backends.xla.loop import COMPILES
+from stowplan.backends.xla.steer import ASSIGNMENT_OPTION, ORDER_OPTION
+from stowplan.backends.xla.tuning import TrialRecord, Tuning, TuningProgress
+from stowplan.errors import InputError, TimeLimitError, UsageError
+from tests.backends.xla.conftest import WORKLOAD, Fake
+from tests.patience import HANG
+
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
+
+def steps(tuning: Tuning) -> list[TrialRecord]:
+    """Trials without what each run measures anew."""
+    return [msgspec.structs.replace(trial, processor_seconds=0.0) for trial in tuning.trials]
+
+
+def test_it_finds_what_is_better_and_how_to_get_it(fake: Fake, tmp_path: Path) -> None:
+    seen: list[TuningProgress] = []
+    tuning = tune_workload(WORKLOAD, folder=tmp_path, on_progress=seen.append)
+    assert [trial.way for trial in tuning.trials[:2]] == ["default", "all_slow"]
+    assert (tuning.default.cycles, tuning.trials[1].cycles) == (4500, 5000)
+    best = tuning.trials[tuning.best]
+    assert best.total == min(trial.total for trial in tuning.trials if not trial.error) == 4100
+    assert tuning.gain == 1 - 4100 / 4500
+    assert tuning.stop_reason == "compiles"
+    assert len(tuning.trials) == len(seen) == tuning.compiles_run == COMPILES
+    assert [each.trial for each in seen] == [*tuning.trials]
+    assert (seen[-1].number, seen[-1].budget, seen[-1].gain) == (COMPILES, COMPILES, tuning.gain)
+    # The options are those of the best compile.
+    assert tuning.compiler_options == fake.compiles[tuning.best] == tuning.compiled(tmp_path, tuning.best).record.options
+    assert ORDER_OPTION in tuning.compiler_options
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_never_worse_and_nothing_twice(fake: Fake, seed: int) -> None:
+    """Other costs each time: fast memory helps here and harms there."""
+    tuning = tune_workload(WORKLOAD, compiles=12, seed=seed, compiler_options={"fake_seed": str(seed)})
+    assert tuning.gain >= 0
+    assert tuning.trials[tuning.best].total == min(trial.total for trial in tuning.trials)
+    asked = [json.dumps(options, sort_keys=True) for options in fake.compiles]
+    assert len(asked) == len({*asked}) == len(tuning.trials) <= 12
+    assert all(options["fake_seed"] == "1" or seed > 1 for options in fake.compiles)
+    assert tuning.compiler_options["fake_seed"] == str(seed)
+    # Where the assignment is off no order counts, and none is tried.
+    assert not [options for options in fake.compiles if ASSIGNMENT_OPTION in options and len(options) > 2]
+
+
+@pytest.mark.parametrize("compiles", [1, 2, 3])
+def test_a_budget_is_met(fake: Fake, compiles: int) -> None:
+    tuning = tune_workload(WORKLOAD, compiles=compiles)
+    assert len(tuning.trials) == len(fake.compiles) == compiles
+    assert tuning.stop_reason == "compiles"
+    if compiles == 1:
+        assert (tuning.best, tuning.gain, tuning.compiler_options) == (0, 0.0, {})
+
+
+def test_a_run_goes_on_where_it_was_interrupted(fake: Fake, tmp_path: Path) -> None:
+    whole = tune_workload(WORKLOAD, compiles=9, folder=tmp_path / "whole", seed=3)
+    fake.log.unlink()
+    cancel = threading.Event()
+
+    def stop(progress: TuningProgress) -> None:
+        if progress.number == 4:
+            cancel.set()
+
+    part = tune_workload(WORKLOAD, compiles=9, folder=tmp_path / "part", seed=3, on_progress=stop, cancel=cancel)
+    assert part.stop_reason == "cancelled"
+    assert steps(part) == steps(whole)[:4]
+    assert part.trials[part.best].total == min(trial.total for trial in part.trials)
+    rest = tune_workload(WORKLOAD, compiles=9, folder=tmp_path / "part", seed=3)
+    assert steps(rest) == steps(whole)
+    assert (rest.best, rest.compiler_options) == (whole.best, whole.compiler_options)
+    assert (part.compiles_run, rest.compiles_run) == (4, 5)
+    asked = [json.dumps(options, sort_keys=True) for options in fake.compiles]
+    assert len(asked) == len({*asked}) == 9
+    # A third run has nothing left to do.
+    again = tune_workload(WORKLOAD, compiles=9, folder=tmp_path / "part", seed=3)
+    assert (again.compiles_run, again.processor_seconds, steps(again)) == (0, 0.0, steps(whole))
+
+
+def test_time_that_is_over(fake: Fake, clock: SimpleNamespace) -> None:
+    def leap(progress: TuningProgress) -> None:
+        if progress.number == 3:
+            clock.leap()
+
+    tuning = tune_workload(WORKLOAD, time_limit=HANG, on_progress=leap)
+    assert (len(tuning.trials), tuning.stop_reason) == (3, "time_limit")
+
+
+def test_no_time_for_the_default(fake: Fake, clock: SimpleNamespace) -> None:
+    with pytest.raises(TimeLimitError, match="toy: the time was over before XLA had finished"):
+        tune_workload(WORKLOAD, time_limit=HANG, compiler_options={"fake": "hang"})
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("refuse", "INVALID_ARGUMENT: No such compile option"),
+        ("die", "the compiling process ended: F0000 segmentation fault in pass msa"),
+        ("unreadable", "found no estimated_cycles"),
+        ("hang", "toy: XLA took longer than the 300 s of one compile"),
+    ],
+)
+def test_what_fails_leaves_the_default(fake: Fake, clock: SimpleNamespace, how: str, message: str) -> None:
+    tuning = tune_workload(WORKLOAD, compiles=4, compile_limit=HANG, compiler_options={"fake": f"steered:{how}"})
+    assert len(tuning.trials) >= 3
+    assert all(message in trial.error for trial in tuning.trials[1:])
+    assert (tuning.best, tuning.gain, tuning.notes) == (0, 0.0, ())
+    assert tuning.compiler_options == {"fake": f"steered:{how}"}
+    with pytest.raises(InputError, match="found no result of trial 2"):
+        tuning.compiled("anywhere", 1)
+
+
+def test_a_default_that_fails(fake: Fake, tmp_path: Path) -> None:
+    for how, message in (
+        ({"xla_nope": 1}, "toy: INVALID_ARGUMENT: No such compile option: 'xla_nope'"),
+        ({"fake": "die"}, "the compiling process ended"),
+    ):
+        with pytest.raises(CompileError, match=message):
+            tune_workload(WORKLOAD, folder=tmp_path, compiler_options=how)
+    with pytest.raises(InputError, match="found no estimated_cycles"):
+        tune_workload(WORKLOAD, folder=tmp_path, compiler_options={"fake": "unreadable"})
+    assert len(fake.compiles) == 3
+
+
+def test_a_disk_that_is_full_costs_no_result(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stowplan.backends.xla.store import WorkloadStore
+
+    keep = WorkloadStore.keep
+
+    def full(self: WorkloadStore, scratch: Path, record: Any) -> Any:
+        if len(fake.compiles) > 2:
+            raise InputError("cannot write: no space left", source="there")
+        return keep(self, scratch, record)
+
+    monkeypatch.setattr(WorkloadStore, "keep", full)
+    tuning = tune_workload(WORKLOAD)
+    assert (len(tuning.trials), tuning.stop_reason, tuning.notes) == (2, "failed", ("there: cannot write: no space left",))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"compiles": 0}, "found 0 compiles, expected at least 1"),
+        ({"seed": -1}, "found seed -1, expected at least 0"),
+        ({"time_limit": 0}, "found a time limit of 0 s, expected more than 0"),
+        ({"compile_limit": float("nan")}, "found a limit of nan s for one compile, expected more than 0"),
+        ({"target": "teaching"}, "expected one that XLA compiles for: tpu-v4"),
+        ({"compiler_options": {ORDER_OPTION: ""}}, f"found compiler option {ORDER_OPTION}, expected another: tuning sets it"),
+        ({"compiler_options": {"xla_dump_to": "x"}}, "found compiler option xla_dump_to"),
+    ],
+)
+def test_arguments_that_make_no_sense(fake: Fake, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        tune_workload(WORKLOAD, **arguments)
+    assert not fake.compiles
+
+
+def test_a_file_of_it(fake: Fake, tmp_path: Path) -> None:
+    tuning = tune_workload(WORKLOAD, compiles=3)
+    tuning.save(tmp_path / "tuning.json")
+    assert Tuning.load(tmp_path / "tuning.json") == tuning
+    (tmp_path / "tuning.json").write_text((tmp_path / "tuning.json").read_text().replace('"best": 0', '"best": 9'))
+    with pytest.raises(InputError, match=r"tuning.json: .*found best trial 9 of 3"):
+        Tuning.load(tmp_path / "tuning.json")
+
+
+def test_the_summary(fake: Fake) -> None:
+    tuning = tune_workload(WORKLOAD, compiles=1)
+    trials = (
+        tuning.default,
+        TrialRecord(way="harm_last", first=0, last=2, cycles=4000, stall_cycles=50),
+        TrialRecord(way="plan", first=0, last=2, error="INTERNAL: " + "why " * 100),
+    )
+    text = msgspec.structs.replace(tuning, trials=trials, best=1, notes=("the disk is full",)).summary().splitlines()
+    assert text[0] == "toy on tpu-v4: 10.0% fewer cycles than by XLA's default"
+    assert text[2] == "  best       4,000 cycles + 50 stalled  (harm_last, compile 2 of 3)"
+    assert text[5] == "        2 *  harm_last  4,000 cycles + 50 stalled  +10.0%"
+    assert text[6].startswith("        3    plan       INTERNAL: why why")
+    assert len(text[6]) < 130
+    assert text[-1] == "  note       the disk is full"
+    assert tuning.summary().splitlines()[0] == "toy on tpu-v4: nothing was better than XLA's default"
+
+
+def test_plans_of_the_real_heuristics(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stowplan.backends.xla import planned
+
+    monkeypatch.setattr("stowplan.backends.xla.loop.planned", planned.planned)
+    tuning = tune_workload(WORKLOAD, compiles=4)
+    plan = next(trial for trial in tuning.trials if trial.way == "plan_first")
+    assert plan.first > 0

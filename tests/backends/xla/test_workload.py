@@ -1,0 +1,89 @@
+"""What is to be compiled, as it is written down and as it is sent."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+
+import pytest
+
+from stowplan.backends.xla.workload import ArrayShape, by_name, of_function, read_shape
+from stowplan.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "dims"),
+    [
+        ("f32[32,128]", "float32", (32, 128)),
+        (" bf16[8, 128] ", "bfloat16", (8, 128)),
+        ("s32[]", "int32", ()),
+        ("pred[7]", "bool", (7,)),
+        ("i64[0]", "int64", (0,)),
+    ],
+)
+def test_shapes(text: str, dtype: str, dims: tuple[int, ...]) -> None:
+    assert read_shape(text) == ArrayShape(dtype, dims)
+
+
+@pytest.mark.parametrize("text", ["", "f32", "f32[", "f32[-1]", "f32[2,]", "f32[a]", "[2]", "f32[2]{1,0}"])
+def test_what_is_no_shape(text: str) -> None:
+    with pytest.raises(UsageError, match="expected a type and dimensions, for example"):
+        read_shape(text)
+
+
+def test_an_unknown_type() -> None:
+    with pytest.raises(UsageError, match=r"'float32\[2\]' of an unknown type, expected one of pred, s4"):
+        read_shape("float32[2]")
+
+
+def test_by_name() -> None:
+    workload = by_name("pack.mod:step", ["f32[2]", "s32[]"], donated=[1], search_path=["here"])
+    assert (workload.name, workload.reference, workload.donated) == ("step", "pack.mod:step", (1,))
+    assert workload.shapes == (ArrayShape("float32", (2,)), ArrayShape("int32", ()))
+    assert workload.search_path == (os.path.abspath("here"), os.getcwd())
+    made = by_name("m:make", factory=True, factory_arguments=["resnet/50", "b=2"])
+    assert made.name == "make_resnet_50_b_2"
+
+
+@pytest.mark.parametrize("reference", ["step", "a:b:c", "a/b:c", ":f", "m:"])
+def test_what_is_no_reference(reference: str) -> None:
+    with pytest.raises(UsageError, match="expected MODULE:NAME"):
+        by_name(reference)
+
+
+def test_arguments_are_said_once() -> None:
+    with pytest.raises(UsageError, match="expected one way to say the arguments"):
+        by_name("m:f", ["f32[]"], arguments="m:g")
+    with pytest.raises(UsageError, match="expected one way to say the arguments"):
+        by_name("m:f", ["f32[]"], factory=True)
+
+
+def test_a_function_at_hand() -> None:
+    pytest.importorskip("jax", reason="needs jax: pip install 'stowplan[xla]'")
+    import numpy as np
+
+    factor = 3
+
+    def scaled(tree: dict[str, np.ndarray], offset: np.ndarray) -> np.ndarray:
+        return tree["x"] * factor + offset
+
+    workload = of_function(scaled, {"x": np.zeros((2, 3), np.float32)}, np.int32(1), donated=(0,))
+    assert (workload.name, workload.donated) == ("scaled", (0,))
+    function, shapes = pickle.loads(base64.b64decode(workload.pickled))
+    assert function({"x": 2}, 1) == 7
+    assert shapes == ({"x": ArrayShape("float32", (2, 3))}, ArrayShape("int32", ()))
+    assert of_function(lambda x: x, np.zeros(2)).name == "lambda"
+
+
+def test_a_function_that_cannot_be_sent() -> None:
+    pytest.importorskip("jax", reason="needs jax: pip install 'stowplan[xla]'")
+    import threading
+
+    import numpy as np
+
+    lock = threading.Lock()
+    with pytest.raises(UsageError, match="cannot be sent to the compiling process: TypeError: cannot pickle"):
+        of_function(lambda x: (lock, x)[1], np.zeros(2))
+    with pytest.raises(UsageError, match="found an argument of type int, expected arrays"):
+        of_function(lambda x: x, 3)
