@@ -96,8 +96,9 @@ def order_overrides(first: Iterable[str], last: Iterable[str], preload: str = ""
     treble the time of a compile.
     """
     entries = []
-    groups = [({preload} - {""}, "assign_first:true}apply_to_cross_program_prefetches:true")]
-    groups += [({*first} - {preload}, "assign_first:true}"), ({*last} - {preload}, "assign_last:true}")]
+    fetched = {preload} if preload else set()
+    groups = [(fetched, "assign_first:true}apply_to_cross_program_prefetches:true")]
+    groups += [({*first} - fetched, "assign_first:true}"), ({*last} - fetched, "assign_last:true}")]
     for values, words in groups:
         names: dict[str, list[str]] = {}
         for value in sorted(values):
