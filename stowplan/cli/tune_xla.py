@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import re
 import shlex
 import tempfile
@@ -154,7 +153,9 @@ def tune_xla_command(
             say("\n".join((tuning.summary(), *_how_to_set(tuning, options_out or ()))))
         if report is not None and folder is not None:
             # Last, for it is what takes longest, and what may fail.
-            importlib.import_module("stowplan.report.xla.page").save_tuning_report(report, tuning, folder)
+            from stowplan.report.xla.page import save_tuning_report
+
+            save_tuning_report(report, tuning, folder)
     raise typer.Exit(INTERRUPTED if tuning.stop_reason == "cancelled" else 0)
 
 
