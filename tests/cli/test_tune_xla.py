@@ -56,6 +56,16 @@ def test_from_the_function_to_the_options(cli: Cli, fake: xla.Fake, tmp_path: Pa
     assert value == names[2].read_text().rstrip("\n")
 
 
+def test_a_report(cli: Cli, fake: xla.Fake, tmp_path: Path) -> None:
+    """Made from results that need no folder of the user's."""
+    done = cli(*TOY, "--compiles", 3, "--report", tmp_path / "report.html", "-q")
+    assert done.code == 0, done.err
+    page = (tmp_path / "report.html").read_text()
+    assert "toy" in page
+    assert page.rstrip().endswith("</html>")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
 def test_the_whole_result(cli: Cli, fake: xla.Fake) -> None:
     done = cli(*TOY, "--compiles", 1, "--json", "-q")
     assert (done.code, done.err) == (0, "")

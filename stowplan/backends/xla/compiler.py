@@ -33,6 +33,7 @@ _POLL = 0.25
 
 #: How libtpu says why it ends the process.
 _CHECK = re.compile(r"Check failed: [^\n]*")
+
 #: What is run to compile; two numbers of inherited descriptors follow, see :mod:`stowplan.backends.xla.child`.
 CHILD_COMMAND: tuple[str, ...] = (sys.executable, "-m", "stowplan.backends.xla.child")
 
