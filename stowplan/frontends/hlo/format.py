@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from stowplan import files
 from stowplan.errors import UsageError
 from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily, TargetRow
@@ -24,12 +26,17 @@ def _open(source: Source, options: ReadOptions) -> Opened:
 
     machine = load_target(str(options.target))
     module = read_module(source.path)
-    program = program_from_module(module)
+    program = program_from_module(module, donation="tied" if options.donation == "tied" else "free")
     given: dict[str, Any] = {"capacity": options.capacity, "cost_model": options.cost_model, "stalls": options.stalls}
     given = {name: value for name, value in given.items() if value is not None}
     if options.cycles is not None:
         given |= _cost_data(options.cycles, options.cost_model, module, program)
-    return Opened(make_problem(program, machine, **given), program)
+    problem = make_problem(program, machine, **given)
+    freedoms = {"evictions": options.evictions, "prefetches": options.prefetches}
+    freedoms = {name: value for name, value in freedoms.items() if value is not None}
+    if freedoms:
+        problem = msgspec.structs.replace(problem, **freedoms)
+    return Opened(problem, program)
 
 
 def _cost_data(
@@ -62,10 +69,12 @@ def _rows() -> list[TargetRow]:
     ]
 
 
+_ACCEPTED = frozenset({"target", "capacity", "cost_model", "stalls", "cycles", "donation", "evictions", "prefetches"})
+
 FORMAT = InputFormat(
     what="a compiled program",
     suffixes=(".hlo", ".hlo.txt"),
-    accepts=lambda source: frozenset({"target", "capacity", "cost_model", "stalls", "cycles"}),
+    accepts=lambda source: _ACCEPTED,
     matches=lambda source: source.data is None,
     open=_open,
     targets=TargetFamily("compiled programs", "memory mapping", "a target for it (tpu-v4)", load_target, _rows),
