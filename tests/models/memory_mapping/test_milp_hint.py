@@ -41,14 +41,14 @@ def test_plans_of_every_rule(stalls: Stalls, alias_rule: AliasRule, loops: int) 
 @settings(max_examples=60)
 @given(planned_problems(evictions="between_steps", channels=1, stalls="allowed"))
 def test_evictions_between_steps(case: tuple[Problem, Plan]) -> None:
-    check(*case)
+    assert_point(*case)
 
 
 @settings(max_examples=60)
 @given(planned_problems(prefetches="sliced", evictions="between_steps", channels=1))
 def test_prefetches_in_slices(case: tuple[Problem, Plan]) -> None:
     problem, plan = case
-    check(problem, plan)
+    assert_point(problem, plan)
     whole = with_whole_copies(problem, plan)
     assert not any(copy.part for copy in whole.copies)
     assert problem.stalls == "forbidden" or verify(problem, whole).ok

@@ -79,6 +79,13 @@ def test_every_mutant_is_rejected_or_runs(seed: int) -> None:
                 assert found.objective_ps == mutant.objective_ps
 
 
+def agree_on_mutants(problem: Problem, plan: Plan) -> None:
+    """Each with the objective that it has, where it has one."""
+    for _, mutant in mutants(problem, plan):
+        objective = verify(problem, mutant).objective_ps
+        agree(problem, mutant if objective is None else msgspec.structs.replace(mutant, objective_ps=objective))
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_evictions_between_steps(seed: int) -> None:
     """Valid plans run, and so does every mutant that the verifier accepts; some leave their place between two steps."""
@@ -93,9 +100,7 @@ def test_evictions_between_steps(seed: int) -> None:
             continue
         leaving += 1
         assert agree(problem, plan).ok
-        for _, mutant in mutants(problem, plan):
-            objective = verify(problem, mutant).objective_ps
-            agree(problem, mutant if objective is None else msgspec.structs.replace(mutant, objective_ps=objective))
+        agree_on_mutants(problem, plan)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -111,9 +116,7 @@ def test_prefetches_in_slices(seed: int, evictions: Evictions) -> None:
             continue
         sliced += 1
         assert agree(problem, plan).ok
-        for _, mutant in mutants(problem, plan):
-            objective = verify(problem, mutant).objective_ps
-            agree(problem, mutant if objective is None else msgspec.structs.replace(mutant, objective_ps=objective))
+        agree_on_mutants(problem, plan)
 
 
 class TestPlaceLeft:
