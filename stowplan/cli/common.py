@@ -46,6 +46,32 @@ CostModel = Annotated[
 StallMode = Annotated[
     str | None, typer.Option("--stalls", metavar="MODE", help="May the program wait for copies: allowed or forbidden.")
 ]
+Donation = Annotated[
+    str | None,
+    typer.Option(
+        "--donation",
+        metavar="MODE",
+        help="For compiled programs: a donated parameter and the output in its storage are two tensors (free, the default) or "
+        "one (tied), as XLA has them.",
+    ),
+]
+Evictions = Annotated[
+    str | None,
+    typer.Option(
+        "--evictions",
+        metavar="MODE",
+        help="For compiled programs: a copy out keeps its place for whole_steps (the default) or leaves it between_steps, as "
+        "XLA's do.",
+    ),
+]
+Prefetches = Annotated[
+    str | None,
+    typer.Option(
+        "--prefetches",
+        metavar="MODE",
+        help="For compiled programs: copies in are whole (the default), or may be sliced, as XLA's are.",
+    ),
+]
 Cycles = Annotated[
     list[Path] | None,
     typer.Option(
@@ -116,6 +142,9 @@ _INPUT_OPTIONS: dict[str, tuple[object, object]] = {
     "capacity": (Capacity, None),
     "cost_model": (CostModel, None),
     "stalls": (StallMode, None),
+    "donation": (Donation, None),
+    "evictions": (Evictions, None),
+    "prefetches": (Prefetches, None),
     "cycles": (Cycles, None),
     "precision": (Precision, None),
     "granularity": (Granularity, None),

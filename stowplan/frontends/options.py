@@ -11,6 +11,14 @@ import msgspec
 from stowplan.arguments import show, whole
 from stowplan.errors import UsageError
 
+#: Options that are one of a few words.
+_WORDS = {
+    "stalls": ("allowed", "forbidden"),
+    "donation": ("free", "tied"),
+    "evictions": ("whole_steps", "between_steps"),
+    "prefetches": ("whole", "sliced"),
+}
+
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of all front ends; each takes some of them (:attr:`~stowplan.frontends.format.InputFormat.accepts`)."""
@@ -23,6 +31,12 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``roofline``, ``table`` or ``signatures``, in place of the target's."""
     stalls: str | None = None
     """``allowed`` or ``forbidden``, in place of the target's."""
+    donation: str | None = None
+    """``free`` (the default) or ``tied``: whether a donated parameter and the output in its storage are one tensor."""
+    evictions: str | None = None
+    """``whole_steps`` (the default) or ``between_steps``: when a copy out leaves its place (docs/memory-mapping.md)."""
+    prefetches: str | None = None
+    """``whole`` (the default) or ``sliced``: whether copies in may come in slices (docs/memory-mapping.md)."""
     cycles: tuple[str | Path, ...] | None = None
     """For the table cost model two files: the module compiled without and with a fast-memory plan, cycles in both. For the
     signatures cost model latency tables, or any number of such modules."""
@@ -41,8 +55,10 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.capacity is not None:
             # NumPy's numbers are whole numbers, too; files hold Python's.
             msgspec.structs.force_setattr(self, "capacity", whole("a capacity of {} bytes", self.capacity))
-        if self.stalls is not None and self.stalls not in ("allowed", "forbidden"):
-            raise UsageError(f"found stalls {show(self.stalls)}, expected allowed or forbidden")
+        for name, words in _WORDS.items():
+            found = getattr(self, name)
+            if found is not None and found not in words:
+                raise UsageError(f"found {name} {show(found)}, expected {' or '.join(words)}")
 
     def given(self) -> dict[str, Any]:
         """The options that are not at their defaults."""

@@ -20,6 +20,9 @@ def read(
     capacity: int | None = None,
     cost_model: str | None = None,
     stalls: str | None = None,
+    donation: str | None = None,
+    evictions: str | None = None,
+    prefetches: str | None = None,
     cycles: str | Path | Sequence[str | Path] | None = None,
     precision: str | None = None,
     granularity: str | None = None,
@@ -41,6 +44,10 @@ def read(
         Bytes of fast memory (of the fastest tier), in place of the target's; for packing, the bytes to fit into.
     cost_model, stalls
         In place of the target's own; see :func:`stowplan.hardware.costs.make_problem`.
+    donation, evictions, prefetches
+        For compiled programs, freedoms that XLA's plans use: ``donation="tied"`` makes a donated parameter and the output in
+        its storage one tensor, ``evictions="between_steps"`` has a copy out leave its place between two steps,
+        ``prefetches="sliced"`` takes plans whose copies in come in slices.
     cycles
         For the ``table`` cost model two files: the module compiled without and with a fast-memory plan, with cycles in it. For
         the ``signatures`` cost model latency tables (:class:`stowplan.hardware.costs.signatures.LatencyTable`), or any number
@@ -68,6 +75,9 @@ def read(
         capacity=capacity,
         cost_model=cost_model,
         stalls=stalls,
+        donation=donation,
+        evictions=evictions,
+        prefetches=prefetches,
         cycles=(cycles,) if isinstance(cycles, str | Path) else None if cycles is None else tuple(cycles),
         precision=precision,
         granularity=granularity,

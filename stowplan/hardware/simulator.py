@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from stowplan.models.memory_mapping.plan import Plan
+from stowplan.models.memory_mapping.plan import Copy, Plan
 from stowplan.models.memory_mapping.problem import Problem
 
 
@@ -71,6 +71,15 @@ def simulate(problem: Problem, plan: Plan) -> Timeline:
     return play(problem, plan, durations)
 
 
+def _transfer_ps(problem: Problem, copy: Copy) -> int:
+    """What a copy takes; the slices of one together as long as the whole."""
+    tensor = problem.tensors[copy.tensor]
+    whole = tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
+    if copy.part is None:
+        return whole
+    return whole * copy.part[1] // tensor.size - whole * copy.part[0] // tensor.size
+
+
 def play(problem: Problem, plan: Plan, durations_ps: list[int]) -> Timeline:
     """Play the plan's copies beside steps of given durations (all runs of a step together)."""
     horizon = problem.horizon
@@ -94,8 +103,7 @@ def play(problem: Problem, plan: Plan, durations_ps: list[int]) -> Timeline:
                 now = max(now, transfer.end_ps)
         for index in queued_at[boundary]:
             copy = plan.copies[index]
-            tensor = problem.tensors[copy.tensor]
-            begin, end = engine.submit(now, tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps)
+            begin, end = engine.submit(now, _transfer_ps(problem, copy))
             transfers[index] = Transfer(index, copy.tensor, copy.direction, now, begin, end)
         for index in due_at[boundary]:
             transfer = transfers[index]

@@ -50,6 +50,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     capacity: int | None = None
     cost_model: str | None = None
     stalls: str | None = None
+    donation: str | None = None
+    """Given to compiled programs."""
+    evictions: str | None = None
+    """Given to compiled programs."""
+    prefetches: str | None = None
+    """Given to compiled programs."""
     precision: str | None = None
     """Given to networks."""
     granularity: str | None = None
@@ -208,7 +214,7 @@ def check_settings(settings: Settings) -> Settings:
         A value of a wrong type, or out of range.
     """
     shared = msgspec.structs.asdict(check_options(Options(**{name: getattr(settings, name) for name in _OF_SOLVE})))
-    for name in ("cost_model", "stalls", "precision", "granularity", "baseline"):
+    for name in ("cost_model", "stalls", "donation", "evictions", "prefetches", "precision", "granularity", "baseline"):
         value = getattr(settings, name)
         if value is not None and not isinstance(value, str):
             raise UsageError(f"found {name} {show(value)}, expected a name")

@@ -11,6 +11,7 @@ import pytest
 import stowplan
 from stowplan.frontends.read import read_plan
 from tests.cli.conftest import ALEXNET, BRIEF, EXAMPLES, Cli, Solved, error_line
+from tests.paths import DATA
 
 #: What stands in a result, and so in its JSON.
 FIELDS = {
@@ -88,6 +89,20 @@ def test_capacity(cli: Cli, solved: Solved, tmp_path: Path) -> None:
     other = stowplan.read(ALEXNET, "teaching", capacity=2**19)
     assert other == stowplan.read(solved.problem_file, capacity=2**19)
     assert other.digest != solved.problem.digest
+
+
+def test_xla_plan_with_the_freedoms_it_uses(cli: Cli, tmp_path: Path) -> None:
+    program, given = (DATA / "xla_plan" / name for name in ("donated.hlo.txt", "donated.plan.hlo.txt"))
+    output = tmp_path / "plan.json"
+    freedoms = ("--donation", "tied", "--evictions", "between_steps", "--prefetches", "sliced", "--capacity", 98304)
+    outcome = cli("solve", program, "--target", "tpu-v4", *freedoms, "--xla-plan", given, *BRIEF, "-o", output, "--json", "-q")
+    result = json.loads(outcome.out)
+    assert outcome.code == 0
+    assert result["verified"]
+    assert "xla_plan" not in result.get("details", {})  # where there is something to say of the import, it is there
+    assert result["speedup"] >= 1
+    assert cli("verify", program, output, *freedoms).code == 0
+    assert cli("verify", program, output, *freedoms[:-4], "--capacity", 98304).code == 4
 
 
 def test_deterministic_runs_give_the_same_bytes(cli: Cli, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,12 +14,14 @@ from hypothesis import strategies as st
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.hlo import read_program
 from stowplan.frontends.hlo.cycle_table import read_cycle_table
+from stowplan.frontends.hlo.program import Donation
 from stowplan.frontends.xla_plan import ImportedPlan, find_offsets, import_xla_plan, read_offsets
 from stowplan.hardware.costs import make_problem
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import load_target
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
-from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.problem import Evictions, Problem
+from stowplan.models.memory_mapping.slices import with_whole_copies
 from stowplan.models.memory_mapping.verify import verify
 from tests.paths import DATA
 
@@ -102,6 +105,45 @@ class TestChain:
         assert imported.plan.names[program.value_tensor["w1"]] == "w1"
 
 
+class TestSlices:
+    """The chain where copies in may come in slices: the upper half of ``w1`` need not wait for the place of the lower."""
+
+    @pytest.fixture
+    def problem(self) -> Problem:
+        return msgspec.structs.replace(case("chain")[0], prefetches="sliced")
+
+    def test_each_slice_begins_when_xla_begins_it(self, problem: Problem) -> None:
+        _, program, path = case("chain")
+        imported = import_xla_plan(problem, program, path)
+        tensor = program.value_tensor.__getitem__
+        assert verify(problem, imported.plan).ok
+        assert Residency(tensor("w1"), 1, 5, 80 * KIB) in imported.plan.residencies
+        assert imported.plan.copies == (
+            Copy(tensor("w1"), "in", 1, 4, (16 * KIB, 32 * KIB)),
+            Copy(tensor("a"), "out", 2, 3),
+            Copy(tensor("w1"), "in", 4, 4, (0, 16 * KIB)),
+            Copy(tensor("a"), "in", 4, 5),
+        )
+        assert (imported.slices, imported.sliced, imported.delayed, imported.postponed) == (1, 0, 0, 0)
+        assert "1 copies in slices" in imported.notes
+
+    def test_a_plan_in_slices_is_written_and_read(self, problem: Problem, tmp_path: Path) -> None:
+        _, program, path = case("chain")
+        plan = import_xla_plan(problem, program, path).plan
+        plan.save(tmp_path / "plan.json")
+        assert Plan.load(tmp_path / "plan.json") == plan
+        # Plans of whole copies are the same files as before there were slices.
+        import_xla_plan(*case("chain")).plan.save(tmp_path / "whole.json")
+        assert '"part"' not in (tmp_path / "whole.json").read_text()
+
+    def test_made_whole_it_is_the_plan_of_whole_copies(self, problem: Problem) -> None:
+        _, program, path = case("chain")
+        whole = with_whole_copies(problem, import_xla_plan(problem, program, path).plan)
+        assert verify(problem, whole).ok
+        strict = import_xla_plan(*case("chain")).plan
+        assert (set(whole.residencies), whole.copies) == (set(strict.residencies), strict.copies)
+
+
 class TestLoop:
     """A loop that reads a weight and updates a sum, both resident throughout; XLA replaced the sum's first copy."""
 
@@ -126,6 +168,42 @@ class TestLoop:
             "sum.2": ["<scaled", ">sum.0"],
             "y": ["<sum.0"],
         }
+
+
+class TestDonated:
+    """Weights updated in place, copied out between two steps and after the last one, all in one place of fast memory."""
+
+    def imported(self, donation: Donation = "tied", evictions: Evictions = "between_steps") -> tuple[Problem, ImportedPlan]:
+        program = read_program(DATA / "donated.hlo.txt", donation=donation)
+        problem = make_problem(program, load_target("tpu-v4"), capacity=96 * KIB)
+        problem = msgspec.structs.replace(problem, evictions=evictions)
+        return problem, import_xla_plan(problem, program, DATA / "donated.plan.hlo.txt")
+
+    def test_with_both_freedoms_it_is_what_xla_does(self) -> None:
+        problem, imported = self.imported()
+        assert verify(problem, imported.plan).ok
+        tensor = {each.name: number for number, each in enumerate(problem.tensors)}
+        assert set(imported.plan.residencies) == {
+            Residency(tensor["v"], 0, 2, 0),
+            Residency(tensor["g"], 0, 3, 32 * KIB),
+            Residency(tensor["w"], 2, 4, 0),
+            Residency(tensor["h"], 2, 4, 64 * KIB),
+        }
+        assert imported.plan.copies == (
+            Copy(tensor["v"], "in", 0, 0),
+            Copy(tensor["v"], "out", 2, 2),
+            Copy(tensor["w"], "in", 2, 2),
+            Copy(tensor["w"], "out", 4, 4),
+        )
+        assert len(imported.plan.fast_uses) == problem.use_count - 1  # x is read from slow memory
+        assert (imported.moved, imported.advanced, imported.postponed, imported.dropped) == (0, 0, 0, ())
+        assert imported.notes == ()
+
+    @pytest.mark.parametrize(("donation", "evictions"), [("free", "between_steps"), ("tied", "whole_steps")])
+    def test_each_freedom_is_needed(self, donation: Donation, evictions: Evictions) -> None:
+        problem, imported = self.imported(donation, evictions)
+        assert verify(problem, imported.plan).ok
+        assert imported.moved + len(imported.dropped) > 0
 
 
 class TestWhatRulesForbid:
@@ -310,6 +388,17 @@ def test_real_plans(corpus: Path, name: str, share: float) -> None:
     assert not imported.homeless
     assert not imported.foreign
     assert imported.mixed_reads == 0
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("name", ["alexnet_train_b32", "gnn_train_n1024", "lstm_scan_train_b32", "parallel_wavenet_inf_b2"])
+def test_with_the_freedoms_it_uses_nothing_is_lost(corpus: Path, name: str) -> None:
+    program = read_program(corpus / "tpu_v4" / f"{name}.hlo.txt.gz", donation="tied")
+    problem = make_problem(program, load_target("tpu-v4"))
+    problem = msgspec.structs.replace(problem, evictions="between_steps", prefetches="sliced")
+    imported = import_xla_plan(problem, program, corpus / "tpu_v4_xla_plan" / f"{name}.hlo.txt.gz")
+    assert verify(problem, imported.plan).ok
+    assert (imported.dropped, imported.moved, imported.advanced, imported.delayed) == ((), 0, 0, 0)
 
 
 @pytest.mark.corpus

@@ -26,7 +26,7 @@ def _open(source: Source, options: ReadOptions) -> Opened:
 
     machine = load_target(str(options.target))
     module = read_module(source.path)
-    program = program_from_module(module)
+    program = program_from_module(module, donation="tied" if options.donation == "tied" else "free")
     given: dict[str, Any] = {"capacity": options.capacity, "cost_model": options.cost_model, "stalls": options.stalls}
     given = {name: value for name, value in given.items() if value is not None}
     if options.cycles is not None:
@@ -35,7 +35,12 @@ def _open(source: Source, options: ReadOptions) -> Opened:
             count = given["signatures"].table.conflicts
             note = f"{count} entries of the latency table had two cycles, the last count: compilers differ"
             program = msgspec.structs.replace(program, notes=(*program.notes, note))
-    return Opened(make_problem(program, machine, **given), program)
+    problem = make_problem(program, machine, **given)
+    freedoms = {"evictions": options.evictions, "prefetches": options.prefetches}
+    freedoms = {name: value for name, value in freedoms.items() if value is not None}
+    if freedoms:
+        problem = msgspec.structs.replace(problem, **freedoms)
+    return Opened(problem, program)
 
 
 def _cost_data(
@@ -68,10 +73,12 @@ def _rows() -> list[TargetRow]:
     ]
 
 
+_ACCEPTED = frozenset({"target", "capacity", "cost_model", "stalls", "cycles", "donation", "evictions", "prefetches"})
+
 FORMAT = InputFormat(
     what="a compiled program",
     suffixes=(".hlo", ".hlo.txt"),
-    accepts=lambda source: frozenset({"target", "capacity", "cost_model", "stalls", "cycles"}),
+    accepts=lambda source: _ACCEPTED,
     matches=lambda source: source.data is None,
     open=_open,
     targets=TargetFamily("compiled programs", "memory mapping", "a target for it (tpu-v4)", load_target, _rows),

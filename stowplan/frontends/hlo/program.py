@@ -6,6 +6,7 @@ Values that must share storage become one tensor: loop-carried values, in-place 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from stowplan import files
 from stowplan.errors import InputError
@@ -16,20 +17,29 @@ from stowplan.frontends.hlo.schedule import Schedule, ScheduledStep
 from stowplan.frontends.hlo.storage import START
 from stowplan.hardware.program import Program, ProgramStep, ProgramTensor, ProgramUse
 
+#: What becomes of parameters that the caller donates: see :func:`program_from_module`.
+Donation = Literal["free", "tied"]
 
-def read_program(path: str | Path) -> Program:
-    """Program from a plain or gzip file of scheduled HLO text.
+
+def read_program(path: str | Path, *, donation: Donation = "free") -> Program:
+    """Program from a plain or gzip file of scheduled HLO text; ``donation`` as in :func:`program_from_module`.
 
     Raises
     ------
     InputError
         As :func:`~stowplan.frontends.hlo.parse.read_module` and :func:`program_from_module` do.
     """
-    return program_from_module(read_module(path))
+    return program_from_module(read_module(path), donation=donation)
 
 
-def program_from_module(module: HloModule) -> Program:
+def program_from_module(module: HloModule, *, donation: Donation = "free") -> Program:
     """Program of a scheduled module.
+
+    Parameters
+    ----------
+    donation
+        ``"free"``: a donated parameter and the output that may take its storage (``input_output_alias``) are two tensors.
+        ``"tied"``: one, input and output at once, as XLA has them. Those of a pair that are needed at the same time stay two.
 
     Raises
     ------
@@ -42,7 +52,7 @@ def program_from_module(module: HloModule) -> Program:
                 f"found a module without is_scheduled=true, expected a scheduled one{_hint(module)}", place="line 1"
             )
         schedule = Schedule(module)
-        apart = _share_storage(schedule)
+        apart = _share_storage(schedule, donation)
         return _build(schedule, apart, _program_name(module))
     except InputError as error:
         raise (error.within(module.source) if module.source else error) from error
@@ -59,7 +69,7 @@ def _hint(module: HloModule) -> str:
     return ": of XLA's dump, take the file with after_optimizations in its name"
 
 
-def _share_storage(schedule: Schedule) -> set[int]:
+def _share_storage(schedule: Schedule, donation: Donation) -> set[int]:
     """Put together the values that must share storage; return the results of in-place updates that keep their own.
 
     In a compiled program every update can be in place, since the compiler has copied whatever is still needed. Text written or
@@ -77,6 +87,9 @@ def _share_storage(schedule: Schedule) -> set[int]:
     }
     if refused:
         schedule.notes.append(f"{len(refused)} updates are copies, not in place: what they update is read later or kept")
+    untied = sum(not values.share(given, result) for given, result in schedule.donated) if donation == "tied" else 0
+    if untied:
+        schedule.notes.append(f"{untied} donated parameters are needed while the output in their storage is: not tied to it")
     return refused
 
 

@@ -102,11 +102,15 @@ class Schedule:
         """Pairs of values that loops carry from one to the other: they must share storage."""
         self.branch_results: list[tuple[int, int]] = []
         """Pairs of values that stand for the same result of a conditional."""
+        self.donated: list[tuple[int, int]] = []
+        """Pairs of a donated parameter's value and that of the output that may take its storage."""
         self.notes: list[str] = []
         self._module = module
         self._work = computation_work(module)
         self._access = fused_access(module)
         self._donated = {(alias.operand, alias.operand_index) for alias in module.input_output_alias}
+        self._given: dict[tuple[int | None, tuple[int, ...]], int] = {}
+        """Value of every leaf of the entry's parameters, by number and index."""
         self._repeated = _repeated_names(module)
         self._trips: dict[tuple[str, str], int | None] = {}
         self._leaf_cache: dict[int, list[tuple[str, int]]] = {}
@@ -114,6 +118,12 @@ class Schedule:
         found = self._walk(module.entry, None, "", 1)
         self._read(found, 2 * len(self.steps))
         self.outputs = [value for value in found if value != NOWHERE]
+        leaves = self._leaves(module.entry.root.shape)
+        output = {index: value for (index, _), value in zip(leaves, found, strict=True) if value != NOWHERE}
+        for alias in module.input_output_alias:
+            pair = self._given.get((alias.operand, alias.operand_index)), output.get(_index_text(alias.output_index))
+            if pair[0] is not None and pair[1] is not None and pair[0] != pair[1]:
+                self.donated.append((pair[0], pair[1]))
 
     def _walk(self, computation: Computation, arguments: list[list[int]] | None, path: str, weight: int) -> list[int]:
         """Steps of one computation; ``arguments`` are the values of its parameters' leaves, None for the entry."""
@@ -160,12 +170,16 @@ class Schedule:
 
     def _inputs(self, instruction: Instruction, name: str) -> list[int]:
         number = instruction.parameter_number
-        return [
-            self.values.add(name + _index_text(index), leaf.bytes, START, frozen=(number, index) not in self._donated)
-            if leaf.bytes
-            else NOWHERE
-            for index, leaf in instruction.shape.leaves()
-        ]
+        values = []
+        for index, leaf in instruction.shape.leaves():
+            value = NOWHERE
+            if leaf.bytes:
+                key = number, index
+                value = self._given[key] = self.values.add(
+                    name + _index_text(index), leaf.bytes, START, frozen=key not in self._donated
+                )
+            values.append(value)
+        return values
 
     def _element(self, instruction: Instruction, scope: _Scope) -> list[int]:
         source = scope.first(instruction)

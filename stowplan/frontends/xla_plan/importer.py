@@ -30,8 +30,10 @@ class ImportedPlan(msgspec.Struct, frozen=True):
     plan: Plan
     sliced: int
     """Copies that XLA does in slices, merged into one each."""
+    slices: int
+    """Copies that the plan has in slices, as XLA does; where the problem allows it."""
     delayed: int
-    """Of these, how many begin later than their first slice, because their place is not free before."""
+    """Of those merged, how many begin later than their first slice, because their place is not free before."""
     postponed: int
     """Other copies in that begin later than XLA has them, because the tensor's stay before is not over."""
     advanced: int
@@ -61,6 +63,7 @@ class ImportedPlan(msgspec.Struct, frozen=True):
         """What differs from what XLA does, for people to read; one line each."""
         counts = (
             (self.preloads, "tensors in fast memory before the program starts (cross-program prefetch)"),
+            (self.slices, "copies in slices"),
             (self.sliced, f"sliced copies merged, {self.delayed} of them begin later than their first slice"),
             (self.postponed, "copies in begin later, when the tensor's stay before is over"),
             (self.advanced, "copies out begin earlier, so that their place is free in time"),
@@ -128,9 +131,10 @@ def import_xla_plan(
     placed = repair.placed
     return ImportedPlan(
         plan=plan,
-        sliced=sum(entry.is_sliced for entry in placed),
-        delayed=sum(entry.is_sliced and entry.start > entry.stay.starts[0] for entry in placed),
-        postponed=sum(not entry.is_sliced and entry.start > entry.stay.starts[0] for entry in placed),
+        sliced=sum(entry.is_sliced and not entry.slices for entry in placed),
+        slices=sum(bool(entry.slices) for entry in placed),
+        delayed=sum(entry.is_sliced and not entry.slices and entry.is_delayed for entry in placed),
+        postponed=sum((not entry.is_sliced or bool(entry.slices)) and entry.is_delayed for entry in placed),
         advanced=repair.advanced,
         moved=repair.moved,
         mixed_reads=trace.mixed_reads,
@@ -173,21 +177,28 @@ def _blamed(violation: Violation, placed: list[PlacedStay], owners: list[int]) -
 
 def _plan(problem: Problem, placed: list[PlacedStay]) -> tuple[Plan, list[int]]:
     """The plan of all placed stays, and for each of its copies the place of its stay."""
-    queue: list[tuple[int, int, int, Copy]] = []
+    queue: list[tuple[int, bool, int, int, Copy]] = []
+    between = problem.evictions == "between_steps"
     for place, entry in enumerate(placed):
-        if entry.stay.source is Source.COPIED:
+        for each in entry.slices:
+            part = Copy(entry.tensor, "in", each.start, each.end, (each.low, each.high))
+            queue.append((each.start, between and entry.is_delayed, each.sequence, place, part))
+        if entry.stay.source is Source.COPIED and not entry.slices:
             queue.append(
                 (
                     entry.start,
+                    # What waits for its place stands behind who leaves it.
+                    between and entry.is_delayed,
                     entry.stay.sequence,
                     place,
                     Copy(entry.tensor, "in", entry.start, entry.stay.arrived),
                 )
             )
         queue += [
-            (copy.start, copy.sequence, place, Copy(entry.tensor, "out", copy.start, copy.end)) for copy in entry.copies_out
+            (copy.start, False, copy.sequence, place, Copy(entry.tensor, "out", copy.start, copy.end))
+            for copy in entry.copies_out
         ]
-    queue.sort(key=lambda item: item[:2])
+    queue.sort(key=lambda item: item[:3])
     plan = Plan(
         problem=problem.digest,
         objective_ps=0,
@@ -199,4 +210,4 @@ def _plan(problem: Problem, placed: list[PlacedStay]) -> tuple[Plan, list[int]]:
         names={tensor: problem.tensors[tensor].name for tensor in sorted({entry.tensor for entry in placed})},
     )
     plan = msgspec.structs.replace(plan, objective_ps=simulate(problem, plan).total_ps)
-    return plan, [place for _, _, place, _ in queue]
+    return plan, [place for *_, place, _ in queue]

@@ -1,15 +1,16 @@
 """From stays in XLA's module to residencies that our rules allow: when each starts and ends, and where it stands.
 
-XLA's rules are a little freer than those of ``docs/memory-mapping.md``. Its copies come in slices that take their place one by
-one; a result may take the place of an operand that is read for the last time, or of what was copied out between the same two
-steps. Ours need a place whole, and for whole steps. So some copies begin later or earlier here, some stays move to another
-offset, and a few have no place at all.
+XLA's rules are a little freer than those of ``docs/memory-mapping.md`` without options. Its copies come in slices that take
+their place one by one; a result may take the place of a donated operand, or of what was copied out between the same two steps.
+A problem that does not have these freedoms needs a place whole, and for whole steps. So some copies begin later or earlier
+there, some stays move to another offset, and a few have no place at all.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from stowplan.frontends.xla_plan.stays import Source, Stay
@@ -26,11 +27,24 @@ class CopyOut(NamedTuple):
     sequence: int
 
 
+@dataclass(slots=True)
+class Slice:
+    """A prefetched part of a stay: bytes ``[low, high)`` of it."""
+
+    start: int
+    end: int
+    low: int
+    high: int
+    sequence: int
+
+
 class PlacedStay:
     """A stay on its way to a residency: its tensor is known, its times and its place may yet change."""
 
-    def __init__(self, stay: Stay, tensor: int):
+    def __init__(self, stay: Stay, tensor: int, *, sliced: bool = False):
         self.stay = stay
+        self.slices = _slices(stay) if sliced else []
+        """Empty where it is copied as a whole."""
         self.tensor = tensor
         self.start = stay.starts[0]
         self.end = stay.end
@@ -47,10 +61,46 @@ class PlacedStay:
         """Whether both want the same bytes, whenever."""
         return self.low < other.high and other.low < self.high
 
+    def clashes(self, other: PlacedStay) -> bool:
+        """Whether both want the same bytes at the same time."""
+        if not self.meets(other) or self.start >= other.end or other.start >= self.end:
+            return False
+        return any(
+            low < top and bottom < high and start < other.end and since < self.end
+            for start, low, high in self.boxes()
+            for since, bottom, top in other.boxes()
+        )
+
+    def boxes(self) -> list[tuple[int, int, int]]:
+        """The bytes it takes, and from when on."""
+        return [(each.start, self.low + each.low, self.low + each.high) for each in self.slices] or [
+            (self.start, self.low, self.high)
+        ]
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether its copy, or one of its slices, begins later than XLA's."""
+        if self.slices:
+            return any(each.start > part.starts[0] for each, part in zip(self.slices, self.stay.parts, strict=True))
+        return self.start > self.stay.starts[0]
+
     @property
     def is_sliced(self) -> bool:
         """Whether XLA copies it in in slices."""
         return self.stay.source is Source.COPIED and len(self.stay.starts) > 1
+
+
+def _slices(stay: Stay) -> list[Slice]:
+    """Slices that fill the place of a stay, each byte once; none where there are no such."""
+    if stay.source is not Source.COPIED or len(stay.parts) < 2:
+        return []
+    found = []
+    for part in stay.parts:
+        low = part.offset - stay.offset
+        found.append(Slice(part.starts[0], part.arrived, low, low + part.size, part.sequence))
+    borders = sorted((each.low, each.high) for each in found)
+    is_partition = [0, *(high for _, high in borders)] == [*(low for low, _ in borders), stay.size]
+    return found if is_partition else []
 
 
 class Dropped(NamedTuple):
@@ -86,6 +136,8 @@ class Repair:
         for stay in trace.stays:
             if stay.merged is None:
                 self._admit(stay)
+        if problem.prefetches == "sliced":
+            self._copy_what_clashes()
         self._delay_copies_in()
         self._resolve_overlaps()
         self._serve_replaced(set(trace.replaced))
@@ -115,7 +167,7 @@ class Repair:
         if fault is not None:
             self._record(stay, stay.uses, tensor.name, fault)
             return
-        entry = PlacedStay(stay, stay.tensor)
+        entry = PlacedStay(stay, stay.tensor, sliced=self.problem.prefetches == "sliced")
         self._fix_end(entry)
         self.placed.append(entry)
 
@@ -124,13 +176,25 @@ class Repair:
     def _fix_end(self, entry: PlacedStay) -> None:
         """Its last use or copy out; what a loop uses from outside stays until the loop is done."""
         entry.end = entry.stay.end
+        whole_steps = self.problem.evictions == "whole_steps"
         for copy in entry.copies_out:
-            if copy.start == copy.end:  # its place must not be taken before it is read
+            if copy.start == copy.end and whole_steps:  # its place must not be taken before it is read
                 entry.end = max(entry.end, copy.end + 1)
         first, last = self._span[entry.tensor]
         for loop in sorted(self.problem.loops, key=lambda loop: loop.end):
             if (first < loop.start or loop.end < last) and loop.start < entry.end < loop.end:
                 entry.end = loop.end
+
+    def _copy_what_clashes(self) -> None:
+        """Results of steps that XLA replaced by copies: where there is no room from the step on, from when the copy starts."""
+        for entry in self.placed:
+            given = entry.stay.stands_for
+            if given is None or not any(other is not entry and other.clashes(entry) for other in self.placed):
+                continue
+            start, write = given
+            # The step then writes slow memory, from which the copy brings it in.
+            entry.stay.source, entry.stay.starts, entry.start = Source.COPIED, [start], start
+            entry.uses.discard(write)
 
     def _delay_copies_in(self) -> None:
         """A copy in begins when the whole of its place is free, and when the tensor's stay before is over."""
@@ -143,11 +207,14 @@ class Repair:
             latest = max(stay.starts[-1], min(stay.arrived, entry.end - 1))
             for other in by_end[bisect_right(ends, entry.start) : bisect_right(ends, latest)]:
                 # Until its last slice starts, XLA does not hold the whole place.
-                frees_place = other.meets(entry) and other.end <= stay.starts[-1]
+                frees_place = other.meets(entry) and other.end <= stay.starts[-1] and not entry.slices
                 if other is not entry and (frees_place or other.tensor == entry.tensor):
                     entry.start = max(entry.start, other.end)
             if entry.start > stay.starts[0]:
                 entry.start = self._outside_loops(entry.start, forward=True)
+            for each in entry.slices:
+                each.start = max(each.start, entry.start)
+                each.end = max(each.end, each.start)
 
     def _outside_loops(self, boundary: int, *, forward: bool) -> int:
         """The next boundary, or the one before, that is not inside a loop: no copy starts or ends there."""
@@ -184,7 +251,7 @@ class Repair:
         active: list[PlacedStay] = []
         for entry in sorted(self.placed, key=lambda entry: entry.start):
             active = [other for other in active if other.end > entry.start]
-            rivals = [other for other in active if other.meets(entry)]
+            rivals = [other for other in active if other.clashes(entry)]
             if (rivals or entry.high > capacity) and not self._move(entry):
                 rivals = [rival for rival in rivals if not (self._advance(rival, entry.start) or self._move(rival))]
                 worth = sum(self._traffic(rival.uses) for rival in rivals)

@@ -45,6 +45,10 @@ class Stay:
     evictions: list[Eviction] = field(default_factory=list)
     fault: str | None = None
     """Why a plan of ours cannot have it."""
+    parts: tuple[Stay, ...] = ()
+    """The slices it was prefetched in."""
+    stands_for: tuple[int, int] | None = None
+    """Of a copy that stands for the result of a step: boundary at which it starts, and number of the use that writes it."""
     merged: Stay | None = None
     """The stay that this one turned out to be a part of."""
 

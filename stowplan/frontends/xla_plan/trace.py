@@ -188,6 +188,7 @@ class Trace:
                 for place, use in enumerate(self._program.steps[writer].uses):
                     if use.tensor == tensor and use.is_output:
                         if self._program.steps[writer].name in self.replaced:
+                            stay.stands_for = max(stay.starts), self._first_use[writer] + place
                             stay.tensor, stay.source, stay.starts = tensor, Source.DEFINED, [writer]
                             stay.uses.add(self._first_use[writer] + place)
                             found[tensor] = [stay]
@@ -293,6 +294,7 @@ class Trace:
         )
         stay.sequence = first.sequence
         stay.fault = next((part.fault for part in parts if part.fault), None)
+        stay.parts = tuple(parts)
         for part in parts:
             part.merged = stay
         return Array(stay.tensor, stay)

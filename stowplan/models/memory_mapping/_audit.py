@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 
-from stowplan.models.memory_mapping.plan import Plan, Residency
+from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.violations import Reason, ViolationLog
 
@@ -52,16 +52,21 @@ class Audit:
         self.copies = {
             number: item
             for number, item in enumerate(plan.copies)
-            if item.tensor in tensors and is_range(item.start, item.end, self.horizon)
+            if item.tensor in tensors and is_range(item.start, item.end, self.horizon) and self.is_part_within(item)
         }
         self.copies_well_formed = len(self.copies) == len(plan.copies)
         self.starting: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         """Residencies by tensor and start."""
         self.copy_ins: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        """Copies into fast memory by tensor and start."""
+        """Copies of whole tensors into fast memory by tensor and start."""
+        self.slices: defaultdict[int, list[int]] = defaultdict(list)
+        """For each residency, the copies of parts of its tensor into fast memory that start while it lasts."""
+        self.ending: dict[tuple[int, int], int] = {}
+        """Residencies by tensor and end; of several one."""
         self._homes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for number, residency in sorted(self.residencies.items(), key=lambda item: item[1].start):
             self.starting[residency.tensor, residency.start].append(number)
+            self.ending[residency.tensor, residency.end] = number
             # Of the residencies that started by now, the one that ends last holds a later step if any of them does.
             homes = self._homes[residency.tensor]
             if homes and self.residencies[homes[-1][1]].end > residency.end:
@@ -69,8 +74,12 @@ class Audit:
             else:
                 homes.append((residency.start, number))
         for number, copy in self.copies.items():
-            if copy.direction == "in":
+            if copy.direction == "in" and copy.part is None:
                 self.copy_ins[copy.tensor, copy.start].append(number)
+            elif copy.direction == "in":
+                home = self.home(copy.tensor, copy.start)
+                if home is not None:
+                    self.slices[home].append(number)
 
         self.loops_around = _loops_around(problem)
         self.internal_loops = [self._loops_holding(tensor) for tensor in tensors]
@@ -84,6 +93,47 @@ class Audit:
             return None
         number = homes[place][1]
         return number if step < self.residencies[number].end else None
+
+    def left_by(self, copy: Copy) -> int | None:
+        """The residency whose place a copy-out leaves between two steps: it ends where the copy has its empty window."""
+        if self.problem.evictions != "between_steps" or copy.direction != "out" or copy.start != copy.end:
+            return None
+        return self.ending.get((copy.tensor, copy.end))
+
+    def is_part_within(self, copy: Copy) -> bool:
+        """Whether a copy is of a whole tensor, or of some bytes of one that exists."""
+        if copy.part is None:
+            return True
+        low, high = copy.part
+        return 0 <= low < high <= self.problem.tensors[copy.tensor].size
+
+    def may_be_part(self, copy: Copy) -> bool:
+        """Whether a copy of a part is one that the problem allows."""
+        is_known = 0 <= copy.tensor < len(self.problem.tensors)
+        return self.problem.prefetches == "sliced" and copy.direction == "in" and is_known and self.is_part_within(copy)
+
+    def arriving(self, number: int) -> list[int]:
+        """Copies that bring residency ``number`` its content."""
+        item = self.residencies[number]
+        return [*self.copy_ins.get((item.tensor, item.start), []), *self.slices.get(number, [])]
+
+    def is_filled(self, number: int) -> bool:
+        """Whether slices bring each byte of residency ``number`` once, the first of them as it starts."""
+        item = self.residencies[number]
+        copies = [self.copies[copy] for copy in self.slices.get(number, [])]
+        parts = sorted(copy.part for copy in copies if copy.part is not None)
+        ends = [0, *(high for _, high in parts)]
+        is_partition = ends == [*(low for low, _ in parts), self.problem.tensors[item.tensor].size]
+        return is_partition and min(copy.start for copy in copies) == item.start
+
+    def boxes(self, number: int) -> list[tuple[int, int, int]]:
+        """What residency ``number`` takes until it ends: (from step, low byte, high byte), slices one by one."""
+        item = self.residencies[number]
+        slices = self.slices.get(number, []) if self.problem.prefetches == "sliced" else []
+        parts = [(self.copies[copy].start, part) for copy in slices if (part := self.copies[copy].part) is not None]
+        if not parts or not self.is_filled(number):
+            return [(item.start, *self.span(number))]
+        return [(start, item.offset + low, item.offset + high) for start, (low, high) in parts]
 
     def is_defined_at_start(self, residency: Residency) -> bool:
         """Whether the residency's first step writes the whole tensor to fast memory."""

@@ -18,7 +18,12 @@ from stowplan.models.memory_mapping.violations import Reason
 def duration_ps(audit: Audit, copy: Copy) -> int:
     """What a copy takes on an idle channel."""
     tensor = audit.problem.tensors[copy.tensor]
-    return tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
+    whole = tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
+    if copy.part is None:
+        return whole
+    # Rounded at the borders of the part, so that slices together take as long as the whole.
+    before, through = (whole * border // tensor.size for border in copy.part)
+    return through - before
 
 
 def _latency_ps(step: Step, fast: list[bool]) -> int:

@@ -34,7 +34,11 @@ class CopyWindow:
 def copy_window(problem: Problem, copy: Copy) -> CopyWindow:
     """A plan's copy as the copy engine sees it."""
     tensor = problem.tensors[copy.tensor]
-    return CopyWindow(copy.start, copy.end, tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps)
+    duration = tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
+    if copy.part is not None:
+        low, high = copy.part
+        duration = duration * high // tensor.size - duration * low // tensor.size
+    return CopyWindow(copy.start, copy.end, duration)
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,19 @@ class Residency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """In place before the program starts, without a copy (XLA's cross-program prefetch)."""
 
 
-class Copy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Copy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A copy queued at boundary ``start``; step ``end`` waits for it."""
 
     tensor: int
     direction: Literal["in", "out"]
     start: int
     end: int
+    part: tuple[int, int] | None = None
+    """Bytes ``[low, high)`` of the tensor, where a prefetch is made in slices; None for all of it."""
+
+    def moved(self, size: int) -> int:
+        """Bytes it moves of a tensor of that size."""
+        return size if self.part is None else self.part[1] - self.part[0]
 
 
 class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -85,6 +85,12 @@ class PlanTimeline:
             durations[index] = step.weight * step.latency_ps(self.fast[first_use[index] : first_use[index + 1]])
         return durations
 
+    def leaves_at(self, tensor: int, boundary: int) -> bool:
+        """Whether a copy-out has an empty window at a boundary at which its residency ends."""
+        return any(copy.direction == "out" and copy.start == copy.end == boundary for _, copy in self.copies[tensor]) and any(
+            residency.end == boundary for residency in self.residencies[tensor]
+        )
+
     def is_slow_valid(self, tensor: int, boundary: int) -> bool:
         """Whether the slow copy of a tensor is valid at a boundary that no copy of it spans."""
         sequence = self.facts.sequences[tensor]

@@ -25,6 +25,11 @@ MAX_TABLE_USES = 8
 
 Stalls = Literal["forbidden", "allowed"]
 AliasRule = Literal["in_place", "uniform"]
+Evictions = Literal["whole_steps", "between_steps"]
+Prefetches = Literal["whole", "sliced"]
+
+#: Fields that later versions brought, and what leaves problems as they were: at these values the digest does not know them.
+_LATER_FIELDS = {"evictions": "whole_steps", "prefetches": "whole"}
 
 
 class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,6 +127,10 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     max_preloads: int = 0
     stalls: Stalls = "allowed"
     alias_rule: AliasRule = "in_place"
+    evictions: Evictions = "whole_steps"
+    """Whether a copy-out in an empty window keeps its place for one more step, or leaves it between two steps."""
+    prefetches: Prefetches = "whole"
+    """Whether a copy-in may be made in slices, each of which takes its part of the place when it starts."""
     notes: tuple[str, ...] = ()
     """What the front end could not take literally, for people to read; no rule, and no plan, depends on it."""
     format: str = FORMAT
@@ -135,6 +144,9 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
         """Hex SHA-256 of everything but the name and the notes: what a plan is tied to."""
         rules = msgspec.structs.asdict(self) | {"name": ""}
         del rules["notes"]
+        for name, default in _LATER_FIELDS.items():
+            if rules[name] == default:
+                del rules[name]
         return files.digest(rules)
 
     @property
@@ -184,6 +196,11 @@ def _check(problem: Problem) -> None:
     at_least("alignment", problem.alignment, 1)
     at_least("channels", problem.channels, 1)
     at_least("max_preloads", problem.max_preloads, 0)
+    # On one channel the copies of a boundary follow each other: who takes a place comes after who leaves it, and slices of one
+    # copy take as long as the whole.
+    for name in _LATER_FIELDS:
+        if problem.channels > 1 and getattr(problem, name) != _LATER_FIELDS[name]:
+            raise bad(name, f"found {getattr(problem, name)} with {problem.channels} channels, expected 1 channel")
     for number, tensor in enumerate(problem.tensors):
         place = f"tensors[{number}] ({tensor.name})"
         at_least(f"{place}.size", tensor.size, 1)

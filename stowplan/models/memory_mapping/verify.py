@@ -9,12 +9,14 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from stowplan.models.memory_mapping._audit import Audit, is_range
 from stowplan.models.memory_mapping._replay import objective_ps
-from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.memory_mapping.plan import Copy, Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.violations import MAX_LISTED, Reason, Violation
 
@@ -60,6 +62,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     _check_preloads(audit)
     _check_sources(audit)
     _check_copies(audit)
+    _check_places_left(audit)
     _check_uses(audit)
     _check_slow_memory(audit)
     _check_loop_residencies(audit)
@@ -107,10 +110,20 @@ def _check_copy_form(audit: Audit) -> None:
             log.add(Reason.BAD_INTERVAL, message, copies=[number])
         elif copy.start == copy.end and audit.problem.stalls == "forbidden":
             log.add(Reason.BAD_INTERVAL, f"copy {number} has an empty window at {copy.start} and would stall", copies=[number])
+        if copy.part is not None and not audit.may_be_part(copy):
+            message = f"copy {number} is of bytes {list(copy.part)}, of {_size_text(audit, copy)}"
+            log.add(Reason.BAD_PART, message, copies=[number])
         if before is not None and copy.start < before:
             message = f"copy {number} starts at {copy.start}, the one before it at {before}"
             log.add(Reason.COPY_ORDER, message, copies=[number - 1, number])
         before = copy.start
+
+
+def _size_text(audit: Audit, copy: Copy) -> str:
+    if audit.problem.prefetches == "whole" or copy.direction == "out":
+        return "a tensor that is copied whole"
+    tensors = audit.problem.tensors
+    return f"{tensors[copy.tensor].size}" if 0 <= copy.tensor < len(tensors) else "an unknown tensor"
 
 
 def _check_fast_use_form(audit: Audit) -> None:
@@ -145,50 +158,68 @@ class _Ranges:
         return len(self._lows)
 
 
+class _Box(NamedTuple):
+    """Bytes that a residency takes from a step on until it ends."""
+
+    start: int
+    residency: int
+    low: int
+    high: int
+
+
 def _check_memory(audit: Audit) -> None:
     """Sweep over time: no two residencies in one place, no tensor in two places."""
     everything = _Ranges()
     of_tensor: defaultdict[int, _Ranges] = defaultdict(_Ranges)
-    present: dict[int, Residency] = {}
-    ends: list[tuple[int, int]] = []
-    for number, item in sorted(audit.residencies.items(), key=lambda entry: entry[1].start):
-        while ends and ends[0][0] <= item.start:
+    present: dict[_Box, None] = {}
+    ends: list[tuple[int, _Box]] = []
+    boxes = [_Box(start, number, low, high) for number in audit.residencies for start, low, high in audit.boxes(number)]
+    staying: defaultdict[int, dict[int, int]] = defaultdict(dict)
+    for box in sorted(boxes):
+        item = audit.residencies[box.residency]
+        while ends and ends[0][0] <= box.start:
             gone = heapq.heappop(ends)[1]
-            everything.remove(*audit.span(gone))
-            of_tensor[present.pop(gone).tensor].remove(*audit.span(gone))
-        own, span = of_tensor[item.tensor], audit.span(number)
+            tensor = audit.residencies[gone.residency].tensor
+            everything.remove(gone.low, gone.high)
+            of_tensor[tensor].remove(gone.low, gone.high)
+            present.pop(gone)
+            staying[tensor].pop(gone.residency, None)
+        own, span = of_tensor[item.tensor], (box.low, box.high)
         # Pairs are counted fast, and looked for only while they would be listed: a mad plan takes no quadratic time either.
-        overlaps, doubles = everything.meeting(*span) - own.meeting(*span), len(own)
+        overlaps = everything.meeting(*span) - own.meeting(*span)
         if overlaps and audit.log.has_room(Reason.OVERLAP):
-            _list_overlaps(audit, number, present)
+            _list_overlaps(audit, box, present)
         else:
             audit.log.add_unlisted(Reason.OVERLAP, overlaps)
-        if doubles and audit.log.has_room(Reason.DOUBLE_RESIDENCY):
-            _list_doubles(audit, number, present)
-        else:
-            audit.log.add_unlisted(Reason.DOUBLE_RESIDENCY, doubles)
+        if item.start == box.start and box.residency not in staying[item.tensor]:
+            doubles = len(staying[item.tensor])
+            if doubles and audit.log.has_room(Reason.DOUBLE_RESIDENCY):
+                _list_doubles(audit, box.residency, list(staying[item.tensor]))
+            else:
+                audit.log.add_unlisted(Reason.DOUBLE_RESIDENCY, doubles)
+            staying[item.tensor][box.residency] = item.end
         everything.add(*span)
         own.add(*span)
-        present[number] = item
-        heapq.heappush(ends, (item.end, number))
+        present[box] = None
+        heapq.heappush(ends, (item.end, box))
 
 
-def _list_overlaps(audit: Audit, number: int, present: dict[int, Residency]) -> None:
-    item, (low, high) = audit.residencies[number], audit.span(number)
-    for other, neighbour in present.items():
-        other_low, other_high = audit.span(other)
-        if neighbour.tensor != item.tensor and other_low < high and low < other_high:
+def _list_overlaps(audit: Audit, box: _Box, present: Iterable[_Box]) -> None:
+    item = audit.residencies[box.residency]
+    for other in present:
+        if audit.residencies[other.residency].tensor != item.tensor and other.low < box.high and box.low < other.high:
             message = (
-                f"{audit.residency_name(number)} at bytes [{low}, {high}) meets "
-                f"{audit.residency_name(other)} at [{other_low}, {other_high}) in {audit.step_name(item.start)}"
+                f"{audit.residency_name(box.residency)} at bytes [{box.low}, {box.high}) meets "
+                f"{audit.residency_name(other.residency)} at [{other.low}, {other.high}) in {audit.step_name(box.start)}"
             )
-            audit.log.add(Reason.OVERLAP, message, tensor=item.tensor, step=item.start, residencies=[other, number])
+            pair = [other.residency, box.residency]
+            audit.log.add(Reason.OVERLAP, message, tensor=item.tensor, step=box.start, residencies=pair)
 
 
-def _list_doubles(audit: Audit, number: int, present: dict[int, Residency]) -> None:
+def _list_doubles(audit: Audit, number: int, others: Iterable[int]) -> None:
     item = audit.residencies[number]
-    for other, neighbour in present.items():
-        if neighbour.tensor == item.tensor:
+    for other in others:
+        if other != number:
             message = f"{audit.residency_name(number)} and {audit.residency_name(other)} share {audit.step_name(item.start)}"
             audit.log.add(Reason.DOUBLE_RESIDENCY, message, tensor=item.tensor, step=item.start, residencies=[other, number])
 
@@ -208,10 +239,16 @@ def _check_preloads(audit: Audit) -> None:
 def _check_sources(audit: Audit) -> None:
     """Every residency gets its content from somewhere."""
     for number, item in audit.residencies.items():
-        copy_ins = audit.copy_ins.get((item.tensor, item.start), [])
-        if item.preloaded or audit.is_defined_at_start(item) or len(copy_ins) == 1:
+        copy_ins, slices = audit.copy_ins.get((item.tensor, item.start), []), audit.slices.get(number, [])
+        if item.preloaded or audit.is_defined_at_start(item):
             continue
-        fault = "starts with more than one copy-in" if copy_ins else "starts with no preload, no copy-in and no fast definition"
+        if (len(copy_ins) == 1 and not slices) or (not copy_ins and slices and audit.is_filled(number)):
+            continue
+        fault = "starts with no preload, no copy-in and no fast definition"
+        if slices:
+            fault = "is not filled once by slices that begin as it starts"
+        elif copy_ins:
+            fault = "starts with more than one copy-in"
         audit.blame_residency(Reason.NO_SOURCE, number, fault)
 
 
@@ -230,6 +267,8 @@ def _check_copies(audit: Audit) -> None:
 
 
 def _copy_in_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
+    if copy.part is not None:
+        return _slice_fault(audit, copy)
     starting = audit.starting.get((copy.tensor, copy.start), [])
     if not starting:
         return Reason.COPY_WITHOUT_RESIDENCY, "starts where no residency of the tensor starts"
@@ -242,8 +281,22 @@ def _copy_in_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
     return None
 
 
-def _copy_out_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
+def _slice_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
     home = audit.home(copy.tensor, copy.start)
+    if home is None:
+        return Reason.COPY_WITHOUT_RESIDENCY, "starts where the tensor has no residency"
+    residency = audit.residencies[home]
+    if residency.preloaded or audit.is_defined_at_start(residency):
+        return Reason.COPY_WITHOUT_RESIDENCY, f"fills {audit.residency_name(home)}, which has another source"
+    if copy.end > residency.end:
+        return Reason.COPY_WITHOUT_RESIDENCY, f"ends after {audit.residency_name(home)}"
+    return None
+
+
+def _copy_out_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
+    home = audit.left_by(copy)
+    if home is None:
+        home = audit.home(copy.tensor, copy.start)
     if home is None:
         return Reason.COPY_WITHOUT_RESIDENCY, "starts where the tensor has no residency"
     residency = audit.residencies[home]
@@ -251,11 +304,33 @@ def _copy_out_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
         return Reason.COPY_WITHOUT_RESIDENCY, f"ends after {audit.residency_name(home)}"
     if copy.start == residency.start and audit.is_defined_at_start(residency):
         return Reason.COPY_OUT_EARLY, f"starts before {audit.step_name(copy.start)} defines the tensor"
-    for number in audit.copy_ins.get((copy.tensor, residency.start), []):
+    for number in audit.arriving(home):
         # Copies queued at one boundary may run side by side: after a copy-in with an empty window comes another boundary.
-        if copy.start < max(audit.copies[number].end, residency.start + 1):
+        if copy.start < max(audit.copies[number].end, audit.copies[number].start + 1):
             return Reason.COPY_OUT_EARLY, f"starts before {audit.copy_name(number)} is complete"
     return None
+
+
+def _check_places_left(audit: Audit) -> None:
+    """Copies-in that take a place left between two steps, or bring the tensor back, are queued behind the copy that leaves."""
+    taken, tensors, boundary = _Ranges(), set[int](), -1
+    for number, copy in audit.copies.items():
+        if copy.start != boundary:
+            boundary, taken, tensors = copy.start, _Ranges(), set()
+        left = audit.left_by(copy)
+        if copy.direction == "in":
+            tensors.add(copy.tensor)
+            if copy.part is not None:
+                home = audit.home(copy.tensor, copy.start)
+                offset = 0 if home is None else audit.residencies[home].offset
+                taken.add(offset + copy.part[0], offset + copy.part[1])
+            else:
+                for taking in audit.starting.get((copy.tensor, copy.start), []):
+                    taken.add(*audit.span(taking))
+        elif left is not None and taken.meeting(*audit.span(left)):
+            audit.blame_copy(Reason.OVERLAP, number, "leaves a place that a copy before it in the queue takes")
+        elif left is not None and copy.tensor in tensors:
+            audit.blame_copy(Reason.DOUBLE_RESIDENCY, number, "stands behind a copy that brings back its tensor")
 
 
 def _check_uses(audit: Audit) -> None:
@@ -267,7 +342,7 @@ def _check_uses(audit: Audit) -> None:
         if audit.fast[number] and home is None:
             audit.blame_use(Reason.FAST_USE_NOT_RESIDENT, number, f"uses {name} from fast memory, where it is not")
         elif audit.fast[number] and home is not None:
-            for copy in audit.copy_ins.get((tensor, audit.residencies[home].start), []):
+            for copy in audit.arriving(home):
                 if step < audit.copies[copy].end:
                     fault = f"uses {name} from fast memory before {audit.copy_name(copy)} is complete"
                     audit.blame_use(Reason.COPY_IN_LATE, number, fault)

@@ -24,6 +24,7 @@ class Reason(StrEnum):
     NO_SOURCE = "no_source"
     BAD_PRELOAD = "bad_preload"
     COPY_ORDER = "copy_order"
+    BAD_PART = "bad_part"
     COPY_WITHOUT_RESIDENCY = "copy_without_residency"
     COPY_IN_LATE = "copy_in_late"
     COPY_OUT_EARLY = "copy_out_early"

@@ -52,7 +52,7 @@ def search(problem: Problem, context: Context) -> None:
     if best is None or not problem.use_count:
         return
     if context.start_plan is not None:
-        given = import_plan(data, context.start_plan)
+        given = import_plan(problem, data, context.start_plan)
         if given.totals[0].total < best.totals[0].total:
             best = given
     _ruin_and_recreate(problem, context, data, best)
@@ -75,7 +75,7 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
                 context.plan(export_best(problem, data, search), "search")
             if bound is not None and reported <= bound:
                 return
-            adopted = _adopt(context, data, reported)
+            adopted = _adopt(problem, context, data, reported)
             if adopted is not None:
                 state = adopted
                 note_best(state, search)
@@ -102,12 +102,12 @@ def _schedule(problem: Problem, context: Context) -> Iterator[tuple[float, int]]
             rounds = max(1, rounds // 2) if time.monotonic() - now > LOOK_EVERY else rounds + 1
 
 
-def _adopt(context: Context, data: arrays.Data, objective: int) -> State | None:
+def _adopt(problem: Problem, context: Context, data: arrays.Data, objective: int) -> State | None:
     """A plan of another candidate, where it is better and this state can hold it."""
     plan, _ = context.incumbent()
     if plan is None or plan.objective_ps >= objective:
         return None
-    given = import_plan(data, plan)
+    given = import_plan(problem, data, plan)
     return given if given.totals[0].total < objective else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stowplan.compiled import filled, plain
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.slices import with_whole_copies
 from stowplan.portfolio.memory_mapping.arrays import Data
 from stowplan.portfolio.memory_mapping.engine import new_state
 from stowplan.portfolio.memory_mapping.search import Search, restart
@@ -32,24 +33,33 @@ def _plan(problem: Problem, data: Data, rows: list[SlotRow], objective: int) -> 
         for row in rows
         for position in range(data.accesses[row.first].first_use, data.accesses[row.last + 1].first_use)
     ]
+    between = problem.evictions == "between_steps"
+
+    def place(copy: Copy) -> tuple[int, bool, int, int, bool]:
+        # The order of the queues of a state: by deadline, then lower tensors, then copies out first. Of those that a boundary
+        # waits for at once the order is free: who leaves a place between two steps comes before who takes it.
+        waits = between and copy.direction == "out" and copy.start == copy.end
+        return copy.start, not waits, copy.end, copy.tensor, copy.direction == "in"
+
     return Plan(
         problem=problem.digest,
         objective_ps=objective,
         residencies=tuple(sorted(residencies, key=lambda residency: (residency.start, residency.offset, residency.tensor))),
-        # The order of the queues of a state: by deadline, then copies out first, then lower tensors.
-        copies=tuple(sorted(copies, key=lambda copy: (copy.start, copy.end, copy.tensor, copy.direction == "in"))),
+        copies=tuple(sorted(copies, key=place)),
         fast_uses=tuple(sorted(uses)),
         program=problem.name,
         target=problem.target,
     )
 
 
-def import_plan(data: Data, plan: Plan) -> State:
+def import_plan(problem: Problem, data: Data, plan: Plan) -> State:
     """State that stands for a valid plan, or for as much of it as a state can hold.
 
     Uses that a plan serves slow inside a residency become fast; copies queued at one boundary go by their deadlines; a
-    residency's copies out but the last are left out, and so is a residency in which nothing is used.
+    residency's copies out but the last are left out, and so is a residency in which nothing is used. Sliced prefetches are made
+    whole.
     """
+    plan = with_whole_copies(problem, plan)
     ins = {(copy.tensor, copy.start): copy.end for copy in plan.copies if copy.direction == "in"}
     outs: dict[int, list[Copy]] = {}
     for copy in plan.copies:
@@ -73,7 +83,7 @@ def import_plan(data: Data, plan: Plan) -> State:
         row.source = PRELOADED if residency.preloaded else COPIED if (tensor, residency.start) in ins else DEFINED
         row.out_start = row.out_end = -1
         for copy in outs.get(tensor, []):
-            if residency.start <= copy.start and copy.end <= residency.end:
+            if residency.start < copy.start and copy.end <= residency.end:
                 row.out_start, row.out_end = copy.start, copy.end
         rows.append(row)
     state = new_state(data)

@@ -17,6 +17,7 @@ from stowplan.models.memory_mapping.cpsat import Improvement, Neighbourhood, imp
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.slices import with_whole_copies
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.memory_mapping import arrays, heuristics
@@ -96,7 +97,8 @@ def lns(problem: Problem, context: Context) -> None:
     start = _start(problem, context)
     if start is not None and not context.stop():
         try:
-            LargeNeighbourhoodSearch(facts, context, start).run()
+            # Neighbourhoods know whole copies only.
+            LargeNeighbourhoodSearch(facts, context, with_whole_copies(problem, start)).run()
         except NotImplementedError as error:
             context.note(f"the exact model does not take this problem: {error}")
 
@@ -230,6 +232,7 @@ class LargeNeighbourhoodSearch:
     def _adopt(self) -> None:
         """Go on from another candidate's plan where it is better."""
         plan, _ = self._context.incumbent()
+        plan = None if plan is None else with_whole_copies(self._problem, plan)
         if plan is not None and plan.objective_ps < self._timeline.objective_ps:
             self._timeline = PlanTimeline(self._facts, plan)
             self._reported = min(self._reported, plan.objective_ps)

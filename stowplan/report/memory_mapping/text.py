@@ -90,7 +90,7 @@ def _residencies(problem: Problem, plan: Plan, top: int | None) -> list[str]:
         tensor = problem.tensors[residency.tensor]
         is_loaded = (residency.tensor, residency.start) in loaded
         source = "preloaded" if residency.preloaded else "copied in" if is_loaded else "written"
-        if any(residency.start <= start < residency.end for start in stored.get(residency.tensor, ())):
+        if any(residency.start <= start <= residency.end for start in stored.get(residency.tensor, ())):
             source += ", copied out"
         rows.append(
             (
@@ -115,14 +115,14 @@ def _copies(problem: Problem, plan: Plan, timeline: Timeline, top: int | None) -
             (
                 copy.direction,
                 f"[{copy.start}, {copy.end})",
-                format_bytes(tensor.size),
+                format_bytes(copy.moved(tensor.size)),
                 format_ps(transfer.begin_ps),
                 format_ps(transfer.end_ps - transfer.begin_ps),
                 format_ps(queued) if queued else "-",
                 printable(tensor.name),
             )
         )
-    moved = sum(problem.tensors[copy.tensor].size for copy in plan.copies)
+    moved = sum(copy.moved(problem.tensors[copy.tensor].size) for copy in plan.copies)
     title = f"{_count(len(transfers), 'copy', 'copies')} of {format_bytes(moved)} together, as queued"
     head = ("dir", "window", "size", "begins", "takes", "waits", "tensor")
     return _table(title, head, rows, len(transfers), right=(1, 2, 3, 4, 5))

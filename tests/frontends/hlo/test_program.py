@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stowplan.errors import InputError
@@ -99,6 +101,47 @@ class TestUpdates:
         row = self.program.tensors[self.program.value_tensor["result{2}"]]
         assert row.is_input
         assert row.is_output
+
+
+class TestDonation:
+    """A parameter that an update reads for the last time, one read before the output is written, and one read after it."""
+
+    body = """  old = f32[64]{0} parameter(0)
+  early = f32[64]{0} parameter(1)
+  late = f32[64]{0} parameter(2)
+  kept = f32[64]{0} parameter(3)
+  new = f32[64]{0} add(old, kept)
+  first = f32[64]{0} negate(early)
+  second = f32[64]{0} multiply(first, first)
+  third = f32[64]{0} negate(first)
+  sum = f32[64]{0} add(late, third)
+  ROOT result = (f32[64]{0}, f32[64]{0}, f32[64]{0}, f32[64]{0}) tuple(new, second, third, sum)"""
+    header = ", input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, must-alias), {2}: (2, {}, may-alias) }"
+
+    def program(self, **options: Any) -> Program:
+        text = f"HloModule m, is_scheduled=true{self.header}\n\nENTRY %main () -> f32[] {{\n{self.body}\n}}\n"
+        return program_from_module(parse_module(text), **options)
+
+    def test_free_is_the_default(self) -> None:
+        assert self.program() == self.program(donation="free")
+        assert groups(self.program()) == set()
+        assert self.program().notes == ()
+
+    def test_tied_pairs_are_one_tensor(self) -> None:
+        program = self.program(donation="tied")
+        assert groups(program) == {("old", "new"), ("early", "second")}
+        for name in ("old", "early"):
+            tensor = program.tensors[program.value_tensor[name]]
+            assert tensor.is_input
+            assert tensor.is_output
+        # An update in place moves all of it, twice.
+        assert uses(program, "new") == {"old": (256, 256), "kept": (256, None)}
+        assert uses(program, "second") == {"early": (None, 256), "first": (256, None)}
+
+    def test_what_is_read_after_its_output_is_written_stays_apart(self) -> None:
+        program = self.program(donation="tied")
+        assert program.value_tensor["late"] != program.value_tensor["third"]
+        assert program.notes == ("1 donated parameters are needed while the output in their storage is: not tied to it",)
 
 
 class TestBranches:

@@ -15,6 +15,9 @@ The search is complete because every valid plan can be turned, without a loss, i
    empty window is waited for after others of the same boundary are queued, not before, so that start = end is tried too.
 6. *In order of offsets, each residency drops onto those below it that share a step with it*, so that orders stand for offsets.
 
+7. *A copy out that leaves its place between two steps stands before the copies in of its boundary.* All of them run while the
+   program stands still there, until this copy is complete at least; in another order none is waited for less.
+
 So the choices are: fast or slow for each use, residencies as runs of fast uses, start of each copy-in or a preload, end of each
 residency with a copy-out, the order of the queue, the order of offsets. Choices of fast uses are visited in order of their
 latency without stalls, until that alone is no better than the best plan.
@@ -58,6 +61,8 @@ class Store:
     release: int
     end: int
     may_be_empty: bool
+    leaves: bool = False
+    """It ends where its residency does: in an empty window, no copy-in of that boundary stands before it."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +204,9 @@ class _Tensor:
                     release = self.copy_marks[bisect_left(self.copy_marks, self.units[place].step + 1)]
                     next_write = min((unit.step for unit in self.units[place + 1 :] if unit.writes), default=self.horizon)
                     until = self._last_copy_mark(min(end, demands[place], next_write))
-                    stores.append(Store(release, until, until < end and self.problem.stalls == "allowed"))
+                    allowed = self.problem.stalls == "allowed"
+                    between = self.problem.evictions == "between_steps"
+                    stores.append(Store(release, until, allowed and (between or until < end), between and until == end))
             fits = all(store.release < store.end + store.may_be_empty for store in stores)
             if fits and (not result or result[-1][1] != tuple(stores)):
                 result.append((end, tuple(stores)))
@@ -385,6 +392,8 @@ class _Search:
                 if store.may_be_empty and early <= store.end and (self.problem.channels > 1 or early == store.end):
                     starts.append(store.end)
                 for start in starts:
+                    if store.leaves and start == store.end and any(c.start == start and c.direction == "in" for c in queue):
+                        continue
                     rest = stores[:place] + stores[place + 1 :]
                     extend([*queue, Copy(tensor, "out", start, store.end)], loads, rest)
 

@@ -12,7 +12,19 @@ import msgspec
 from hypothesis import strategies as st
 
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
-from stowplan.models.memory_mapping.problem import AliasRule, Loop, Piece, Problem, Stalls, Step, Table, Tensor, Use
+from stowplan.models.memory_mapping.problem import (
+    AliasRule,
+    Evictions,
+    Loop,
+    Piece,
+    Prefetches,
+    Problem,
+    Stalls,
+    Step,
+    Table,
+    Tensor,
+    Use,
+)
 from stowplan.models.memory_mapping.verify import Reason, verify
 
 
@@ -28,6 +40,8 @@ def random_problem(
     alias_rule: AliasRule | None = None,
     max_preloads: int | None = None,
     channels: int | None = None,
+    evictions: Evictions = "whole_steps",
+    prefetches: Prefetches = "whole",
 ) -> Problem:
     """A valid problem; what is None is drawn.
 
@@ -85,6 +99,8 @@ def random_problem(
         max_preloads=rng.choice([0, 1, 2]) if max_preloads is None else max_preloads,
         stalls=rng.choice(["forbidden", "allowed"]) if stalls is None else stalls,
         alias_rule=rng.choice(["in_place", "in_place", "uniform"]) if alias_rule is None else alias_rule,
+        evictions=evictions,
+        prefetches=prefetches,
     )
 
 
@@ -218,6 +234,15 @@ def _with_residency(
         windows = [boundary for boundary in marks if start <= boundary <= end]
         ready = rng.choice(windows[:3])
         copies.append(Copy(tensor, "in", start, ready))
+        if problem.prefetches == "sliced" and info.size > 1 and rng.random() < 0.7:
+            borders = [0, *sorted(rng.sample(range(1, info.size), min(info.size - 1, rng.choice([1, 1, 2])))), info.size]
+            within = [boundary for boundary in windows if boundary <= ready]
+            starts = [start, *(rng.choice(within) for _ in borders[2:])]
+            rng.shuffle(starts)
+            copies = [
+                Copy(tensor, "in", since, rng.choice([b for b in within if b >= since]), (low, high))
+                for since, low, high in zip(starts, borders, borders[1:], strict=False)
+            ]
     inside = [(step, number, use) for step, number, use in uses if start <= step < end]
     written = {step for step, _, use in inside if use.is_output}
     fast = [number for step, number, use in inside if step in written or (step >= ready and (whole or rng.random() < 0.85))]

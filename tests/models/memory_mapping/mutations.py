@@ -66,6 +66,10 @@ def _element_mutants(problem: Problem, element: Any) -> Iterator[tuple[str, Any]
         value = getattr(element, name)
         if isinstance(value, bool):
             changed: list[Any] = [not value]
+        elif name == "part":
+            changed = [(0, 1), (0, HUGE), (1, 1), (-1, 1)]
+            if value is not None:
+                changed += [None, (value[0], value[1] + 1), (value[0] - 1, value[1]), (value[0] + 1, value[1])]
         elif isinstance(value, str):
             changed = ["out" if value == "in" else "in"]
         else:

@@ -44,6 +44,12 @@ def form_faults(problem: Problem, plan: Plan) -> list[str]:
         faults.append("fast uses not ascending")
     if any(not 0 <= item.start < item.end <= horizon for item in plan.residencies):
         return [*faults, "residency range"]
+    for copy in plan.copies:
+        size = problem.tensors[copy.tensor].size
+        if copy.part is not None and not 0 <= copy.part[0] < copy.part[1] <= size:
+            return [*faults, "part"]
+        if copy.part is not None and (problem.prefetches == "whole" or copy.direction == "out"):
+            faults.append("part of what is copied whole")
     least = 1 if problem.stalls == "forbidden" else 0
     if any(not 0 <= item.start <= item.end <= horizon or item.end - item.start < least for item in plan.copies):
         return [*faults, "copy window"]
@@ -130,7 +136,9 @@ class Place:
 
     residency: Residency
     bytes: range
+    sliced: bool = False
     copied_in: bool = False
+    taken: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -139,6 +147,7 @@ class Transfer:
 
     copy: Copy
     place: Place
+    bytes: range
     seen: set[Content] = field(default_factory=set)
 
 
@@ -165,19 +174,29 @@ class Machine:
         return next((place for place in self.places if place.residency.tensor == tensor), None)
 
     def holds(self, place: Place) -> set[Content]:
-        return set().union(*(self.fast[byte] for byte in place.bytes))
+        missing = {GARBAGE} if len(place.taken) < len(place.bytes) else set()
+        return missing.union(*(self.fast[byte] for byte in place.taken))
 
     def reserve(self, item: Residency) -> None:
         if self.place_of(item.tensor) is not None:
             self.faults.append("a tensor in two places")
             return
         place = Place(item, range(item.offset, item.offset + self.problem.tensors[item.tensor].size))
-        if any(byte in self.fast for byte in place.bytes):
+        slices = [copy for copy in self.plan.copies if copy.tensor == item.tensor and copy.part and item.start <= copy.start]
+        slices = [copy for copy in slices if copy.start < item.end]
+        if slices and min(copy.start for copy in slices) > item.start:
+            self.faults.append("slices that come after their residency begins")
+        place.sliced = bool(slices) and all(copy.start >= item.start for copy in slices)
+        if not place.sliced:
+            self.take(place, place.bytes, self.slow[item.tensor] if item.preloaded else {GARBAGE})
+        self.places.append(place)
+
+    def take(self, place: Place, wanted: range, content: set[Content]) -> None:
+        if any(byte in self.fast for byte in wanted):
             self.faults.append("a place taken twice")
             return
-        content = self.slow[item.tensor] if item.preloaded else {GARBAGE}
-        self.fast.update({byte: set(content) for byte in place.bytes})
-        self.places.append(place)
+        self.fast.update({byte: set(content) for byte in wanted})
+        place.taken |= set(wanted)
 
     def release(self, item: Residency) -> None:
         place = next((place for place in self.places if place.residency is item), None)
@@ -187,7 +206,9 @@ class Machine:
             self.faults.append("a place released under a copy")
             self.under_way = [transfer for transfer in self.under_way if transfer.place is not place]
         self.places.remove(place)
-        for byte in place.bytes:
+        if len(place.taken) < len(place.bytes):
+            self.faults.append("a place that was never filled")
+        for byte in place.taken:
             del self.fast[byte]
 
     def begin(self, copy: Copy, boundary: int) -> None:
@@ -195,14 +216,19 @@ class Machine:
         if place is None:
             self.faults.append("a copy without a place")
             return
-        transfer = Transfer(copy, place)
+        low, high = copy.part or (0, len(place.bytes))
+        transfer = Transfer(copy, place, place.bytes[low:high])
         if copy.direction == "in":
-            if place.residency.start != boundary or place.copied_in or place.residency.preloaded:
+            if copy.part is not None and place.sliced and not place.residency.preloaded:
+                self.take(place, transfer.bytes, {GARBAGE})
+            elif place.residency.start != boundary or place.copied_in or place.residency.preloaded or place.sliced:
                 self.faults.append("a copy into a place in use")
                 return
             place.copied_in = True
             transfer.seen |= self.slow[copy.tensor]
-            for byte in place.bytes:
+            if not place.taken.issuperset(transfer.bytes):
+                return
+            for byte in transfer.bytes:
                 self.fast[byte] |= transfer.seen
         else:
             transfer.seen |= self.holds(place)
@@ -218,22 +244,48 @@ class Machine:
             if transfer.seen != {self.current[copy.tensor]}:
                 self.faults.append("a copy that did not deliver the tensor's content")
             if copy.direction == "in":
-                self.fast.update({byte: set(transfer.seen) for byte in transfer.place.bytes})
+                self.fast.update({byte: set(transfer.seen) for byte in transfer.bytes})
             else:
                 self.slow[copy.tensor] = set(transfer.seen)
 
     def arrive(self, boundary: int) -> None:
         self.complete(boundary, queued_before=True)
+        queued = [copy for copy in self.plan.copies if copy.start == boundary]
+        leaving = [
+            item
+            for item in self.plan.residencies
+            if item.end == boundary and self.problem.evictions == "between_steps"
+            if any(copy.tensor == item.tensor and copy.direction == "out" and copy.end == boundary for copy in queued)
+        ]
         for item in self.plan.residencies:
-            if item.end == boundary:
+            if item.end == boundary and item not in leaving:
                 self.release(item)
-        for item in self.plan.residencies:
-            if item.start == boundary:
-                self.reserve(item)
-        for copy in self.plan.copies:
-            if copy.start == boundary:
-                self.begin(copy, boundary)
+        arriving = [item for item in self.plan.residencies if item.start == boundary]
+        if leaving:
+            queued = self.hand_over(boundary, queued, leaving, arriving)
+        for item in arriving:
+            self.reserve(item)
+        for copy in queued:
+            self.begin(copy, boundary)
         self.complete(boundary, queued_before=False)
+
+    def hand_over(self, boundary: int, queued: list[Copy], leaving: list[Residency], arriving: list[Residency]) -> list[Copy]:
+        """Begin the copies of a boundary in their order, up to the last that leaves a place; returns those that follow it."""
+        for place, copy in enumerate(queued):
+            item = next((item for item in leaving if item.tensor == copy.tensor), None)
+            if copy.direction == "in":
+                for entering in [each for each in arriving if each.tensor == copy.tensor]:
+                    arriving.remove(entering)
+                    self.reserve(entering)
+            self.begin(copy, boundary)
+            if item is not None and copy.direction == "out" and copy.end == boundary:
+                self.complete(boundary, queued_before=False)
+                if not any(c.tensor == copy.tensor and c.direction == "out" and c.end == boundary for c in queued[place + 1 :]):
+                    leaving.remove(item)
+                    self.release(item)
+            if not leaving:
+                return queued[place + 1 :]
+        return []
 
     def go_back(self, loop: Loop) -> None:
         """Begin another iteration: what lives in the loop goes and comes again, all else stays as it is."""
@@ -263,6 +315,7 @@ class Machine:
             self.write(step, tensor, is_fast, whole=not updates)
         for place in self.places:
             filling = any(transfer.place is place and transfer.copy.direction == "in" for transfer in self.under_way)
+            filling = filling or len(place.taken) < len(place.bytes)
             if not filling and self.holds(place) != {self.current[place.residency.tensor]}:
                 self.faults.append("a place without its tensor's content")
 
@@ -275,7 +328,9 @@ class Machine:
         elif is_fast and place is not None:
             if whole and place.copied_in and place.residency.start == step:
                 self.faults.append("a copy in that is overwritten at once")
-            self.fast.update({byte: {content} for byte in place.bytes})
+            if len(place.taken) < len(place.bytes):
+                self.faults.append("a write to a place that is not filled")
+            self.fast.update({byte: {content} for byte in place.taken})
         else:
             self.slow[tensor] = {content}
         for transfer in self.under_way:
@@ -335,6 +390,9 @@ def play(problem: Problem, plan: Plan, lasts_ps: list[int], *, waits: bool) -> t
                         engine = engines.index(min(engines))
                         tensor = problem.tensors[copy.tensor]
                         needs = tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
+                        if copy.part is not None:
+                            low, high = copy.part
+                            needs = needs * high // tensor.size - needs * low // tensor.size
                         engines[engine] = done_ps[number] = max(now, engines[engine]) + needs
             due = [done_ps[number] for number, copy in enumerate(plan.copies) if copy.end == boundary and number in done_ps]
             late |= any(moment > now for moment in due)

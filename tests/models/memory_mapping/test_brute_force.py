@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
-from stowplan.models.memory_mapping.problem import Problem, Stalls
+from stowplan.models.memory_mapping.problem import Evictions, Problem, Stalls
 from stowplan.models.memory_mapping.verify import Reason, verify
 from tests.models.memory_mapping.brute_force import best_plan, optimum
 from tests.models.memory_mapping.cases import random_plan, random_problem, with_objective
@@ -48,7 +48,14 @@ def stays(problem: Problem, tensor: int, start: int, end: int) -> Iterator[tuple
     least = 1 if problem.stalls == "forbidden" else 0
     loads: list[tuple[Copy, ...]] = [()]
     loads += [(Copy(tensor, "in", start, until),) for until in range(start + least, end + 1)]
-    stores = [Copy(tensor, "out", since, until) for since in range(start, end) for until in range(since + least, end + 1)]
+    if problem.prefetches == "sliced":
+        for border, since in product(range(1, problem.tensors[tensor].size), range(start, end)):
+            low, high = (0, border), (border, problem.tensors[tensor].size)
+            for first, second, until in product((low, high), (low, high), range(since + least, end + 1)):
+                if first != second:
+                    loads.append((Copy(tensor, "in", start, until, first), Copy(tensor, "in", since, until, second)))
+    until_end = end + (problem.evictions == "between_steps")
+    stores = [Copy(tensor, "out", since, until) for since in range(start, until_end) for until in range(since + least, end + 1)]
     writes = sum(use.tensor == tensor and use.is_output for step in problem.steps[start:end] for use in step.uses)
     may_preload = start == 0 and problem.tensors[tensor].is_input and problem.max_preloads > 0
     is_written = any(use.tensor == tensor and use.is_output for use in problem.steps[start].uses)
@@ -133,6 +140,17 @@ def test_no_plan_at_all_is_better(stalls: Stalls) -> None:
     assert worthwhile > 3
 
 
+def test_no_plan_at_all_is_better_with_evictions_between_steps() -> None:
+    rng = random.Random("exhaustive between steps")
+    drawn = (
+        random_problem(rng, steps=3, tensors=2, stalls="allowed", channels=1, evictions="between_steps") for _ in range(40)
+    )
+    freer = [p for p in drawn if p.use_count <= 4 and optimum(p) < optimum(msgspec.structs.replace(p, evictions="whole_steps"))]
+    assert len(freer) > 1
+    for problem in freer[:2]:
+        assert better_plan(problem, optimum(problem)) is None
+
+
 def test_exhaustive_search_finds_what_is_better() -> None:
     """The judge above can say no."""
     rng = random.Random("judge")
@@ -148,8 +166,10 @@ def gains(problem: Problem) -> bool:
 def test_plans_are_valid_and_no_random_plan_is_better(stalls: Stalls) -> None:
     rng = random.Random(f"random {stalls}")
     tight = 0
-    for _ in range(60):
-        problem = random_problem(rng, steps=5, tensors=3, stalls=stalls)
+    for number in range(80):
+        evictions: Evictions = "between_steps" if number % 4 == 3 else "whole_steps"
+        channels = 1 if evictions == "between_steps" else None
+        problem = random_problem(rng, steps=5, tensors=3, stalls=stalls, channels=channels, evictions=evictions)
         best = best_plan(problem)
         assert verify(problem, best).ok
         for _ in range(3):

@@ -57,6 +57,11 @@ def test_several_channels(stalls: Stalls, seed: int) -> None:
     assert_optimal(copies_take_time(random_problem(rng, steps=5, tensors=4, stalls=stalls, channels=rng.choice([2, 3]))))
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_evictions_between_steps(seed: int) -> None:
+    assert_optimal(random_problem(random.Random(seed), steps=6, tensors=4, channels=1, evictions="between_steps"))
+
+
 @pytest.mark.parametrize("seed", [39, 321, 414, 473])
 def test_all_uses_in_a_loop_that_writes_an_outside_tensor_go_together(seed: int) -> None:
     """Seeds at which a model without this rule breaks it."""

@@ -13,7 +13,7 @@ from stowplan.models.memory_mapping.cpsat.model import size_estimate
 from stowplan.models.memory_mapping.cpsat.neighbourhood import Neighbourhood
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
-from stowplan.models.memory_mapping.problem import Problem, Stalls
+from stowplan.models.memory_mapping.problem import Evictions, Problem, Stalls
 from stowplan.models.memory_mapping.verify import verify
 from tests.models.memory_mapping.brute_force import optimum
 from tests.models.memory_mapping.cases import random_plan, random_problem
@@ -29,11 +29,16 @@ def situation_of(problem: Problem, plan: Plan) -> PlanTimeline:
 
 
 def random_neighbourhood(
-    seed: int, *, stalls: Stalls | None = None, frozen: bool = False, channels: int = 1
+    seed: int,
+    *,
+    stalls: Stalls | None = None,
+    frozen: bool = False,
+    channels: int = 1,
+    evictions: Evictions = "whole_steps",
 ) -> tuple[Problem, Neighbourhood]:
     rng = random.Random(seed)
     steps, tensors = rng.choice([6, 10, 14]), rng.choice([4, 6, 8])
-    problem = random_problem(rng, steps=steps, tensors=tensors, channels=channels, stalls=stalls)
+    problem = random_problem(rng, steps=steps, tensors=tensors, channels=channels, stalls=stalls, evictions=evictions)
     problem = copies_take_time(problem) if channels > 1 else problem
     timeline = situation_of(problem, random_plan(problem, rng, attempts=15))
     start = rng.randrange(problem.horizon)
@@ -85,6 +90,14 @@ def test_the_hint_is_complete_and_what_is_found_is_valid_and_no_worse(stalls: St
         # What the model says of the end of the program holds, but for copies that turn out to serve nothing.
         zero = neighbourhood.timeline.moments.reached[neighbourhood.start]
         assert found <= solver.objective_value + zero <= neighbourhood.timeline.objective_ps
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_evictions_between_steps(seed: int) -> None:
+    problem, neighbourhood = random_neighbourhood(seed, stalls="allowed", frozen=seed % 4 == 0, evictions="between_steps")
+    outcome = improve(neighbourhood, time_limit=10)
+    if outcome.plan is not None:
+        assert checked(problem, neighbourhood, outcome.plan) <= neighbourhood.timeline.objective_ps
 
 
 @pytest.mark.parametrize("channels", [1, 2])

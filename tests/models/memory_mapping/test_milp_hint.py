@@ -14,6 +14,8 @@ from stowplan.models.memory_mapping.milp.matrix import all_windows, formulate
 from stowplan.models.memory_mapping.milp.model import RelaxationModel
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import AliasRule, Problem, Stalls
+from stowplan.models.memory_mapping.slices import with_whole_copies
+from stowplan.models.memory_mapping.verify import verify
 from stowplan.models.mip.solve import solve
 from tests.models.memory_mapping.brute_force import best_plan
 from tests.models.memory_mapping.cases import planned_problems, random_plan, random_problem
@@ -34,6 +36,22 @@ def test_plans_of_every_rule(stalls: Stalls, alias_rule: AliasRule, loops: int) 
         copied += bool(plan.copies)
     assert used > 15
     assert copied > 5
+
+
+@settings(max_examples=60)
+@given(planned_problems(evictions="between_steps", channels=1, stalls="allowed"))
+def test_evictions_between_steps(case: tuple[Problem, Plan]) -> None:
+    assert_point(*case)
+
+
+@settings(max_examples=60)
+@given(planned_problems(prefetches="sliced", evictions="between_steps", channels=1))
+def test_prefetches_in_slices(case: tuple[Problem, Plan]) -> None:
+    problem, plan = case
+    assert_point(problem, plan)
+    whole = with_whole_copies(problem, plan)
+    assert not any(copy.part for copy in whole.copies)
+    assert problem.stalls == "forbidden" or verify(problem, whole).ok
 
 
 @settings(max_examples=60)

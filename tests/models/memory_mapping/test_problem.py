@@ -18,7 +18,7 @@ from stowplan.errors import InputError
 from stowplan.models.memory_mapping import plan as plans
 from stowplan.models.memory_mapping import problem as problems_module
 from stowplan.models.memory_mapping.plan import Plan
-from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Table, Use
+from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Table, Tensor, Use
 from tests.models.memory_mapping.cases import planned_problems, problems, random_problem
 
 
@@ -60,6 +60,21 @@ def test_digest_is_of_everything_but_the_name(problem: Problem) -> None:
         replace(problem, steps=(*problem.steps, Step("more", "op", 1, (), (Piece(0, (), ()),)))),
     ]
     assert len({problem.digest, *(other.digest for other in changed)}) == 1 + len(changed)
+
+
+def test_later_fields_leave_the_digest_as_it_was() -> None:
+    """The digest of a problem at a time when it had no such fields."""
+    problem = Problem(
+        name="pinned", target="none", cost_model="test", capacity=4,
+        steps=(Step("a", "test", 2, (Use(0, False, 1), Use(1, True, 2)), (Piece(1, (10, 20), (2, 3)),)),),
+        tensors=(Tensor("in", 1, 2, 3, is_input=True), Tensor("out", 2, 4, 5, is_output=True)),
+    )  # fmt: skip
+    assert problem.digest == "627c279dbaffd78ce0dcddad3f1d0e1aa53d69ff7437653db760fce09b87609b"
+    freer = [{"evictions": "between_steps"}, {"prefetches": "sliced"}]
+    assert len({problem.digest, *(msgspec.structs.replace(problem, **each).digest for each in freer)}) == 3
+    for change in freer:
+        with pytest.raises(InputError, match=f"{next(iter(change))}: found .* with 2 channels, expected 1 channel"):
+            Problem(**msgspec.structs.asdict(problem) | change | {"channels": 2})
 
 
 def test_latency_is_the_largest_piece() -> None:

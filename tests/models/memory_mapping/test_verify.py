@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
-from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Tensor, Use
+from stowplan.models.memory_mapping.problem import Evictions, Loop, Piece, Problem, Step, Tensor, Use
 from stowplan.models.memory_mapping.verify import MAX_LISTED, Reason, Verification, verify
 from tests.models.memory_mapping import reference
 from tests.models.memory_mapping.cases import planned_problems, random_plan, random_problem, with_objective
@@ -24,6 +24,7 @@ FORM = {
     Reason.BAD_OFFSET,
     Reason.BAD_PRELOAD,
     Reason.COPY_ORDER,
+    Reason.BAD_PART,
     Reason.LOOP_PARTIAL,
     Reason.LOOP_MIXED,
     Reason.ALIAS_NOT_UNIFORM,
@@ -76,6 +77,86 @@ def test_every_mutant_is_rejected_or_runs(seed: int) -> None:
             if found.ok:
                 # Then it is a plan as good as any: the right objective, by the executor's own clock too.
                 assert found.objective_ps == mutant.objective_ps
+
+
+def agree_on_mutants(problem: Problem, plan: Plan) -> None:
+    """Each with the objective that it has, where it has one."""
+    for _, mutant in mutants(problem, plan):
+        objective = verify(problem, mutant).objective_ps
+        agree(problem, mutant if objective is None else msgspec.structs.replace(mutant, objective_ps=objective))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_evictions_between_steps(seed: int) -> None:
+    """Valid plans run, and so does every mutant that the verifier accepts; some leave their place between two steps."""
+    rng = random.Random(f"between steps {seed}")
+    leaving = 0
+    while leaving < 4:
+        problem = random_problem(rng, stalls="allowed", channels=1, evictions="between_steps")
+        plan = random_plan(problem, rng)
+        ends = {(item.tensor, item.end) for item in plan.residencies}
+        empty = [copy for copy in plan.copies if copy.direction == "out" and copy.start == copy.end]
+        if not any((copy.tensor, copy.end) in ends for copy in empty):
+            continue
+        leaving += 1
+        assert agree(problem, plan).ok
+        agree_on_mutants(problem, plan)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("evictions", ["whole_steps", "between_steps"])
+def test_prefetches_in_slices(seed: int, evictions: Evictions) -> None:
+    """As for evictions: the executor takes the place of a slice when that starts."""
+    rng = random.Random(f"slices {seed}")
+    sliced = 0
+    while sliced < 1:
+        problem = random_problem(rng, stalls="allowed", channels=1, prefetches="sliced", evictions=evictions)
+        plan = random_plan(problem, rng)
+        if not any(copy.part for copy in plan.copies):
+            continue
+        sliced += 1
+        assert agree(problem, plan).ok
+        agree_on_mutants(problem, plan)
+
+
+class TestPlaceLeft:
+    """A result that is copied out between two steps, and who takes its place."""
+
+    problem = Problem(
+        name="left", target="none", cost_model="test", capacity=1, evictions="between_steps",
+        steps=(
+            Step("make", "test", 1, (Use(0, True, 1),), (Piece(0, (9,), (1,)),)),
+            Step("take", "test", 1, (Use(1, False, 1),), (Piece(0, (9,), (1,)),)),
+        ),
+        tensors=(Tensor("made", 1, 2, 3, is_output=True), Tensor("taken", 1, 2, 2, is_input=True)),
+    )  # fmt: skip
+
+    def plan(self, *copies: Copy, end: int = 1) -> Plan:
+        residencies = (Residency(0, 0, end, 0), Residency(1, 1, 2, 0))
+        return with_objective(
+            self.problem,
+            Plan(problem=self.problem.digest, objective_ps=0, residencies=residencies, copies=copies, fast_uses=(0, 1)),
+        )
+
+    def test_the_next_takes_it_at_once(self) -> None:
+        found = agree(self.problem, self.plan(Copy(0, "out", 1, 1), Copy(1, "in", 1, 1)))
+        assert found.ok
+        assert found.objective_ps == 1 + 3 + 2 + 1
+
+    def test_not_where_steps_are_whole(self) -> None:
+        strict = msgspec.structs.replace(self.problem, evictions="whole_steps")
+        plan = msgspec.structs.replace(self.plan(Copy(0, "out", 1, 1), Copy(1, "in", 1, 1)), problem=strict.digest)
+        assert codes(agree(strict, plan)) == {Reason.COPY_WITHOUT_RESIDENCY}
+
+    def test_not_before_it_is_left(self) -> None:
+        assert codes(agree(self.problem, self.plan(Copy(1, "in", 1, 1), Copy(0, "out", 1, 1)))) == {Reason.OVERLAP}
+
+    def test_after_the_last_step(self) -> None:
+        plan = Plan(problem=self.problem.digest, objective_ps=0, residencies=(Residency(0, 0, 2, 0),), fast_uses=(0,))
+        plan = msgspec.structs.replace(plan, copies=(Copy(0, "out", 2, 2),))
+        found = agree(self.problem, with_objective(self.problem, plan))
+        assert found.ok
+        assert found.objective_ps == 1 + 9 + 3
 
 
 def test_mutants_with_their_objective_restated() -> None:

@@ -79,6 +79,20 @@ def test_it_finds_the_optimum_of_small_problems_and_stops_there(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_it_goes_on_from_plans_that_use_the_freedoms_of_compilers(seed: int) -> None:
+    rng = random.Random(seed)
+    problem = random_problem(
+        rng, steps=20, tensors=8, stalls="allowed", channels=1, evictions="between_steps", prefetches="sliced"
+    )
+    plans = [random_plan(problem, rng, attempts=20) for _ in range(8)]
+    start = next(plan for plan in plans if any(copy.part for copy in plan.copies))
+    context = Recorder(start, deterministic=True, seconds=60.0, time_limit=1.0)
+    lns(problem, context)
+    assert all(verify(problem, plan).ok for plan in context.plans)
+    assert min(plan.objective_ps for plan in [start, *context.plans]) < problem.all_slow_ps
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_wide_problems_get_better(seed: int) -> None:
     rng = random.Random(seed)
     problem = random_problem(rng, steps=rng.randint(10, 40), tensors=rng.randint(5, 16), channels=1)

@@ -7,10 +7,12 @@ from collections import defaultdict
 from stowplan.models.memory_mapping.cpsat.decisions import CopyKey, CopyOut, Decisions, TensorDecisions
 from stowplan.models.memory_mapping.cpsat.variables import TensorVariables, Variables
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.memory_mapping.slices import with_whole_copies
 
 
 def decisions_of(variables: Variables, plan: Plan) -> Decisions:
     """Decisions of a valid plan, cleared of what serves nothing."""
+    plan = with_whole_copies(variables.problem, plan)
     fast_uses = set(plan.fast_uses)
     residencies: defaultdict[int, list[Residency]] = defaultdict(list)
     for residency in sorted(plan.residencies, key=lambda item: item.start):
@@ -21,7 +23,7 @@ def decisions_of(variables: Variables, plan: Plan) -> Decisions:
     chosen: list[TensorDecisions] = []
     queue: list[tuple[int, CopyKey]] = []
     for number, tensor in enumerate(variables.tensors):
-        reader = _TensorReader(tensor, fast_uses, residencies[number], copies[number])
+        reader = _TensorReader(tensor, fast_uses, residencies[number], copies[number], between=variables.leaves_between_steps)
         chosen.append(reader.read())
         queue += reader.queue
     queue.sort(key=lambda item: item[0])
@@ -56,8 +58,11 @@ class _TensorReader:
         fast_uses: set[int],
         residencies: list[Residency],
         copies: list[tuple[int, Copy]],
+        *,
+        between: bool,
     ):
         self.tensor = tensor
+        self.between = between
         self.sequence = tensor.sequence
         self.was_fast = [access.uses[0] in fast_uses for access in self.sequence.accesses]
         self.residencies = residencies
@@ -132,7 +137,7 @@ class _TensorReader:
             if not usable:
                 continue
             end, place, copy = min(usable, key=lambda item: item[:2])
-            until = end if copy.start < end else int(sequence.copy.next[end + 1])
+            until = end if copy.start < end or self.between else int(sequence.copy.next[end + 1])
             if until <= variables.limit:
                 found.append((place, write, CopyOut(copy.start, until)))
         return found

@@ -86,7 +86,9 @@ class Merger:
                     self._moved[copy.tensor, copy.start] = start
             inside.append(msgspec.structs.replace(copy, start=start))
             latest = max(latest, start)
-        inside.sort(key=lambda copy: copy.start)
+        between = variables.leaves_between_steps
+        # Who takes a place left between two steps comes after who leaves it.
+        inside.sort(key=lambda copy: (copy.start, not (between and copy.direction == "out" and copy.start == copy.end)))
         before = [copy for copy in given if copy.start < neighbourhood.start]
         after = [copy for copy in given if copy.start >= neighbourhood.end]
         return [*before, *inside, *after]
@@ -142,10 +144,14 @@ def without_idle(neighbourhood: Neighbourhood, plan: Plan) -> Plan:
     if not dropped:
         return plan
     gone = {(stay.tensor, stay.start, stay.end) for stay in dropped}
+    between = facts.problem.evictions == "between_steps"
+    ends, ends_gone = ({(stay.tensor, stay.end) for stay in stays} for stays in (plan.residencies, dropped))
 
     def is_kept(copy: Copy) -> bool:
         if copy.direction == "in":
             return not any(copy.tensor == tensor and copy.start == start for tensor, start, _ in gone)
+        if between and copy.start == copy.end and (copy.tensor, copy.end) in ends:
+            return (copy.tensor, copy.end) not in ends_gone
         return not any(copy.tensor == tensor and start <= copy.start < end for tensor, start, end in gone)
 
     return msgspec.structs.replace(plan, residencies=tuple(kept), copies=tuple(copy for copy in plan.copies if is_kept(copy)))

@@ -98,24 +98,27 @@ class MemoryMappingModel:
         """Decisions of a solution, with every copy queued as late as its begin allows."""
         variables = self.variables
         chosen: list[TensorDecisions] = []
-        queue: list[tuple[int, int, int, CopyKey]] = []
+        between = variables.leaves_between_steps
+        queue: list[tuple[int, bool, int, int, CopyKey]] = []
         for tensor in variables.tensors:
-            decided = _read_tensor(tensor, value)
+            decided = _read_tensor(tensor, value, between=between)
             chosen.append(decided)
             for j, here in enumerate(tensor.access):
                 if here.copy_in is not None and value(here.copy_in.is_made):
                     copy_in, key = here.copy_in, CopyKey(tensor.sequence.tensor, "in", j)
                     begin = value(copy_in.begin)
                     decided.copy_in[j] = self._latest_start(copy_in, begin, copy_in.end, value, allow_empty=True)
-                    queue.append((decided.copy_in[j], begin, copy_in.duration_ps, key))
+                    queue.append((decided.copy_in[j], True, begin, copy_in.duration_ps, key))
                 if j in decided.copy_out and here.copy_out is not None:
                     copy_out, key = here.copy_out, CopyKey(tensor.sequence.tensor, "out", j)
                     begin, end = value(copy_out.begin), copy_out_end(tensor.sequence, decided, j)
-                    start = self._latest_start(copy_out, begin, end, value, allow_empty=end < decided.copy_out[j].until)
+                    allow_empty = between or end < decided.copy_out[j].until
+                    start = self._latest_start(copy_out, begin, end, value, allow_empty=allow_empty)
                     decided.copy_out[j].start = start
-                    queue.append((start, begin, copy_out.duration_ps, key))
-        queue.sort(key=lambda item: item[:3])
-        return Decisions(self.problem, variables.sequences, chosen, [item[3] for item in queue])
+                    # Who takes the place comes after who leaves it (L7).
+                    queue.append((start, not (between and start == end), begin, copy_out.duration_ps, key))
+        queue.sort(key=lambda item: item[:4])
+        return Decisions(self.problem, variables.sequences, chosen, [item[4] for item in queue])
 
     def _latest_start(
         self, copy: CopyInVariables | CopyOutVariables, begin: int, end: int, value: Value, *, allow_empty: bool
@@ -167,7 +170,7 @@ def size_estimate(sequences: Sequence[TensorAccesses]) -> int:
     return total
 
 
-def _read_tensor(tensor: TensorVariables, value: Value) -> TensorDecisions:
+def _read_tensor(tensor: TensorVariables, value: Value, *, between: bool) -> TensorDecisions:
     sequence = tensor.sequence
     decided = TensorDecisions.all_slow(len(sequence))
 
@@ -182,7 +185,8 @@ def _read_tensor(tensor: TensorVariables, value: Value) -> TensorDecisions:
     for write in range(len(sequence)):
         out = tensor.access[write].copy_out
         if out is not None and holds(out.is_made) and _serves(tensor, decided, write, value):
-            until = next((step for step, needed in out.needs.items() if step > out.first and not value(needed)), out.limit)
+            least = out.first + (not between)
+            until = next((step for step, needed in out.needs.items() if step >= least and not value(needed)), out.limit)
             decided.copy_out[write] = CopyOut(out.first, until)
     return decided
 

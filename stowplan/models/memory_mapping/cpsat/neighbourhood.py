@@ -74,6 +74,9 @@ class Neighbourhood:
         for _, copy in timeline.copies[tensor]:
             if copy.start < self.start < copy.end or copy.start < self.end < copy.end:
                 return False
+            # What leaves its place between two steps right at a border belongs to neither side.
+            if timeline.leaves_at(tensor, self.start) or timeline.leaves_at(tensor, self.end):
+                return False
         sequence = facts.sequences[tensor]
         first, last = sequence.accesses[0].step, sequence.accesses[-1].step
         if sequence.uniform:

@@ -140,9 +140,9 @@ class _Search:
             self._on_plan(plan)
 
     def offer_bound(self, bound_ps: int | None) -> None:
-        """Keep the bound where it is the best so far."""
+        """Keep the bound where it is the best so far, and where the model holds all plans: it has no sliced prefetches."""
         with self._lock:
-            if bound_ps is None or bound_ps <= self.bound:
+            if bound_ps is None or bound_ps <= self.bound or self.problem.prefetches == "sliced":
                 return
             self.bound = bound_ps
         if self._on_bound is not None:

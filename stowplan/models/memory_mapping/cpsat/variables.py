@@ -110,6 +110,8 @@ class Variables:
         self.sequences = access_sequences(problem) if sequences is None else sequences
         self.savings = Savings(problem)
         self.forbidden = problem.stalls == "forbidden"
+        self.leaves_between_steps = problem.evictions == "between_steps" and not self.forbidden
+        """Whether a copy-out in an empty window needs no step of its residency."""
         self.floor_until = [0]
         for step in problem.steps:
             self.floor_until.append(self.floor_until[-1] + step.weight * step.floor_ps)
@@ -236,8 +238,8 @@ class Variables:
         duration = self.problem.tensors[sequence.tensor].copy_out_ps
         limit = self._soon(sequence, first, min(int(sequence.copy.prev[sequence.gap(following)[1]]), self._last), duration)
         # The residency stands during step ``first`` at least, or the copy would have no step to run in nor to be waited for.
-        least = self._earliest_end(first, limit, duration) if self.forbidden else first + 1
-        if least is None or first >= limit:
+        least = self._earliest_end(first, limit, duration) if self.forbidden else first + (not self.leaves_between_steps)
+        if least is None or least > limit:
             return
         name = f"{sequence.tensor}.{write}"
         is_made = self.literal(f"out{name}")

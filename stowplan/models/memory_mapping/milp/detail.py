@@ -66,19 +66,22 @@ class _DetailedColumns(TensorColumns):
 
     def _copied_in(self, j: int, window: Group) -> int:
         model, (first, end) = self.model, window
-        latest = self._latest_start(end, self.copy_in_ps) if self.forbidden else end
+        # In slices, it is the last that takes up the whole place, and the first that begins to copy (B7).
+        latest = self._latest_start(end, self.copy_in_ps) if self.forbidden and not self.sliced else end
         column = model.column(1)
         parts = []
         for low, high in _groups(self._free(first, latest)[::-1]):
             part = model.column(1)
             parts.append((part, 1))
-            model.jobs.append(CopyJob(part, None, low, end, self.copy_in_ps))
+            model.jobs.append(CopyJob(part, None, first if self.sliced else low, end, self.copy_in_ps))
             model.occupy((part,), self.sequence.size, high, self.sequence.gap(j)[1])
         model.rows.add([(column, -1), *parts], 0, 0)
         return column
 
     def _occupy_copied(self, j: int, first: int, last: int) -> None:
         here = self.columns[j]
+        if here.in_flight is not None and self.sliced:
+            first = max(first, int(self.sequence.copy.prev[last]))
         if here.in_flight is not None:
             self.model.occupy((here.in_flight,), self.sequence.size, first, last)
 
@@ -100,7 +103,8 @@ class _DetailedColumns(TensorColumns):
             leaving.append((part, 1))
             model.jobs.append(CopyJob(part, None, release, high, self.copy_out_ps))
             # What has just been written stays for one more step: its copy starts after the write.
-            until = max(low, first + 1) if m == j - 1 and first < last else low
+            stays_on = m == j - 1 and first < last and model.problem.evictions == "whole_steps"
+            until = max(low, first + 1) if stays_on else low
             model.occupy((part,), sequence.size, first, until)
         copied = [(column, -1), *leaving]
         stays = []

@@ -16,6 +16,7 @@ from stowplan.models.memory_mapping.latency import MAX_HULL_USES, hull_bits, ope
 from stowplan.models.memory_mapping.milp.matrix import Formulation, IntArray
 from stowplan.models.memory_mapping.milp.model import AccessColumns, RelaxationModel, Terms
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.memory_mapping.slices import slices_of
 from stowplan.models.mip.duals import INFINITE
 from stowplan.models.mip.matrix import FloatArray
 
@@ -52,7 +53,10 @@ def _decisions(model: RelaxationModel, plan: Plan) -> dict[int, int]:
     for residency in plan.residencies:
         residencies[residency.tensor].append(residency)
     for copy in plan.copies:
-        copies[copy.tensor].append(copy)
+        if copy.part is None:
+            copies[copy.tensor].append(copy)
+    for (tensor, start), slices in slices_of(plan).items():
+        copies[tensor].append(Copy(tensor, "in", start, max(plan.copies[place].end for place in slices)))
     for number, (sequence, columns) in enumerate(zip(model.sequences, model.access, strict=True)):
         if not model.savings.is_candidate(sequence):
             continue

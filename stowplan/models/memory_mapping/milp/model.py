@@ -259,6 +259,7 @@ class TensorColumns:
         self.copy_in_ps = tensor.copy_in_ps
         self.copy_out_ps = tensor.copy_out_ps
         self.forbidden = model.problem.stalls == "forbidden"
+        self.sliced = model.problem.prefetches == "sliced"
         self.columns = [AccessColumns() for _ in sequence.accesses]
         self.out: dict[tuple[int, int], int] = {}
         self.uniform = -1
@@ -334,9 +335,11 @@ class TensorColumns:
         step = sequence.accesses[j].step
         model.occupy(here.landed, sequence.size, step, step + 1)
         first, last = sequence.gap(j)
-        through = self.columns[j - 1].landed if sequence.is_glued(j) else _terms(here.keep, here.preload)
+        # A segment's preload may stand for a copy that has brought some slices by then (B7).
+        preload = None if self.sliced else here.preload
+        through = self.columns[j - 1].landed if sequence.is_glued(j) else _terms(here.keep, preload)
         model.occupy(through, sequence.size, first, last)
-        if here.in_flight is not None:
+        if here.in_flight is not None and not self.sliced:
             model.occupy((here.in_flight,), sequence.size, sequence.accesses[j - 1].step, first)
         if here.copy_in is not None or here.in_flight is not None:
             self._occupy_copied(j, first, last)
@@ -350,9 +353,9 @@ class TensorColumns:
     def _occupy_copied(self, j: int, first: int, last: int) -> None:
         """What is copied in for access ``j`` takes up memory in the gap from the start of the copy on, if not before."""
         here, sequence = self.columns[j], self.sequence
-        # The start is no later than the copy's duration allows.
+        # The start is no later than the copy's duration allows; the last slice's may be.
         end = int(sequence.copy.prev[last])
-        start = self._latest_start(end, self.copy_in_ps) if self.forbidden else end
+        start = self._latest_start(end, self.copy_in_ps) if self.forbidden and not self.sliced else end
         self.model.occupy(_terms(here.copy_in, here.in_flight), sequence.size, max(first, start), last)
 
     def _slow_memory(self) -> None:

@@ -104,6 +104,19 @@ def test_any_valid_plan_is_a_game() -> None:
     assert sum(kept) / len(kept) > 0.6
 
 
+def test_so_is_one_that_uses_the_freedoms_of_compilers() -> None:
+    rng = random.Random("freedoms")
+    used = 0
+    for _ in range(60):
+        problem = random_problem(
+            rng, steps=8, tensors=4, stalls="allowed", channels=1, evictions="between_steps", prefetches="sliced"
+        )
+        plan = random_plan(problem, rng)
+        used += any(copy.part or copy.start == copy.end for copy in plan.copies)
+        replay(problem, actions_of(problem, plan))
+    assert used > 10
+
+
 def test_the_plan_of_a_game_gives_that_game_again() -> None:
     rng = random.Random("own plans")
     same = total = 0
