@@ -1,4 +1,4 @@
-"""Tune a JAX function for TPU v4 without one: ``python examples/tune_xla.py [FOLDER]``. Needs ``pip install 'stowplan[xla]'``."""
+"""Tune a JAX function for TPU v4 without one: ``python examples/tune_xla.py [FOLDER]`` (extra ``xla``)."""
 
 from __future__ import annotations
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
-from stowplan.backends.xla.score import Judge, Score
+from stowplan.backends.xla.score import Judge, Score, judged_program
 from stowplan.backends.xla.steer import ALL_SLOW, Steer, values_of
 from stowplan.backends.xla.store import Compiled
 from stowplan.deadline import Deadline
-from stowplan.frontends.hlo import HloModule, program_from_module, read_module
+from stowplan.frontends.hlo import HloModule, read_module
 from stowplan.frontends.hlo.placed import placed_instructions
 from stowplan.frontends.hlo.signatures import read_assignment, sign_steps
 from stowplan.hardware.costs.signatures import NO_USE, Assignment, LatencyTable, Predictor, SignatureCosts
@@ -58,7 +58,7 @@ class Evidence:
         self, compiled: Compiled, target: Target, table: LatencyTable | None = None, predictor: Predictor | None = None
     ):
         module = read_module(compiled.program_path)
-        self.program = program_from_module(module)
+        self.program = judged_program(module)
         self.signatures = sign_steps(module, self.program)
         self.judge = Judge(self.program, target)
         self.values = values_of(self.program)

@@ -13,7 +13,7 @@ import msgspec
 from stowplan import files
 from stowplan.backends.xla.store import Compiled
 from stowplan.errors import InputError
-from stowplan.frontends.hlo import read_program
+from stowplan.frontends.hlo import HloModule, program_from_module, read_program
 from stowplan.frontends.hlo.placed import FAST_SPACE
 from stowplan.frontends.xla_plan import ImportedPlan, import_xla_plan
 from stowplan.hardware.costs import make_problem
@@ -40,13 +40,18 @@ class Score(msgspec.Struct, frozen=True):
         return self.cycles + self.stall_cycles
 
 
+def judged_program(module: HloModule) -> Program:
+    """A module's program as XLA sees it: a donated parameter and the output in its storage are one tensor."""
+    return program_from_module(module, donation="tied")
+
+
 class Judge:
     """Scores the compiled modules of one program.
 
     Parameters
     ----------
     program
-        The program before memory-space assignment.
+        The program before memory-space assignment, as :func:`judged_program` makes it.
     target
         What it was compiled for.
     """
@@ -57,8 +62,9 @@ class Judge:
 
     @cached_property
     def problem(self) -> Problem:
-        """The program's problem under the roofline: sizes, copies and uses are what counts here, not latencies."""
-        return make_problem(self.program, self.target, cost_model="roofline", stalls="allowed")
+        """The program's problem with the freedoms that XLA has, under the roofline: no latency of it counts here."""
+        problem = make_problem(self.program, self.target, cost_model="roofline", stalls="allowed")
+        return msgspec.structs.replace(problem, evictions="between_steps", prefetches="sliced")
 
     def plan(self, compiled: Compiled) -> ImportedPlan:
         """XLA's plan, as one of ours."""

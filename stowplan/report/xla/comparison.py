@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stowplan import files
-from stowplan.backends.xla.score import FAST_MARK, Judge
+from stowplan.backends.xla.score import FAST_MARK, Judge, judged_program
 from stowplan.backends.xla.store import Compiled, Record
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.errors import InputError
@@ -86,7 +86,7 @@ def read_comparison(tuning: Tuning, folder: str | Path, time: TimeAxis = "steps"
     """
     compiled = tuning.compiled(folder, 0)
     module = read_module(compiled.program_path)
-    program = program_from_module(module)
+    program = judged_program(module)
     signatures, judge = sign_steps(module, program), Judge(program, load_target(tuning.target))
     trials = [_played("XLA's default", tuning.default, compiled, judge, signatures, time)]
     if tuning.best:
