@@ -96,7 +96,9 @@ def tune_xla_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find options with which XLA compiles a JAX function to fewer cycles, by its own estimates.
+    """Find compiler options that make XLA's programs faster.
+
+    A JAX function is compiled ahead of time, again and again, and judged by the cycles that XLA itself estimates.
 
     Nothing runs on a TPU, and none is needed. XLA's default is one of the candidates: the result is never worse. Needs jax and
     libtpu: pip install 'stowplan[xla]'.
