@@ -13,8 +13,6 @@ TESTS = Path(__file__).parent
 
 #: Files that read a clock or sleep, and why no result depends on how long that takes.
 CLOCKS = {
-    "backends/xla/conftest.py": "a clock that leaps, so that no test waits",
-    "backends/xla/fake_child.py": "sleeps for ever, as a compiler that hangs",
     "patience.py": "the guard against what hangs",
     "test_deadline.py": "sleeps longer than a deadline, which has then passed on any machine",
     "test_files.py": "kills a process at a moment that is meant to be random",

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from stowplan.backends.xla.install import versions
-from stowplan.errors import UsageError
+from stowplan.errors import MissingDependencyError, UsageError
 
 _SHAPE = re.compile(r"(?P<type>[a-z]+[0-9]*(?:[a-z0-9_]*))\[(?P<dims>[0-9]*(?:,[0-9]+)*)\]")
 
@@ -121,12 +121,17 @@ def of_function(function: Callable[..., Any], *arguments: Any, donated: Sequence
     Raises
     ------
     MissingDependencyError
-        Without jax or libtpu.
+        Without jax, libtpu or cloudpickle.
     UsageError
         A function that cannot be sent to another process, or an argument that is no array.
     """
     versions()
-    import cloudpickle
+    try:
+        import cloudpickle
+    except ImportError as error:
+        raise MissingDependencyError(
+            "sending a function to the compiling process needs cloudpickle, not installed here: pip install 'stowplan[xla]'"
+        ) from error
     import jax
 
     shapes = jax.tree.map(_shape_of, arguments)

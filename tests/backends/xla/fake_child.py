@@ -13,8 +13,8 @@ import json
 import os
 import random
 import re
+import signal
 import sys
-import time
 from pathlib import Path
 
 ORDER = "xla_tpu_msa_sort_order_overrides"
@@ -111,7 +111,7 @@ def answer(request: dict[str, object]) -> dict[str, object]:
     if how == "hang":
         with open(os.environ["FAKE_LOG"] + ".hangs", "a") as log:
             log.write(".")
-        time.sleep(3600)
+        signal.pause()
     if how == "die":
         print("F0000 segmentation fault in pass msa")
         sys.stdout.flush()
@@ -122,7 +122,7 @@ def answer(request: dict[str, object]) -> dict[str, object]:
         os._exit(134)
     if how == "grow":
         filled = b"x" * (300 << 20)
-        time.sleep(3600)
+        signal.pause()
         del filled
     for name in options:
         if how == "refuse" or name not in KNOWN:

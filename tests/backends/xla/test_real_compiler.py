@@ -9,7 +9,7 @@ import pytest
 
 from stowplan.backends.xla import CompileError, Compiler, by_name, tune_workload
 from stowplan.backends.xla.install import PACKAGES
-from stowplan.backends.xla.steer import ASSIGNMENT_OPTION, CAPACITY_OPTION, DEFAULT
+from stowplan.backends.xla.steer import ASSIGNMENT_OPTION, CAPACITY_OPTION, DEFAULT, Prefetch, Steer
 from stowplan.frontends.hlo import read_program
 
 pytestmark = pytest.mark.skipif(
@@ -60,11 +60,13 @@ def test_options_do_what_they_say(folder: Path, tmp_path: Path, monkeypatch: pyt
         cycles = [sum(step.cycles or 0 for step in read_program(each.module_path).steps) for each in (default, slow, ordered)]
         assert 0 < cycles[0] < cycles[1]
         assert cycles[2] > 0
+        everything = Steer(preload="x.1", prefetches=frozenset([Prefetch(names[-1], 1, "x.1")])).compiler_options()
+        assert not compiler.compile(everything).error
         assert "No such compile option: 'xla_nope'" in compiler.compile({"xla_nope": True}).error
         assert "has no field named" in compiler.compile({"xla_tpu_msa_sort_order_overrides": "nonsense{}"}).error
         # It goes on after a refusal, and reads booleans from text.
         assert not compiler.compile({ASSIGNMENT_OPTION: "false"}).error
-        assert compiler.compiles == 6
+        assert compiler.compiles == 7
     tuning = tune_workload(workload, compiles=2, folder=tmp_path)
     assert (tuning.compiles_run, [trial.cycles for trial in tuning.trials]) == (0, cycles[:2])
     # Said in another way it is the same program.

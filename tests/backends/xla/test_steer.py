@@ -13,6 +13,9 @@ from stowplan.backends.xla.steer import (
     CAPACITY_OPTION,
     DEFAULT,
     ORDER_OPTION,
+    PREFETCH_OPTION,
+    STEERED,
+    Prefetch,
     Steer,
     as_flags,
     order_overrides,
@@ -64,6 +67,24 @@ def test_equal_steers_give_equal_options() -> None:
     assert one.moved(last=["a"]) == Steer(frozenset("b"), frozenset("ac"), one.options)
     assert DEFAULT.moved(first=["a"], last=["a", "b"]) == Steer(frozenset("a"), frozenset("b"))
     assert Steer(frozenset("a"), frozenset("a")).compiler_options() == {ORDER_OPTION: order_overrides("a", ())}
+
+
+def test_prefetches_and_what_is_there_beforehand() -> None:
+    steer = Steer(frozenset(("w", "a")), prefetches=frozenset((Prefetch("g.1", 1, "f"), Prefetch("b", 0, "a"))), preload="w")
+    options = steer.compiler_options()
+    # The first entry that matches counts: what is there beforehand stands alone, before the others.
+    assert options[ORDER_OPTION] == (
+        'overrides{hlo_position_matcher{instruction_name_regex:"w"}'
+        "override_options{assign_first:true}apply_to_cross_program_prefetches:true}"
+        'overrides{hlo_position_matcher{instruction_name_regex:"a"}override_options{assign_first:true}}'
+    )
+    assert options[PREFETCH_OPTION] == (
+        'overrides{hlo_operand_filter{instruction_name_regex:"b" operand_number:0}'
+        'override_options{after_instruction{instruction_name_regex:"a"}}}'
+        'overrides{hlo_operand_filter{instruction_name_regex:"g[.]1" operand_number:1}'
+        'override_options{after_instruction{instruction_name_regex:"f"}}}'
+    )
+    assert {ORDER_OPTION, PREFETCH_OPTION} < {*STEERED}
 
 
 def test_capacity_in_bytes() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import os
 import pickle
+import sys
 
 import pytest
 
 from stowplan.backends.xla.workload import ArrayShape, by_name, of_function, read_shape
-from stowplan.errors import UsageError
+from stowplan.errors import MissingDependencyError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,13 @@ def test_a_function_at_hand() -> None:
     assert function({"x": 2}, 1) == 7
     assert shapes == ({"x": ArrayShape("float32", (2, 3))}, ArrayShape("int32", ()))
     assert of_function(lambda x: x, np.zeros(2)).name == "lambda"
+
+
+def test_without_what_sends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stowplan.backends.xla.workload.versions", dict)
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(MissingDependencyError, match=r"needs cloudpickle, not installed here: pip install 'stowplan\[xla\]'"):
+        of_function(len)
 
 
 def test_a_function_that_cannot_be_sent() -> None:
