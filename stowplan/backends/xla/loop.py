@@ -318,6 +318,7 @@ class _Run:
             way=way,
             first=len(steer.first),
             last=len(steer.last - steer.first),
+            steer=steer.describe(),
             cycles=score.cycles,
             stall_cycles=score.stall_cycles,
             expected_gain=round(gain / base, 6) if base else 0.0,

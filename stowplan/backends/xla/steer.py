@@ -81,6 +81,21 @@ class Steer(msgspec.Struct, frozen=True):
         kib = dict(self.options).get(CAPACITY_OPTION)
         return None if kib is None else int(kib) << 10
 
+    def describe(self) -> str:
+        """A few words for people; empty for XLA's own plan."""
+        options = dict(self.options)
+        retries, last = options.get(RETRIES_OPTION), self.last - self.first
+        parts = (
+            "no fast memory" if options.get(ASSIGNMENT_OPTION) is False else "",
+            f"{len(self.first)} first" if self.first else "",
+            f"{len(last)} last" if last else "",
+            f"{self.capacity / (1 << 20):g} MiB" if self.capacity is not None else "",
+            f"{retries} retries" if retries is not None else "",
+            f"{self.preload} preloaded" if self.preload else "",
+            f"{len(self.prefetches)} prefetches" if self.prefetches else "",
+        )
+        return ", ".join(part for part in parts if part)
+
 
 #: XLA's own plan, and everything in slow memory.
 DEFAULT = Steer()

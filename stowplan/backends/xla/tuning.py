@@ -26,6 +26,8 @@ class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     first: int
     last: int
     """Values moved to the front and to the back of XLA's order."""
+    steer: str = ""
+    """The steer in a few words, empty for XLA's own plan."""
     cycles: int = 0
     stall_cycles: int = 0
     expected_gain: float = 0.0
@@ -111,10 +113,11 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             f"  stopped    by {self.stop_reason} after {self.seconds:.1f} s ({work})",
         ]
         width = max(len(trial.way) for trial in self.trials)
+        wide = max(len(_outcome(trial, self.gain_of(trial))) for trial in self.trials if not trial.error)
         for number, trial in enumerate(self.trials, 1):
             mark = "*" if number - 1 == self.best else " "
-            what = f"{_cycles(trial)}  {_signed(self.gain_of(trial))}" if not trial.error else brief(trial.error, _MOST_ERROR)
-            lines.append(f"  {number:>7} {mark}  {trial.way:<{width}}  {what}")
+            what = _outcome(trial, self.gain_of(trial)) if not trial.error else brief(trial.error, _MOST_ERROR)
+            lines.append(f"  {number:>7} {mark}  {trial.way:<{width}}  {what:<{wide}}  {trial.steer}".rstrip())
         lines.extend(f"  note       {note}" for note in self.notes)
         return "\n".join(lines)
 
@@ -144,6 +147,10 @@ class TuningProgress(msgspec.Struct, frozen=True):
         trial = self.trial
         what = brief(f"no result: {trial.error}", _MOST_ERROR) if trial.error else _cycles(trial)
         return f"[{self.seconds:6.1f} s] {self.number}/{self.budget} {trial.way}: {what}; best {_signed(self.gain)}"
+
+
+def _outcome(trial: TrialRecord, gain: float) -> str:
+    return f"{_cycles(trial)}  {_signed(gain)}"
 
 
 def _cycles(trial: TrialRecord) -> str:

@@ -66,8 +66,7 @@ def trials(tuning: Tuning) -> Section:
     head = (
         "Compile:r",
         "Way",
-        "First:r",
-        "Last:r",
+        "Steer",
         "Cycles:r",
         "Stalls:r",
         "Change:r",
@@ -75,7 +74,9 @@ def trials(tuning: Tuning) -> Section:
         "Processor s:r",
         "Note:o",
     )
-    found = table("First and last: values moved to the front and to the back of XLA's order", head, rows, [tuning.best])
+    found = table(
+        "Steer: values moved to the front and to the back of XLA's order, and other options", head, rows, [tuning.best]
+    )
     failed = any(trial.error for trial in tuning.trials)
     return Section(
         "Trials",
@@ -93,7 +94,7 @@ def _trial_row(number: int, trial: TrialRecord, base: int) -> tuple[str, ...]:
         figures = (f"{trial.cycles:,}", f"{trial.stall_cycles:,}", signed_share(trial.total / base - 1) if number > 1 else "")
     expected = signed_share(-trial.expected_gain) if trial.expected_gain else ""
     spent = f"{trial.processor_seconds:.1f}"
-    return f"{number:,}", in_words(trial.way), f"{trial.first:,}", f"{trial.last:,}", *figures, expected, spent, trial.error
+    return f"{number:,}", in_words(trial.way), trial.steer, *figures, expected, spent, trial.error
 
 
 def options(tuning: Tuning) -> Section:

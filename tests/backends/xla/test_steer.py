@@ -14,6 +14,7 @@ from stowplan.backends.xla.steer import (
     DEFAULT,
     ORDER_OPTION,
     PREFETCH_OPTION,
+    RETRIES_OPTION,
     STEERED,
     Prefetch,
     Steer,
@@ -107,3 +108,11 @@ def test_values_of_a_program() -> None:
         tensors=(ProgramTensor("a", 4, False, False, ("while.1/a", "b{1}", "a")), ProgramTensor("body/c", 4, False, False)),
     )
     assert values_of(program) == {0: ("a", "b{1}"), 1: ("c",)}
+
+
+def test_a_steer_in_a_few_words() -> None:
+    assert DEFAULT.describe() == ""
+    assert ALL_SLOW.describe() == "no fast memory"
+    steer = Steer(frozenset({"a", "b"}), frozenset({"b", "c"}), preload="p", prefetches=frozenset({Prefetch("a", 0, "b")}))
+    steer = steer.with_option(CAPACITY_OPTION, "12288").with_option(RETRIES_OPTION, "20")
+    assert steer.describe() == "2 first, 1 last, 12 MiB, 20 retries, p preloaded, 1 prefetches"
