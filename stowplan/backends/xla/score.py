@@ -6,6 +6,7 @@ engine: XLA's plan is imported, every step lasts as long as XLA says, and what t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 
 import msgspec
@@ -17,7 +18,7 @@ from stowplan.frontends.hlo import HloModule, program_from_module, read_program
 from stowplan.frontends.hlo.placed import FAST_SPACE
 from stowplan.frontends.xla_plan import ImportedPlan, import_xla_plan
 from stowplan.hardware.costs import make_problem
-from stowplan.hardware.program import Program
+from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.simulator import play
 from stowplan.hardware.targets import Target
 from stowplan.models.memory_mapping.problem import Problem
@@ -78,13 +79,21 @@ class Judge:
         InputError
             A module without estimates, or of another program.
         """
-        compiled_program = read_program(compiled.module_path)
-        cycles = {step.name: step.cycles or 0 for step in compiled_program.steps}
-        total = sum(step.weight * (step.cycles or 0) for step in compiled_program.steps)
+        steps = read_program(compiled.module_path).steps
+        total = sum(step.weight * (step.cycles or 0) for step in steps)
         if not total:
             raise InputError("found no estimated_cycles, expected the compiler's estimates", source=compiled.module_path)
-        if FAST_MARK not in files.read_text(compiled.assigned_path):
+        if not self.has_fast_memory(compiled):
             return Score(total, 0)
-        durations = [step.weight * self.target.cycles_ps(cycles.get(step.name, 0)) for step in self.program.steps]
-        timeline = play(self.problem, self.plan(compiled).plan, durations)
+        timeline = play(self.problem, self.plan(compiled).plan, self.durations_ps(steps))
         return Score(total, round(timeline.stall_ps / self.target.cycles_ps(1_000_000) * 1_000_000))
+
+    @staticmethod
+    def has_fast_memory(compiled: Compiled) -> bool:
+        """Whether anything of a compiled module is in fast memory; nothing is to be imported otherwise."""
+        return FAST_MARK in files.read_text(compiled.assigned_path)
+
+    def durations_ps(self, steps: Iterable[ProgramStep]) -> list[int]:
+        """How long each step of the program lasts, all runs together, by the cycles of a compiled module's steps."""
+        cycles = {step.name: step.cycles or 0 for step in steps}
+        return [step.weight * self.target.cycles_ps(cycles.get(step.name, 0)) for step in self.program.steps]

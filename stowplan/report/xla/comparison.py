@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stowplan import files
-from stowplan.backends.xla.score import FAST_MARK, Judge, judged_program
+from stowplan.backends.xla.score import Judge, judged_program
 from stowplan.backends.xla.store import Compiled, Record
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.errors import InputError
@@ -113,9 +112,8 @@ def _played(
             f"found a module of {total:,} cycles, expected {record.cycles:,} as in the tuning", source=compiled.module_path
         )
     program = judge.program
-    cycles = {name: step.cycles or 0 for name, step in steps.items()}
-    durations = [step.weight * judge.target.cycles_ps(cycles.get(step.name, 0)) for step in program.steps]
-    if FAST_MARK in files.read_text(compiled.assigned_path):
+    durations = judge.durations_ps(steps.values())
+    if judge.has_fast_memory(compiled):
         imported = judge.plan(compiled)
         plan, notes = imported.plan, imported.notes
     else:
