@@ -25,6 +25,9 @@ _WORTH_MUCH = 1.15
 #: Inputs that are tried as the one that is there before the program starts.
 MOST_PRELOADS = 3
 
+#: Bytes of fast memory that are worth a try.
+_LEAST_CAPACITY = 1 << 16
+
 
 class Proposal(NamedTuple):
     """A steer and what is expected of it."""
@@ -76,20 +79,21 @@ def plans(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
 
 
 def capacities(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent within less fast memory.
+    """The incumbent within less fast memory than it takes.
 
     The order cannot keep a value out where there is room for all. Less room can: what goes last then finds none, and what is
     larger than all of it never does.
     """
-    steer, whole = evidence.incumbent.steer, int(evidence.judge.target.fast_memory.capacity)
-    if steer.capacity is None:
-        parts = [whole // 4, whole // 2, whole // 8, 3 * whole // 4]
-        if _worth(evidence) > _WORTH_MUCH:
-            parts = [whole // 2, 3 * whole // 4, 7 * whole // 8, whole // 4]
-    else:
+    incumbent = evidence.incumbent
+    steer, used = incumbent.steer, incumbent.score.fast_bytes
+    if steer.capacity is not None:
         parts = [round(steer.capacity * factor) for factor in (0.75, 1.5, 0.5, 1.25)]
+    elif _worth(evidence) > _WORTH_MUCH:
+        parts = [3 * used // 4, used // 2, 7 * used // 8, used // 4]
+    else:
+        parts = [used // 4, used // 2, used // 8, 3 * used // 4]
     for part in parts:
-        if part <= whole:
+        if _LEAST_CAPACITY <= part <= int(evidence.judge.target.fast_memory.capacity):
             yield Proposal("capacity", steer.with_option(CAPACITY_OPTION, str(part >> 10)))
 
 

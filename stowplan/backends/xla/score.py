@@ -34,6 +34,8 @@ class Score(msgspec.Struct, frozen=True):
     """Estimated cycles of all instructions, loops weighted by their trip counts."""
     stall_cycles: int
     """Cycles that the program waits for copies, by the simulator."""
+    fast_bytes: int = 0
+    """Fast memory that the plan takes, up to the end of the last place in it."""
 
     @property
     def total(self) -> int:
@@ -67,6 +69,10 @@ class Judge:
         problem = make_problem(self.program, self.target, cost_model="roofline", stalls="allowed")
         return msgspec.structs.replace(problem, evictions="between_steps", prefetches="sliced")
 
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return [tensor.size for tensor in self.problem.tensors]
+
     def plan(self, compiled: Compiled) -> ImportedPlan:
         """XLA's plan, as one of ours."""
         return import_xla_plan(self.problem, self.program, compiled.assigned_path, compiled.offsets_path)
@@ -85,8 +91,10 @@ class Judge:
             raise InputError("found no estimated_cycles, expected the compiler's estimates", source=compiled.module_path)
         if not self.has_fast_memory(compiled):
             return Score(total, 0)
-        timeline = play(self.problem, self.plan(compiled).plan, self.durations_ps(steps))
-        return Score(total, round(timeline.stall_ps / self.target.cycles_ps(1_000_000) * 1_000_000))
+        plan = self.plan(compiled).plan
+        timeline = play(self.problem, plan, self.durations_ps(steps))
+        stalls = round(timeline.stall_ps / self.target.cycles_ps(1_000_000) * 1_000_000)
+        return Score(total, stalls, max((each.offset + self._sizes[each.tensor] for each in plan.residencies), default=0))
 
     @staticmethod
     def has_fast_memory(compiled: Compiled) -> bool:
