@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,7 +76,9 @@ def read_compiles(folder: Path, most: int) -> Compiles | None:
     others = [key for key in found if key not in first]
     random.Random(0).shuffle(others)
     assignments = [found[key] for key in (*first, *others)][:most]
-    return Compiles(folder.name, program, signatures, assignments, [each.cycles(signatures) for each in assignments])
+    # tune-xla's folders end in the digest of what was lowered.
+    name = re.sub(r"-[0-9a-f]{16}$", "", folder.name)
+    return Compiles(name, program, signatures, assignments, [each.cycles(signatures) for each in assignments])
 
 
 @dataclass
@@ -173,6 +176,9 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=0, help="parts left out in turn; 0 (the default): each program by itself")
     parser.add_argument("--most", type=int, default=60, help="assignments of a program at most (default: %(default)s)")
     parser.add_argument("--only", nargs="*", help="programs to print; all are learned from")
+    parser.add_argument(
+        "--parts", type=Path, metavar="FOLDER", help="write each program's predictor that learned nothing of it"
+    )
     parser.add_argument("--write", type=Path, metavar="FILE", help="learn from everything, and write the predictor")
     options = parser.parse_args()
     programs = []
@@ -187,6 +193,10 @@ def main() -> None:
     predictors = {
         name: part.predictor for part in held_out(samples, folds=options.folds or len(programs)) for name in part.modules
     }
+    if options.parts:
+        options.parts.mkdir(parents=True, exist_ok=True)
+        for name, predictor in predictors.items():
+            predictor.save(options.parts / f"{name}.npz")
     shown = [each for each in programs if each.name in predictors and (not options.only or each.name in options.only)]
     print_errors(shown, predictors)
     print_correlations(shown, predictors, load_target(options.target))
