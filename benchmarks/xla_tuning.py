@@ -134,6 +134,7 @@ def print_tables(lines: list[dict[str, Any]], most_seconds: float) -> None:
         print(f"| **{title}** | | | | {' | '.join(cells)} |")
     print(f"| **modules** | | | | {' | '.join(str(sum((name, way) in found for name in cheap)) for way in ways)} |")
     print("\nWhat the best trial of the loop was: " + _shares(found, cheap))
+    print("\nTrials of the loop that were better than all before: " + _wins(found, cheap))
 
 
 def _cell(lines: list[dict[str, Any]], measure: Callable[[dict[str, Any]], float]) -> str:
@@ -160,6 +161,17 @@ def _shares(found: dict[tuple[str, str], list[dict[str, Any]]], cheap: list[str]
             best = line["ways"][line["totals"].index(min(line["totals"]))]
             count[best] = count.get(best, 0) + 1
     return ", ".join(f"{way} {number}" for way, number in sorted(count.items(), key=lambda item: -item[1]))
+
+
+def _wins(found: dict[tuple[str, str], list[dict[str, Any]]], cheap: list[str]) -> str:
+    tries: dict[str, list[bool]] = {}
+    for name in cheap:
+        for line in found.get((name, "loop"), []):
+            best = line["totals"][0]
+            for way, total in zip(line["ways"][2:], line["totals"][2:], strict=True):
+                tries.setdefault(way, []).append(total < best)
+                best = min(best, total)
+    return ", ".join(f"{way} {sum(wins)} of {len(wins)}" for way, wins in sorted(tries.items(), key=lambda item: -sum(item[1])))
 
 
 def main() -> None:

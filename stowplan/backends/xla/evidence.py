@@ -65,6 +65,8 @@ class Evidence:
         """XLA's names of the values of each tensor."""
         self.table = table.copy() if table is not None else LatencyTable()
         self.trials: list[Trial] = []
+        self.parameters = _parameters(module, self.program)
+        """Tensors that are given to the program; constants are not among them."""
         self.operands = _operands(module, self.program)
         """Number of the operand by which a step, by its name, reads a tensor."""
         self.deadline = Deadline()
@@ -197,3 +199,14 @@ def _operands(module: HloModule, program: Program) -> dict[tuple[str, int], int]
             if tensor is not None:
                 found.setdefault((step.name, tensor), number)
     return found
+
+
+def _parameters(module: HloModule, program: Program) -> set[int]:
+    leaves = (
+        (instruction.name, index)
+        for instruction in module.entry.instructions
+        if instruction.opcode == "parameter"
+        for index, _ in instruction.shape.leaves()
+    )
+    names = (name + ("{" + ",".join(map(str, index)) + "}" if index else "") for name, index in leaves)
+    return {program.value_tensor[name] for name in names if name in program.value_tensor}

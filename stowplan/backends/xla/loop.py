@@ -46,15 +46,15 @@ COMPILES = 10
 #: What a way of steering is worth before anything is known of it: its share of compiles that were better than the incumbent
 #: (``benchmarks/xla_tuning.py`` prints the shares), counted as two tries.
 _PRIOR = {
-    "capacity": 0.5,
-    "plan": 0.45,
-    "correct": 0.4,
-    "retries": 0.3,
-    "explore": 0.3,
-    "preload": 0.3,
-    "prefetch": 0.2,
-    "return": 0.2,
-    "perturb": 0.1,
+    "capacity": 0.35,
+    "correct": 0.3,
+    "plan": 0.2,
+    "retries": 0.15,
+    "preload": 0.15,
+    "prefetch": 0.15,
+    "explore": 0.1,
+    "return": 0.1,
+    "perturb": 0.05,
 }
 _PRIOR_TRIES = 2.0
 #: Weight of what is not known of a way against what is, as in UCB1 (Auer, Cesa-Bianchi and Fischer 2002).

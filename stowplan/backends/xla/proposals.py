@@ -64,17 +64,17 @@ def random_steer(evidence: Evidence, chance: random.Random) -> Steer:
 
 
 def plans(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
-    """A plan under everything measured so far, within the incumbent's capacity: what it keeps goes first.
+    """A plan under everything measured so far, within the incumbent's capacity: what XLA keeps and the plan does not goes last.
 
-    Other forms put to the back what XLA keeps and the plan does not, or all that the plan does not keep.
+    Other forms put to the front what the plan keeps, and to the back all that it does not keep.
     """
     incumbent = evidence.incumbent
     fast = planned(evidence, "signatures", chance, incumbent.steer.capacity).tensors
     front = Steer(evidence.names(fast), options=incumbent.steer.options, prefetches=incumbent.steer.prefetches)
     unwanted = evidence.fast_tensors(incumbent.assignment) - fast
+    yield Proposal("plan", incumbent.steer.moved(last=evidence.names(unwanted)))
     yield Proposal("plan", front)
     yield Proposal("plan", front.moved(last=evidence.names(unwanted)))
-    yield Proposal("plan", incumbent.steer.moved(last=evidence.names(unwanted)))
     yield Proposal("plan", front.moved(last=evidence.names(set(evidence.values) - fast)))
 
 
@@ -113,7 +113,7 @@ def preloads(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     trial = evidence.incumbent
     gains = []
     for move in evidence.moves(trial):
-        if move.to_fast and evidence.program.tensors[move.tensor].is_input:
+        if move.to_fast and move.tensor in evidence.parameters:
             # It is there from the start on, not from its first use on.
             cycles = move.cycles - evidence.rent(move.tensor) + evidence.rent(move.tensor, from_start=True)
             gains.append((-cycles, evidence.values[move.tensor][0]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import accumulate
 
 import msgspec
 
@@ -21,6 +22,7 @@ from stowplan.hardware.costs import make_problem
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.simulator import play
 from stowplan.hardware.targets import Target
+from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
 #: How a layout says that its array is in fast memory.
@@ -35,7 +37,7 @@ class Score(msgspec.Struct, frozen=True):
     stall_cycles: int
     """Cycles that the program waits for copies, by the simulator."""
     fast_bytes: int = 0
-    """Fast memory that the plan takes, up to the end of the last place in it."""
+    """Fast memory that the plan takes at most at a time, gaps between places left out."""
 
     @property
     def total(self) -> int:
@@ -69,9 +71,13 @@ class Judge:
         problem = make_problem(self.program, self.target, cost_model="roofline", stalls="allowed")
         return msgspec.structs.replace(problem, evictions="between_steps", prefetches="sliced")
 
-    @cached_property
-    def _sizes(self) -> list[int]:
-        return [tensor.size for tensor in self.problem.tensors]
+    def _most_bytes(self, plan: Plan) -> int:
+        change = [0] * (self.problem.horizon + 1)
+        for each in plan.residencies:
+            size = self.problem.tensors[each.tensor].size
+            change[each.start] += size
+            change[each.end] -= size
+        return max(accumulate(change))
 
     def plan(self, compiled: Compiled) -> ImportedPlan:
         """XLA's plan, as one of ours."""
@@ -94,7 +100,7 @@ class Judge:
         plan = self.plan(compiled).plan
         timeline = play(self.problem, plan, self.durations_ps(steps))
         stalls = round(timeline.stall_ps / self.target.cycles_ps(1_000_000) * 1_000_000)
-        return Score(total, stalls, max((each.offset + self._sizes[each.tensor] for each in plan.residencies), default=0))
+        return Score(total, stalls, self._most_bytes(plan))
 
     @staticmethod
     def has_fast_memory(compiled: Compiled) -> bool:
