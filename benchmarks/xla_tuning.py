@@ -130,7 +130,8 @@ def print_tables(lines: list[dict[str, Any]], most_seconds: float) -> None:
         cells = []
         for way in ways:
             gains = [statistics.mean(map(gain, found[name, way])) for name in cheap if (name, way) in found]
-            cells.append(f"{measure(gains):.2f}" if gains else "")
+            value = measure(gains) if gains else ""
+            cells.append(f"{value:.2f}" if isinstance(value, float) else str(value))
         print(f"| **{title}** | | | | {' | '.join(cells)} |")
     print(f"| **modules** | | | | {' | '.join(str(sum((name, way) in found for name in cheap)) for way in ways)} |")
     print("\nWhat the best trial of the loop was: " + _shares(found, cheap))
