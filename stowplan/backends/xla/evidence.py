@@ -13,6 +13,7 @@ from stowplan.backends.xla.store import Compiled
 from stowplan.deadline import Deadline
 from stowplan.frontends.hlo import HloModule, read_module
 from stowplan.frontends.hlo.placed import placed_instructions
+from stowplan.frontends.hlo.shape import index_text
 from stowplan.frontends.hlo.signatures import read_assignment, sign_steps
 from stowplan.hardware.costs.signatures import NO_USE, Assignment, LatencyTable, Predictor, SignatureCosts
 from stowplan.hardware.program import Program
@@ -34,7 +35,7 @@ class Move(NamedTuple):
     tensor: int
     to_fast: bool
     cycles: float
-    """Change of the program's cycles, all runs, and what the place is worth to others; negative is a gain."""
+    """Change of the program's cycles, all runs; negative is a gain. That others lose their place by it is not in it."""
     deviation: float
     """How far off that may be; 0 where every pattern was measured."""
 
@@ -65,6 +66,8 @@ class Evidence:
         """XLA's names of the values of each tensor."""
         self.table = table.copy() if table is not None else LatencyTable()
         self.trials: list[Trial] = []
+        self.all_slow: Trial | None = None
+        """The first trial with nothing in fast memory, where there is one."""
         self.parameters = _parameters(module, self.program)
         """Tensors that are given to the program; constants are not among them."""
         self.operands = _operands(module, self.program)
@@ -86,6 +89,8 @@ class Evidence:
         trial = Trial(steer, compiled, read_assignment(compiled.module_path, self.signatures), self.judge.score(compiled))
         self.table.add(trial.assignment, self.signatures)
         self.trials.append(trial)
+        if self.all_slow is None and not self.fast_tensors(trial.assignment):
+            self.all_slow = trial
         return trial
 
     @property
@@ -107,8 +112,8 @@ class Evidence:
     def moves(self, trial: Trial) -> list[Move]:
         """What taking each tensor out of fast memory, or into it, would change by the table and its predictions; best first.
 
-        A tensor that stands in fast memory for some of its uses only can be moved both ways. One that comes in takes a place,
-        from its first use to its last, that others could have: that costs what such a place is worth on average.
+        A tensor that stands in fast memory for some of its uses only can be moved both ways. Whether there is room for it is
+        for the compiler to find out.
         """
         changes: dict[tuple[int, bool], tuple[float, float]] = {}
         for name, masks in self._masks_of.items():
@@ -135,30 +140,27 @@ class Evidence:
         ]
         return sorted(found, key=lambda move: (move.cycles, move.tensor, move.to_fast))
 
-    def rent(self, tensor: int, *, from_start: bool = False) -> float:
-        """Cycles that a tensor's place is worth on average, from its first use (or the program's start) to its last.
+    def waiting_cost(self, tensor: int) -> float:
+        """Cycles that a tensor's place is worth on average from the program's start to its first use.
 
         All of fast memory for all of the time is worth what XLA's default saves against all in slow memory.
         """
-        first, last = self._spans.get(tensor, (0.0, 0.0))
-        span = last - (0.0 if from_start else first)
-        slow = [trial.score.total for trial in self.trials if not self.fast_tensors(trial.assignment)]
-        worth = max(0, min(slow, default=0) - self.trials[0].score.total)
-        size = self.program.tensors[tensor].size
-        return worth * span * size / int(self.judge.target.fast_memory.capacity)
+        slow = self.all_slow.score.total if self.all_slow is not None else 0
+        worth = max(0, slow - self.trials[0].score.total)
+        share = self.program.tensors[tensor].size / int(self.judge.target.fast_memory.capacity)
+        return worth * self._first_uses.get(tensor, 0.0) * share
 
     @cached_property
-    def _spans(self) -> dict[int, tuple[float, float]]:
-        """First and last moment at which each tensor is used, as shares of the default's cycles."""
-        first, last, now = dict[int, float](), dict[int, float](), 0.0
+    def _first_uses(self) -> dict[int, float]:
+        """Moment at which each tensor is first used, as a share of the default's cycles."""
+        first, now = dict[int, float](), 0.0
         default = self.trials[0].assignment.steps
         for step in self.program.steps:
             for use in step.uses:
                 first.setdefault(use.tensor, now)
             placement = default.get(step.name)
             now += step.weight * (placement.cycles or 0) if placement is not None else 0
-            last |= dict.fromkeys((use.tensor for use in step.uses), now)
-        return {tensor: (first[tensor] / max(now, 1.0), last[tensor] / max(now, 1.0)) for tensor in first}
+        return {tensor: moment / max(now, 1.0) for tensor, moment in first.items()}
 
     def harmful(self, planned: Assignment, all_slow: Assignment) -> dict[int, float]:
         """Tensors that a plan would do better without: cycles that their places in fast memory cost, all runs.
@@ -202,11 +204,10 @@ def _operands(module: HloModule, program: Program) -> dict[tuple[str, int], int]
 
 
 def _parameters(module: HloModule, program: Program) -> set[int]:
-    leaves = (
-        (instruction.name, index)
+    names = (
+        instruction.name + index_text(index)
         for instruction in module.entry.instructions
         if instruction.opcode == "parameter"
         for index, _ in instruction.shape.leaves()
     )
-    names = (name + ("{" + ",".join(map(str, index)) + "}" if index else "") for name, index in leaves)
     return {program.value_tensor[name] for name in names if name in program.value_tensor}

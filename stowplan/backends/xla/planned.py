@@ -95,7 +95,7 @@ def planned_prefetches(evidence: Evidence, found: Planned, most: int = MOST_PREF
 def cycle_table(evidence: Evidence) -> CycleTable:
     """Cycles of all in slow memory and of XLA's default, as the cost model ``table`` takes them."""
     default = evidence.trials[0]
-    slow = next((trial for trial in evidence.trials if not evidence.fast_tensors(trial.assignment)), default)
+    slow = evidence.all_slow or default
     steps = {}
     for step in evidence.program.steps:
         signature = evidence.signatures.get(step.name)

@@ -99,8 +99,8 @@ def capacities(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
 
 def _worth(evidence: Evidence) -> float:
     """Cycles of all in slow memory over those of the default: how much fast memory is worth to the program."""
-    slow = [trial.score.total for trial in evidence.trials if not evidence.fast_tensors(trial.assignment)]
-    return min(slow, default=0) / evidence.trials[0].score.total
+    slow = evidence.all_slow.score.total if evidence.all_slow is not None else 0
+    return slow / evidence.trials[0].score.total
 
 
 def retries(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
@@ -115,7 +115,7 @@ def preloads(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     for move in evidence.moves(trial):
         if move.to_fast and move.tensor in evidence.parameters:
             # It is there from the start on, not from its first use on.
-            cycles = move.cycles - evidence.rent(move.tensor) + evidence.rent(move.tensor, from_start=True)
+            cycles = move.cycles + evidence.waiting_cost(move.tensor)
             gains.append((-cycles, evidence.values[move.tensor][0]))
     for gain, name in sorted(gains, reverse=True)[:MOST_PRELOADS]:
         if gain > 0:

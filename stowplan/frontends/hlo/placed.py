@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
 from stowplan.frontends.hlo.schedule import IN_LINE
-from stowplan.frontends.hlo.shape import ArrayShape
+from stowplan.frontends.hlo.shape import ArrayShape, index_text
 from stowplan.hardware.program import Program, ProgramStep
 
 #: Memory space of CMEM in the layouts of TPU modules: ``S(3)``.
@@ -66,7 +66,7 @@ def step_leaves(step: ProgramStep, at: Placed, program: Program) -> StepLeaves:
 
     def tensors(instruction: Instruction) -> Iterator[int | None]:
         for index, _ in instruction.shape.leaves():
-            name = instruction.name + ("{" + ",".join(map(str, index)) + "}" if index else "")
+            name = instruction.name + index_text(index)
             yield program.value_tensor.get(path + name, program.value_tensor.get(name))
 
     operands = (tensor for name in at.instruction.operands for tensor in tensors(at.computation.by_name[name]))

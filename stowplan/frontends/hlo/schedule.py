@@ -14,7 +14,7 @@ from stowplan.frontends.hlo.access import InPlace, fused_access, instruction_acc
 from stowplan.frontends.hlo.extent import check_extent
 from stowplan.frontends.hlo.flops import Work, computation_work, instruction_work
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
-from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
+from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape, index_text
 from stowplan.frontends.hlo.storage import START, Values
 from stowplan.frontends.hlo.trips import trip_count
 from stowplan.hardware.program import ProgramLoop
@@ -121,7 +121,7 @@ class Schedule:
         leaves = self._leaves(module.entry.root.shape)
         output = {index: value for (index, _), value in zip(leaves, found, strict=True) if value != NOWHERE}
         for alias in module.input_output_alias:
-            pair = self._given.get((alias.operand, alias.operand_index)), output.get(_index_text(alias.output_index))
+            pair = self._given.get((alias.operand, alias.operand_index)), output.get(index_text(alias.output_index))
             if pair[0] is not None and pair[1] is not None and pair[0] != pair[1]:
                 self.donated.append((pair[0], pair[1]))
 
@@ -176,7 +176,7 @@ class Schedule:
             if leaf.bytes:
                 key = number, index
                 value = self._given[key] = self.values.add(
-                    name + _index_text(index), leaf.bytes, START, frozen=key not in self._donated
+                    name + index_text(index), leaf.bytes, START, frozen=key not in self._donated
                 )
             values.append(value)
         return values
@@ -341,7 +341,7 @@ class Schedule:
             return [("", shape.bytes)]
         found = self._leaf_cache.get(id(shape))
         if found is None:
-            found = self._leaf_cache[id(shape)] = [(_index_text(index), leaf.bytes) for index, leaf in shape.leaves()]
+            found = self._leaf_cache[id(shape)] = [(index_text(index), leaf.bytes) for index, leaf in shape.leaves()]
         return found
 
     def _offsets(self, shape: Shape) -> list[int]:
@@ -353,10 +353,6 @@ class Schedule:
                 found.append(found[-1] + sum(1 for _ in part.leaves()))
             self._offset_cache[id(shape)] = found
         return found
-
-
-def _index_text(index: tuple[int, ...]) -> str:
-    return "{" + ",".join(map(str, index)) + "}" if index else ""
 
 
 def _custom_target(instruction: Instruction) -> str | None:

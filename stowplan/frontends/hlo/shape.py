@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -212,3 +212,9 @@ def _stored_elements(physical: list[int], tiles: tuple[tuple[int, ...], ...]) ->
             carried = 1
         physical = outer + grid + sides
     return math.prod(physical)
+
+
+def index_text(index: Iterable[int]) -> str:
+    """A place in a tuple as names of values have it, ``{0,1}``; empty for an array that is no tuple's."""
+    text = ",".join(map(str, index))
+    return f"{{{text}}}" if text else ""

@@ -12,10 +12,8 @@ from typing import NamedTuple
 
 from stowplan import files
 from stowplan.errors import InputError
+from stowplan.frontends.hlo.placed import FAST_SPACE
 from stowplan.frontends.hlo.shape import excerpt
-
-#: Memory space of the fast memory (CMEM) in layouts, ``S(3)``, and in buffer assignments, ``@3``.
-FAST_SPACE = 3
 
 _VALUE = re.compile(
     r"\s*value: <[0-9]+ ([\w.\-]+(?:\{[0-9,]*\})?)(?: \(phi\))? @([0-9]{1,9})> \(size=([0-9]{1,15}),offset=([0-9]{1,15})\)"

@@ -8,7 +8,6 @@ looked through: ``copy-start`` and ``copy-done``, a prefetch in slices (an ``asy
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import chain
 from typing import TypeVar
 
@@ -16,8 +15,10 @@ from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 from stowplan.frontends.hlo import ArrayShape, Computation, HloModule, Instruction, Shape, TupleShape
 from stowplan.frontends.hlo.extent import check_extent
+from stowplan.frontends.hlo.placed import FAST_SPACE
 from stowplan.frontends.hlo.schedule import IN_LINE, MAX_ARRAYS, MAX_INSTRUCTIONS
-from stowplan.frontends.xla_plan.offsets import FAST_SPACE, Placement
+from stowplan.frontends.hlo.shape import index_text
+from stowplan.frontends.xla_plan.offsets import Placement
 from stowplan.frontends.xla_plan.stays import Array, Eviction, Source, Stay
 from stowplan.hardware.program import Program
 
@@ -129,7 +130,7 @@ class Trace:
         served = self._reads(step, number, operands)
         results = []
         for index, shape in instruction.shape.leaves():
-            name = instruction.name + _index_text(index)
+            name = instruction.name + index_text(index)
             tensor = self._find(self._program.value_tensor, path, name)
             if tensor is not None and shape.bytes > self._program.tensors[tensor].size:
                 size = self._program.tensors[tensor].size
@@ -304,7 +305,7 @@ class Trace:
     def _inputs(self, instruction: Instruction, path: str) -> list[Array]:
         arrays = []
         for index, shape in instruction.shape.leaves():
-            name = instruction.name + _index_text(index)
+            name = instruction.name + index_text(index)
             if shape.memory_space == FAST_SPACE:
                 self.homeless.append(name)
             arrays.append(Array(self._find(self._program.value_tensor, path, name)))
@@ -339,7 +340,7 @@ class Trace:
         self.foreign.append(instruction.name)
         for index, shape in instruction.shape.leaves():
             if shape.memory_space == FAST_SPACE:
-                self.homeless.append(instruction.name + _index_text(index))
+                self.homeless.append(instruction.name + index_text(index))
         return [Array(None) for _ in instruction.shape.leaves()]
 
     def _stay(
@@ -385,8 +386,3 @@ class Trace:
         """The program calls an instruction by its path only where the name alone does not tell it from others."""
         found = names.get(path + name) if path else None
         return names.get(name) if found is None else found
-
-
-def _index_text(index: Iterable[int]) -> str:
-    inner = ",".join(map(str, index))
-    return f"{{{inner}}}" if inner else ""
