@@ -1,0 +1,179 @@
+"""Everything that decides how EGRL is trained: the paper's values (table 2), values for processors, and the ablations.
+
+What table 2 leaves out is as in code that is public of its authors' field; ``docs/egrl.md`` sets both columns side by side.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from stowplan.errors import UsageError
+from stowplan.learned_guidance.tier_placement.graph import FeatureSet
+
+
+class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to train."""
+
+    evaluations: int = 4_000
+    """Training ends after so many evaluations of the chip, cumulative over the population and the learner's rollouts."""
+    features: FeatureSet = "chip"
+    """What policies see of a layer."""
+
+    # Networks
+    hidden: int = 32
+    heads: int = 4
+    depth: int = 3
+    """Levels of the Graph U-Net."""
+    critic_pooling: Literal["max", "mean"] = "mean"
+
+    # Population
+    population: int = 20
+    """Members; 0 for the ablation that learns by policy gradient alone."""
+    boltzmann_fraction: float = 0.2
+    """Part of the first population that are Boltzmann chromosomes."""
+    elite_fraction: float = 0.1
+    tournament: int = 3
+    crossover_fraction: float = 0.3
+    """Part of the selected members that are crossed with an elite, or seeded by a graph network."""
+    seeding: bool = True
+    """Whether a chromosome that meets a graph network takes over its posterior; else nothing comes of it."""
+    mutation_fraction: float = 0.85
+    """Part of the selected members that mutate."""
+    weight_fraction: float = 0.1
+    """Part of a graph network's weights that a mutation changes."""
+    mutation_strength: float = 0.1
+    """Standard deviation of such a change, relative to the weight."""
+    super_mutation: float = 0.05
+    """Part of the changed weights that change ten times as much."""
+    reset_mutation: float = 0.02
+    """Part of the changed weights that are drawn anew."""
+    chromosome_moves: float = 2.0
+    """Tensors that a mutation of a chromosome sends to another tier, on average; 0: all priors are multiplied by N(1, 0.1)."""
+    temperatures: tuple[float, float] = (0.02, 0.1)
+    """Of the first chromosomes, drawn evenly."""
+    seeded_temperature: float = 0.1
+    """Of a chromosome that took over a graph network's posterior."""
+    least_temperature: float = 0.02
+    """Temperatures of chromosomes do not fall below this."""
+    repair: bool = True
+    """Whether a chromosome proposes what the compiler makes of its draw, and takes that over; else its draw."""
+    fixed_composition: bool = False
+    """Whether the two encodings keep their parts of the population, each selected by itself."""
+    slow_bias: float = 0.0
+    """Graph networks begin with up to so much in favour of the slowest tier, in their logits."""
+    frozen: bool = False
+    """For attribution: graph networks of the population stay as they were drawn at random."""
+
+    # Learner
+    learner: bool = True
+    """False for the ablation that evolves only."""
+    rollouts: int = 1
+    """Noisy proposals of the learner's policy in each generation."""
+    exploration: float = 0.05
+    """Part of the tensors that such a proposal sends to a tier drawn evenly."""
+    sample_rollouts: bool = True
+    """Whether the learner's proposals are drawn from its policy; else they are its likeliest tiers."""
+    updates_per_evaluation: float = 1.0
+    batch_size: int = 24
+    replay_size: int = 100_000
+    actor_rate: float = 1e-3
+    critic_rate: float = 1e-3
+    entropy: float = 0.05
+    """Weight of the policy's entropy."""
+    discount: float = 0.99
+    bootstrap: bool = False
+    """Whether the value of the next state counts, as where an episode does not end. It does after its one step."""
+    target_rate: float = 1e-3
+    """Of the soft updates of target networks (with ``bootstrap``)."""
+    action_noise: float = 0.2
+    """Standard deviation of the noise on one-hot actions that the critic learns from, which stay from 0 to 1."""
+    actor_actions: Literal["likeliest", "soft"] = "soft"
+    """What the critic judges of the policy: probabilities times the one-hot of the likeliest, or all probabilities."""
+    imitation: float = 0.0
+    """Weight of the cross entropy between the policy and the best maps: demonstrations, and the best found of each network."""
+
+    def __post_init__(self) -> None:
+        for name, least in _AT_LEAST.items():
+            if not getattr(self, name) >= least:
+                raise UsageError(f"training: {name} is {getattr(self, name)}, expected {least} or more")
+        for name in _FRACTIONS:
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise UsageError(f"training: {name} is {getattr(self, name)}, expected 0 to 1")
+        if self.hidden % self.heads:
+            raise UsageError(f"training: hidden is {self.hidden}, expected a multiple of heads ({self.heads})")
+        if not self.population and not self.learner:
+            raise UsageError("training: found neither a population nor a learner, expected one of them or both")
+        if self.learner and not self.rollouts and not self.population:
+            raise UsageError("training: rollouts is 0, expected 1 or more where there is no population")
+
+    @classmethod
+    def cpu(cls, **changes: Any) -> EgrlConfig:
+        """Values for processors, chosen on the networks of ``examples/data``."""
+        return cls(**changes)
+
+    @classmethod
+    def paper(cls, **changes: Any) -> EgrlConfig:
+        """Table 2 of the paper; hours for a network of BERT's size."""
+        values: dict[str, Any] = {
+            "features": "paper",
+            "hidden": 128,
+            "depth": 4,
+            "critic_pooling": "max",
+            "chromosome_moves": 0.0,
+            "temperatures": (0.1, 10.0),
+            "seeded_temperature": 1.0,
+            "least_temperature": 0.1,
+            "repair": False,
+            "bootstrap": True,
+            "actor_actions": "likeliest",
+            **changes,
+        }
+        return cls(**values)
+
+    def evolution_only(self) -> EgrlConfig:
+        """The paper's ablation EA."""
+        return self.changed(learner=False)
+
+    def gradient_only(self) -> EgrlConfig:
+        """The paper's ablation PG."""
+        return self.changed(population=0)
+
+    def changed(self, **changes: Any) -> EgrlConfig:
+        """The same with other values for some fields."""
+        return msgspec.structs.replace(self, **changes)
+
+
+_AT_LEAST: dict[str, float] = {
+    "evaluations": 1,
+    "hidden": 1,
+    "heads": 1,
+    "depth": 1,
+    "population": 0,
+    "tournament": 1,
+    "mutation_strength": 0.0,
+    "chromosome_moves": 0.0,
+    "least_temperature": 1e-6,
+    "rollouts": 0,
+    "updates_per_evaluation": 0.0,
+    "batch_size": 1,
+    "replay_size": 1,
+    "actor_rate": 0.0,
+    "critic_rate": 0.0,
+    "entropy": 0.0,
+    "action_noise": 0.0,
+    "imitation": 0.0,
+}
+_FRACTIONS = (
+    "boltzmann_fraction",
+    "elite_fraction",
+    "crossover_fraction",
+    "mutation_fraction",
+    "weight_fraction",
+    "super_mutation",
+    "reset_mutation",
+    "exploration",
+    "discount",
+    "target_rate",
+)

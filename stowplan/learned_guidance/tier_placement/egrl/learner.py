@@ -1,0 +1,227 @@
+"""The soft actor-critic for one-step episodes of many discrete actions: Khadka et al., ICLR 2021, appendices C and D."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
+from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Critic, Shape
+from stowplan.learned_guidance.tier_placement.graph import Graph
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+#: Columns of a state besides the features: the tiers of weights and output that were proposed before.
+PREVIOUS = 2
+
+#: Largest norm of a gradient.
+CLIP = 5.0
+
+
+class Losses(NamedTuple):
+    """Of one step."""
+
+    critic: float
+    actor: float
+    entropy: float
+    """Of the policy, in nats, in the mean over tensors."""
+    value_error: float
+    """|value - reward| in the mean over the batch."""
+
+
+class Inputs:
+    """A graph as tensors: states to begin with, and batches."""
+
+    def __init__(self, graph: Graph):
+        self.layers = len(graph.features)
+        self.tiers = graph.tiers
+        features = torch.from_numpy(graph.features)
+        # Every episode begins with all in the slowest tier.
+        self.state = torch.cat([features, torch.zeros(self.layers, PREVIOUS)], 1)
+        self.edges = torch.from_numpy(graph.edges)
+        self.batch = torch.zeros(self.layers, dtype=torch.int64)
+        self.placed = torch.from_numpy(np.stack([graph.has_weights, np.ones(self.layers, np.bool_)], axis=1))
+        """[N, 2] Tensors that there are."""
+        self._edges_of: dict[int, Tensor] = {}
+
+    def edges_of(self, copies: int) -> Tensor:
+        """Edges of so many copies of the graph."""
+        if copies not in self._edges_of:
+            shifts = self.layers * torch.arange(copies).repeat_interleave(self.edges.shape[1])
+            self._edges_of[copies] = self.edges.repeat(1, copies) + shifts
+        return self._edges_of[copies]
+
+    def batch_of(self, copies: int) -> Tensor:
+        """Whose each node is, of so many copies."""
+        return torch.arange(copies).repeat_interleave(self.layers)
+
+
+class Learner:
+    """Actor, critic, their targets and optimisers.
+
+    Parameters
+    ----------
+    graphs
+        Of the networks to learn on.
+    seed
+        Of the first weights.
+    """
+
+    def __init__(self, config: EgrlConfig, graphs: Sequence[Graph], seed: int):
+        self.config = config
+        self.inputs = [Inputs(graph) for graph in graphs]
+        first = graphs[0]
+        self.shape = Shape(first.features.shape[1] + PREVIOUS, config.hidden, config.heads, config.depth, first.tiers)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.actor, self.critic = Actor(self.shape), Critic(self.shape, config.critic_pooling)
+        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.actor_rate)
+        self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), lr=config.critic_rate)
+        self.steps = 0
+
+    def update(
+        self, network: int, maps: Ints, rewards: Floats, shown: Ints | None, chance: np.random.Generator
+    ) -> Losses:
+        """One step of both.
+
+        Parameters
+        ----------
+        maps
+            [B, N, 2] Tiers proposed, for the network of this number.
+        rewards
+            [B]
+        shown
+            [N, 2] A map to imitate; None for none.
+        """
+        config, inputs = self.config, self.inputs[network]
+        count = len(maps)
+        edges, batch = inputs.edges_of(count), inputs.batch_of(count)
+        states = inputs.state.repeat(count, 1)
+        hot = functional.one_hot(torch.from_numpy(maps), inputs.tiers).float().flatten(0, 1)
+        noise = torch.from_numpy(chance.normal(0.0, 1.0, tuple(hot.shape)).astype(np.float32))
+        actions = (hot + (config.action_noise * noise).clamp(-0.5, 0.5)).clamp(0.0, 1.0)
+        targets = torch.from_numpy(rewards)
+        if config.bootstrap:
+            targets = targets + config.discount * self._next_values(inputs, maps, edges, batch)
+        values = self.critic(states, actions, edges, batch)
+        critic_loss = functional.mse_loss(values, targets[:, None].expand_as(values))
+        _step(self.critic_optimizer, critic_loss, self.critic)
+        actor_loss, entropy = self._actor_loss(inputs, shown)
+        _step(self.actor_optimizer, actor_loss, self.actor)
+        if config.bootstrap:
+            _follow(self.target_actor, self.actor, config.target_rate)
+            _follow(self.target_critic, self.critic, config.target_rate)
+        self.steps += 1
+        error = (values.detach().mean(1) - targets).abs().mean()
+        return Losses(float(critic_loss), float(actor_loss), float(entropy), float(error))
+
+    def _actor_loss(self, inputs: Inputs, shown: Ints | None) -> tuple[Tensor, Tensor]:
+        # The state is the same at the beginning of every episode, so one of them is as good as a batch.
+        logits = self.actor(inputs.state, inputs.edges, inputs.batch)
+        log_policy = functional.log_softmax(logits, dim=-1)
+        policy = log_policy.exp()
+        entropy = -(policy * log_policy).sum(-1)[inputs.placed].mean()
+        self.critic.requires_grad_(False)
+        value = self.critic(inputs.state, self._as_actions(policy), inputs.edges, inputs.batch).min()
+        self.critic.requires_grad_(True)
+        loss = -value - self.config.entropy * entropy
+        if shown is not None and self.config.imitation:
+            chosen = log_policy.gather(-1, torch.from_numpy(shown)[..., None])[..., 0]
+            loss = loss - self.config.imitation * chosen[inputs.placed].mean()
+        return loss, entropy.detach()
+
+    def _as_actions(self, policy: Tensor) -> Tensor:
+        if self.config.actor_actions == "soft":
+            return policy
+        return policy * functional.one_hot(policy.argmax(-1), policy.shape[-1])
+
+    @torch.no_grad()
+    def _next_values(self, inputs: Inputs, maps: Ints, edges: Tensor, batch: Tensor) -> Tensor:
+        """Values of the states after these maps, entropy included, ``[B]``."""
+        states = inputs.state.repeat(len(maps), 1)
+        states[:, -PREVIOUS:] = torch.from_numpy(maps).flatten(0, 1).float() / max(1, inputs.tiers - 1)
+        log_policy = functional.log_softmax(self.target_actor(states, edges, batch), dim=-1)
+        policy = log_policy.exp()
+        entropy = -(policy * log_policy).sum(-1).view(len(maps), -1).mean(1)
+        values: Tensor = self.target_critic(states, self._as_actions(policy), edges, batch).amin(1)
+        return values + self.config.entropy * entropy
+
+    @torch.no_grad()
+    def posterior(self, network: int, weights: Floats | None = None) -> Floats:
+        """Probabilities ``[N, 2, T]`` of the actor, or of one of other weights."""
+        inputs = self.inputs[network]
+        actor = self.actor
+        if weights is None:
+            logits = actor(inputs.state, inputs.edges, inputs.batch)
+        else:
+            logits = torch.func.functional_call(actor, self._named(weights), (inputs.state, inputs.edges, inputs.batch))
+        found: Floats = functional.softmax(logits, dim=-1).numpy()
+        return found
+
+    def _named(self, weights: Floats) -> dict[str, Tensor]:
+        named, place = {}, 0
+        row = torch.from_numpy(weights)
+        for name, parameter in self.actor.named_parameters():
+            named[name] = row[place : place + parameter.numel()].view_as(parameter)
+            place += parameter.numel()
+        return named
+
+    def weights(self) -> Floats:
+        """The actor's, in one row."""
+        return np.concatenate([parameter.detach().numpy().ravel() for parameter in self.actor.parameters()])
+
+    def fresh_weights(self, chance: np.random.Generator) -> Floats:
+        """Those of a new actor, in one row."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(chance.integers(2**31)))
+            actor = Actor(self.shape)
+        if self.config.slow_bias:
+            with torch.no_grad():
+                actor.heads.bias.view(2, -1)[:, 0] += float(chance.uniform(0, self.config.slow_bias))
+        return np.concatenate([parameter.detach().numpy().ravel() for parameter in actor.parameters()])
+
+    def load_weights(self, weights: Floats) -> None:
+        """Give the actor these weights."""
+        self.actor.load_state_dict(self._named(weights), strict=False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next step depends on."""
+        return {name: getattr(self, name).state_dict() for name in _PARTS} | {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from such a state."""
+        for name in _PARTS:
+            getattr(self, name).load_state_dict(state[name])
+        self.steps = int(state["steps"])
+
+
+_PARTS = ("actor", "critic", "target_actor", "target_critic", "actor_optimizer", "critic_optimizer")
+
+
+def _step(optimizer: torch.optim.Optimizer, loss: Tensor, module: nn.Module) -> None:
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(module.parameters(), CLIP)
+    optimizer.step()
+
+
+def _follow(target: nn.Module, source: nn.Module, rate: float) -> None:
+    with torch.no_grad():
+        for old, new in zip(target.parameters(), source.parameters(), strict=True):
+            old.lerp_(new, rate)
+
+
+def nats(tiers: int) -> float:
+    """Entropy of an even choice."""
+    return math.log(tiers)
