@@ -85,23 +85,16 @@ class Chromosome:
             values[was], values[to] = values[to], values[was]
         return Chromosome(prior, temperature)
 
-    def taking_over(self, drawn: Ints, repaired: Ints) -> Chromosome:
-        """The same, but where a repair sent a tensor elsewhere: there the tier it was sent to becomes the favourite.
-
-        Parameters
-        ----------
-        drawn, repaired
-            [N, 2] Tiers before and after the repair.
-        """
-        layers, parts = np.nonzero(drawn != repaired)
+    def taking_over(self, tiers: Ints) -> Chromosome:
+        """The same with these tiers ``[N, 2]`` as its favourites: each changes places with what was the favourite."""
+        best = self.prior.argmax(axis=-1)
+        layers, parts = np.nonzero(best != tiers)
         if not len(layers):
             return self
         prior = self.prior.copy()
-        tiers = repaired[layers, parts]
-        best = prior[layers, parts].argmax(axis=1)
-        most, own = prior[layers, parts, best].copy(), prior[layers, parts, tiers].copy()
-        prior[layers, parts, best] = own
-        prior[layers, parts, tiers] = most
+        old, new = best[layers, parts], tiers[layers, parts]
+        prior[layers, parts, old] = self.prior[layers, parts, new]
+        prior[layers, parts, new] = self.prior[layers, parts, old]
         return Chromosome(prior, self.temperature)
 
 

@@ -43,7 +43,7 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Part of the selected members that mutate."""
     weight_fraction: float = 0.1
     """Part of a graph network's weights that a mutation changes."""
-    mutation_strength: float = 0.1
+    mutation_strength: float = 0.3
     """Standard deviation of such a change, relative to the weight."""
     super_mutation: float = 0.05
     """Part of the changed weights that change ten times as much."""
@@ -59,8 +59,14 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Temperatures of chromosomes do not fall below this."""
     repair: bool = True
     """Whether a chromosome proposes what the compiler makes of its draw, and takes that over; else its draw."""
-    fixed_composition: bool = False
-    """Whether the two encodings keep their parts of the population, each selected by itself."""
+    least_networks: float = 0.5
+    """Part of the population that is kept for graph networks, whatever their fitness."""
+    least_chromosomes: float = 0.2
+    """The same of chromosomes."""
+    seed_actions: bool = True
+    """Whether a seeded chromosome's prior is the graph network's likeliest map; else its posterior."""
+    reevaluate: bool = False
+    """Whether elites are evaluated again in each generation; else they keep their fitness."""
     slow_bias: float = 0.0
     """Graph networks begin with up to so much in favour of the slowest tier, in their logits."""
     frozen: bool = False
@@ -121,11 +127,16 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "hidden": 128,
             "depth": 4,
             "critic_pooling": "max",
+            "mutation_strength": 0.1,
             "chromosome_moves": 0.0,
             "temperatures": (0.1, 10.0),
             "seeded_temperature": 1.0,
             "least_temperature": 0.1,
             "repair": False,
+            "least_networks": 0.0,
+            "least_chromosomes": 0.0,
+            "seed_actions": False,
+            "reevaluate": True,
             "bootstrap": True,
             "actor_actions": "likeliest",
             **changes,
@@ -170,6 +181,8 @@ _FRACTIONS = (
     "elite_fraction",
     "crossover_fraction",
     "mutation_fraction",
+    "least_networks",
+    "least_chromosomes",
     "weight_fraction",
     "super_mutation",
     "reset_mutation",

@@ -32,7 +32,9 @@ class Member:
 
     encoding: Encoding
     fitness: float = -np.inf
-    """Reward of its last proposal."""
+    """Reward of its last proposal; of a child that has made none, its parent's."""
+    is_judged: bool = False
+    """Whether the fitness is its own."""
 
     @property
     def is_chromosome(self) -> bool:
@@ -61,32 +63,36 @@ class Evolution:
     movable: Ints
 
     def next_generation(self, members: list[Member]) -> list[Member]:
-        """Elites as they are, first; then selected members, crossed and mutated. Fitnesses are those of the parents."""
-        config = self.config
-        if config.fixed_composition:
-            kinds = [[m for m in members if m.is_chromosome == kind] for kind in (False, True)]
-            if all(kinds):
-                return self._next(kinds[0], kinds[1]) + self._next(kinds[1], kinds[0])
-        return self._next(members, [])
-
-    def _next(self, members, others):
+        """Elites as they are, first; then selected members, crossed and mutated, whose fitness is not known yet."""
         config = self.config
         ranked = sorted(members, key=lambda member: -member.fitness)
         elites = ranked[: max(min(2, len(members)), round(config.elite_fraction * len(members)))]
-        selected = [self._tournament(ranked) for _ in range(len(members) - len(elites))]
-        mates = elites if not others or not ranked[0].is_chromosome else elites + [max(others, key=lambda m: m.fitness)]
-        children = [self._crossed(member, mates, selected) for member in selected]
-        return elites + [self._mutated(child) for child in children]
+        selected = self._with_niches(ranked, [self._tournament(ranked) for _ in range(len(members) - len(elites))])
+        networks = [member for member in ranked if not member.is_chromosome][: len(elites)]
+        children = [self._mutated(self._crossed(member, elites, networks)) for member in selected]
+        return elites + [replace(child, is_judged=False) for child in children]
+
+    def _with_niches(self, ranked: list[Member], selected: list[Member]) -> list[Member]:
+        """The least part of each encoding that is left is kept: in place of the weakest selected of the other."""
+        selected = sorted(selected, key=lambda member: -member.fitness)
+        for kind, part in ((False, self.config.least_networks), (True, self.config.least_chromosomes)):
+            least = round(part * len(ranked))
+            own = [member for member in ranked if member.is_chromosome == kind]
+            others = [at for at, member in enumerate(selected) if member.is_chromosome != kind]
+            missing = min(least - (len(selected) - len(others)), len(others))
+            for at in others[len(others) - missing :] if own and missing > 0 else []:
+                selected[at] = self._tournament(own)
+        return selected
 
     def _tournament(self, ranked: list[Member]) -> Member:
         entrants = self.chance.integers(len(ranked), size=self.config.tournament)
         # The members stand in order of their fitness.
         return ranked[int(entrants.min())]
 
-    def _crossed(self, member: Member, elites: list[Member], selected: list[Member]) -> Member:
+    def _crossed(self, member: Member, elites: list[Member], networks: list[Member]) -> Member:
         if self.chance.random() >= self.config.crossover_fraction:
             return member
-        other = elites[int(self.chance.integers(len(elites)))]
+        other = self._mate(member, elites, networks)
         mine, others = member.encoding, other.encoding
         if isinstance(mine, Chromosome) and isinstance(others, Chromosome):
             return replace(member, encoding=mine.crossed(others, int(self.chance.integers(len(mine.prior) + 1))))
@@ -99,7 +105,16 @@ class Evolution:
             return member
         network = others if isinstance(mine, Chromosome) else mine
         assert not isinstance(network, Chromosome)
-        return replace(member, encoding=Chromosome.seeded(self.posterior(network), self.config.seeded_temperature))
+        posterior = self.posterior(network)
+        if self.config.seed_actions:
+            posterior = np.eye(posterior.shape[-1], dtype=np.float32)[posterior.argmax(-1)]
+        return replace(member, encoding=Chromosome.seeded(posterior, self.config.seeded_temperature))
+
+    def _mate(self, member: Member, elites: list[Member], networks: list[Member]) -> Member:
+        pool = elites
+        if self.config.least_networks:
+            pool = [*elites, *networks] if member.is_chromosome else networks
+        return pool[int(self.chance.integers(len(pool)))]
 
     def _mutated(self, member: Member) -> Member:
         config = self.config

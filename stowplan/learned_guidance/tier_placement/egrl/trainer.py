@@ -173,11 +173,12 @@ class Trainer:
         network, config = self.networks[number], self.config
         members = self.members[number]
         left = config.evaluations - self.evaluations
-        proposals = [self._proposal(number, member.encoding) for member in members]
+        asked = [at for at, member in enumerate(members) if config.reevaluate or not member.is_judged]
+        encodings = [members[at].encoding for at in asked]
+        proposals = [self._proposal(number, encoding) for encoding in encodings]
         proposals += [self._explored(number) for _ in range(config.rollouts if config.learner else 0)]
         maps = np.stack(proposals[:left])
         maps[:, ~network.graph.has_weights, 0] = 0
-        encodings = [member.encoding for member in members]
         if config.repair:
             maps, encodings = self._repaired(network, maps, encodings)
         rewards = network.evaluate(maps)
@@ -185,8 +186,10 @@ class Trainer:
         self._rewards += rewards.tolist()
         for tiers, reward in zip(maps, rewards.tolist(), strict=True):
             self.replay.add(number, tiers, reward)
-        judged = [Member(encoding, reward) for encoding, reward in zip(encodings, rewards.tolist(), strict=False)]
-        if len(judged) == len(members) and members:
+        judged = list(members)
+        for at, encoding, reward in zip(asked, encodings, rewards.tolist(), strict=False):
+            judged[at] = Member(encoding, reward, is_judged=True)
+        if members and len(maps) == len(proposals):
             self.members[number] = self._evolved(number, judged)
         if config.learner:
             self._due += config.updates_per_evaluation * len(maps)
@@ -213,7 +216,7 @@ class Trainer:
         found, _ = network.chip.compiled(maps[which])
         maps, encodings = maps.copy(), list(encodings)
         for at, tiers in zip(which, found, strict=True):
-            encodings[at] = encodings[at].taking_over(maps[at], tiers)
+            encodings[at] = encodings[at].taking_over(tiers)
             maps[at] = tiers
         return maps, encodings
 
