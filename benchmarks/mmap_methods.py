@@ -19,7 +19,8 @@ from stowplan.learned_guidance.memory_mapping.baselines.tree_search import searc
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState, play_greedy
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig, with_settings
+from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+from stowplan.learned_guidance.training.settings import with_settings
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping import arrays, heuristics

@@ -200,7 +200,8 @@ def _windows_of(problems: list[Any], count: int | None, moves: int, seed: int) -
 def _configured(
     preset: str | None, method: str | None, simulations: int | None, settings: Sequence[str], steps: int | None
 ) -> TrainingConfig:
-    from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig, with_settings
+    from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+    from stowplan.learned_guidance.training.settings import with_settings
 
     presets = {"cpu": TrainingConfig.cpu, "paper": TrainingConfig.paper}
     if (preset or "cpu") not in presets:

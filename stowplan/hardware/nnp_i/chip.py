@@ -88,6 +88,11 @@ class Chip:
         self._noise = noise
         self._chance = np.random.default_rng(seed)
 
+    @property
+    def noise_generator(self) -> np.random.Generator:
+        """What noise is drawn from: its state and the two counters are all that a chip remembers of its proposals."""
+        return self._chance
+
     def evaluate(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> Evaluation:
         """Compile a proposal and, where it can be executed as it is, run one inference. UsageError: it is no map at all."""
         found, epsilon = self._rectifier.rectify(weight_tiers, output_tiers)

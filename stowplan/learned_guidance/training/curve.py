@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 import weakref
 from collections.abc import Sequence
@@ -68,6 +69,16 @@ class CurveFile:
             if len(row) != len(self._columns) or not row[0].isdigit():
                 raise InputError("not a row of a training curve", source=self._path, place=f"line {number}")
         return rows[1:]
+
+
+def mean(values: Sequence[float]) -> float:
+    """NaN of nothing."""
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def cell(value: float) -> str:
+    """A number as it stands in a row; empty for NaN."""
+    return "" if math.isnan(value) else f"{value:.6g}"
 
 
 def _lines(rows: Sequence[Sequence[str]]) -> bytes:

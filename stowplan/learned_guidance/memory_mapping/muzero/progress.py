@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stowplan.learned_guidance.memory_mapping.muzero.learner import Losses
+from stowplan.learned_guidance.training.curve import cell, mean
 
 #: Columns of the training curve.
 COLUMNS = (
@@ -60,7 +60,7 @@ class Progress:
         whole = (self.iteration, f"{self.seconds:.3f}", self.games, self.moves, self.training_steps)
         real = (self.best, self.mean, *losses, self.temperature)
         rates = (f"{self.moves_per_second:.1f}", f"{self.updates_per_second:.2f}")
-        return [*map(str, whole), *("" if math.isnan(value) else f"{value:.6g}" for value in real), *rates]
+        return [*map(str, whole), *map(cell, real), *rates]
 
     @property
     def line(self) -> str:
@@ -88,8 +88,3 @@ class Tally:
     def mean_losses(self) -> Losses | None:
         """None without training steps."""
         return Losses(*(mean(each) for each in zip(*self.losses, strict=True))) if self.losses else None
-
-
-def mean(values: Sequence[float]) -> float:
-    """NaN of nothing."""
-    return math.fsum(values) / len(values) if values else math.nan

@@ -29,7 +29,7 @@ from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import (
 )
 from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner
 from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
-from stowplan.learned_guidance.memory_mapping.muzero.progress import Progress, Tally, mean
+from stowplan.learned_guidance.memory_mapping.muzero.progress import Progress, Tally
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay, Trajectory
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
     EpisodeStart,
@@ -41,6 +41,7 @@ from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
 )
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.learned_guidance.training import checkpoint
+from stowplan.learned_guidance.training.curve import mean
 from stowplan.learned_guidance.training.run import Allowance
 from stowplan.models.memory_mapping.problem import Problem
 

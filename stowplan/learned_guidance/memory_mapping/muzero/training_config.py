@@ -7,17 +7,15 @@ both columns side by side.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
 
-from stowplan.arguments import show
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.mcts.config import SearchConfig
 from stowplan.learned_guidance.memory_mapping.muzero.network_config import NetworkConfig
+from stowplan.learned_guidance.training.settings import check_ranges, check_types
 
 Method = Literal["puct", "gumbel", "none"]
 
@@ -110,15 +108,8 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Of the policy gradient: how far the policy may move from the one that played (Schulman et al. 2017)."""
 
     def __post_init__(self) -> None:
-        for field in msgspec.structs.fields(type(self)):
-            _check_type(field.name, getattr(self, field.name), field.type)
-        for name, least in _AT_LEAST.items():
-            value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise UsageError(f"training: {name} is {value}, expected {least} or more")
-        for name in _FRACTIONS:
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise UsageError(f"training: {name} is {getattr(self, name)}, expected 0 to 1")
+        check_types(self)
+        check_ranges(self, _AT_LEAST, _FRACTIONS)
         if not 0.0 < self.discount <= 1.0:
             raise UsageError(f"training: discount is {self.discount}, expected more than 0 and at most 1")
 
@@ -210,47 +201,6 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def changed(self, **changes: Any) -> TrainingConfig:
         """The same with other values for some fields."""
         return msgspec.structs.replace(self, **changes)
-
-
-def _check_type(name: str, value: Any, kind: Any) -> None:
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"training: {name} is {show(value)}: {str(error)[0].lower()}{str(error)[1:]}") from None
-    # Whole numbers written as fractions, and what is no number, pass for the fields' types.
-    if isinstance(value, float) and (kind in (int, int | None) or not math.isfinite(value)):
-        wanted = "a finite number" if kind is float else "a whole number"
-        raise UsageError(f"training: {name} is {value}, expected {wanted}")
-
-
-def with_settings(config: TrainingConfig, settings: Iterable[str]) -> TrainingConfig:
-    """Fields changed by ``name=value`` texts; ``search.name`` and ``network.name`` are those of the search and the network.
-
-    Raises
-    ------
-    UsageError
-        Naming the text, and what was expected.
-    InputError
-        Where a value does not fit the network.
-    """
-    values: dict[str, Any] = msgspec.to_builtins(config)
-    for text in settings:
-        name, equals, value = text.partition("=")
-        *groups, last = name.strip().split(".")
-        place = values
-        for group in groups:
-            inner = place.get(group)
-            place = inner if isinstance(inner, dict) else {}
-        if not equals or last not in place or isinstance(place[last], dict):
-            raise UsageError(f"--set: found {text!r}, expected NAME=VALUE with the name of a hyperparameter")
-        try:
-            place[last] = msgspec.json.decode(value)
-        except msgspec.DecodeError:
-            place[last] = value.strip()
-    try:
-        return msgspec.convert(values, TrainingConfig)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"--set: {error}") from error
 
 
 _AT_LEAST: dict[str, float] = {

@@ -58,10 +58,15 @@ class Replay:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state."""
-        self._added = [int(each) for each in state["added"]]
-        self._maps = [each.numpy().copy() for each in state["maps"]]
-        self._rewards = [each.numpy().copy() for each in state["rewards"]]
+        """Go on from such a state; ValueError where it is another replay's."""
+        added = [int(each) for each in state["added"]]
+        maps = [each.numpy().copy() for each in state["maps"]]
+        rewards = [each.numpy().copy() for each in state["rewards"]]
+        for count, mine, found, values in zip(added, self._maps, maps, rewards, strict=True):
+            kept = min(count, self._room)
+            if found.shape != (kept, *mine.shape[1:]) or values.shape != (kept,):
+                raise ValueError(f"found maps of shape {found.shape}, expected {(kept, *mine.shape[1:])}")
+        self._added, self._maps, self._rewards = added, maps, rewards
 
 
 def _grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:

@@ -20,10 +20,11 @@ from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import CHECKPOIN
 from stowplan.learned_guidance.memory_mapping.muzero.progress import COLUMNS, Progress
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import play_warm_start
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig, with_settings
+from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.learned_guidance.training.checkpoint import load, save
 from stowplan.learned_guidance.training.curve import CurveFile
 from stowplan.learned_guidance.training.run import run
+from stowplan.learned_guidance.training.settings import with_settings
 from tests.learned_guidance.memory_mapping.muzero.programs import SMALL_NETWORK, other_program, small_config, small_program
 
 PROGRAMS = [small_program(), other_program()]

@@ -1,0 +1,116 @@
+"""Files of EGRL: their formats, and members and maps as they are kept in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from stowplan.errors import InputError
+from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome
+from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
+from stowplan.learned_guidance.tier_placement.egrl.population import Member
+from stowplan.learned_guidance.training import checkpoint
+from stowplan.learned_guidance.training.checkpoint import Content, FileFormat
+
+if TYPE_CHECKING:
+    from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Shape
+
+Ints = npt.NDArray[np.int64]
+
+POLICY = FileFormat("stowplan.egrl.policy", EgrlConfig, version=1)
+CHECKPOINT = FileFormat("stowplan.egrl.checkpoint", EgrlConfig, version=1)
+
+
+def policy_values(actor: Actor, shape: Shape) -> dict[str, Any]:
+    """What a policy file holds: a graph network's weights and its sizes."""
+    return {"weights": checkpoint.plain_weights(actor.state_dict()), "shape": asdict(shape)}
+
+
+def load_policy(path: str | Path) -> tuple[Content[EgrlConfig], Actor]:
+    """A policy file, and the graph network in it.
+
+    Raises
+    ------
+    InputError
+        The file is no policy, is damaged, or its weights do not fit the sizes that it states.
+    """
+    # PyTorch Geometric takes seconds to import.
+    from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Shape
+
+    content = checkpoint.load(path, POLICY)
+    try:
+        shape = Shape(**content.values["shape"])
+        with torch.random.fork_rng(devices=[]):
+            actor = Actor(shape)
+        actor.load_state_dict(content.values["weights"])
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"its weights do not fit its network: {reason}", source=path) from error
+    return content, actor
+
+
+def pack_members(members: Sequence[Member]) -> list[dict[str, Any]]:
+    """Members as plain values and tensors."""
+    return [_pack_encoding(member) | {"fitness": float(member.fitness)} for member in members]
+
+
+def _pack_encoding(member: Member) -> dict[str, Tensor]:
+    encoding = member.encoding
+    if isinstance(encoding, Chromosome):
+        return {"prior": _tensor(encoding.prior), "temperature": _tensor(encoding.temperature)}
+    return {"weights": _tensor(encoding)}
+
+
+def unpack_members(packed: Sequence[dict[str, Any]], weights: int, tensors: tuple[int, int, int]) -> list[Member]:
+    """Members as :func:`pack_members` packs them.
+
+    Parameters
+    ----------
+    weights
+        Of a graph network.
+    tensors
+        Shape ``[N, 2, T]`` of a chromosome's prior.
+
+    Raises
+    ------
+    ValueError
+        A member does not fit.
+    """
+    return [Member(_unpack_encoding(each, weights, tensors), float(each["fitness"])) for each in packed]
+
+
+def _unpack_encoding(packed: dict[str, Any], weights: int, tensors: tuple[int, int, int]) -> Any:
+    if "weights" in packed:
+        return array_of(packed["weights"], np.float32, (weights,))
+    return Chromosome(
+        array_of(packed["prior"], np.float32, tensors), array_of(packed["temperature"], np.float32, tensors[:2])
+    )
+
+
+def pack_maps(maps: Sequence[Ints]) -> list[Tensor]:
+    """Maps ``[N, 2]``, a byte for each tier."""
+    return [_tensor(each.astype(np.int8)) for each in maps]
+
+
+def unpack_maps(packed: Sequence[Tensor], layers: int) -> list[Ints]:
+    """Maps as :func:`pack_maps` packs them; ValueError where one is of another network."""
+    return [array_of(each, np.int8, (layers, 2)).astype(np.int64) for each in packed]
+
+
+def array_of(tensor: Tensor, kind: type[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """An array of a tensor; ValueError where it is of another type or shape."""
+    found = tensor.numpy()
+    if found.dtype != kind or found.shape != shape:
+        raise ValueError(f"found {found.dtype} of shape {found.shape}, expected {np.dtype(kind)} of shape {shape}")
+    return found.copy()
+
+
+def _tensor(array: npt.NDArray[Any]) -> Tensor:
+    return torch.from_numpy(array.copy())
