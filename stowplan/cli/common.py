@@ -173,7 +173,8 @@ def _with_options(command: Callable[..., None], names: tuple[str, ...]) -> Calla
     @functools.wraps(command)
     def run(**values: Any) -> None:
         given = {name: values.pop(name) for name in names}
-        given |= {"rules": tuple(given["rules"] or ())}
+        if "rules" in given:
+            given |= {"rules": tuple(given["rules"] or ())}
         if "cycles" in given:
             given |= {"cycles": tuple(given["cycles"]) if given["cycles"] else None}
         command(**values, options=ReadOptions(**given))

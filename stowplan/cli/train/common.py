@@ -25,23 +25,33 @@ from stowplan.learned_guidance.training.run import Agent, run
 #: Exit code of a limit that was over before anything was trained.
 NOTHING_WITHIN_LIMIT = 3
 
+#: What finding demonstrations may take of a time limit, and the seconds that each has at least.
+DEMONSTRATING_SHARE, LEAST_SECONDS = 0.4, 0.2
+
 Output = Annotated[
     Path, typer.Option("-o", "--output", metavar="FILE", help="Checkpoint: written now and then, and at the end.")
 ]
 TimeLimit = Annotated[
     float | None, typer.Option("--time-limit", metavar="SECONDS", help="Stop after this time, reading included.")
 ]
-Steps = Annotated[int | None, typer.Option("--steps", metavar="N", help="Stop after this many training steps.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint, with the same programs.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint, with the same inputs.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin anew though there is a checkpoint.")]
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Seed of everything random (default 0).")]
-Device = Annotated[str, typer.Option("--device", metavar="NAME", help="Where the network is: cpu or cuda.")]
 StartFrom = Annotated[Path | None, typer.Option("--from", metavar="POLICY", help="Begin with the weights of this policy.")]
 Curve = Annotated[
     Path | None, typer.Option("--curve", metavar="FILE", help="Write the training curve here, as CSV, while it grows.")
 ]
 PolicyOutput = Annotated[
     Path | None, typer.Option("--policy", metavar="FILE", help="Write the trained network here, small enough to ship.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other hyperparameter, again and again (its page lists them)."),
+]
+Plans = Annotated[Path | None, typer.Option("--plans", metavar="FOLDER", help="Write the best plan of each input here.")]
+Demonstrations = Annotated[
+    list[Path] | None,
+    typer.Option("--demonstrations", metavar="PLAN", help="Plan of one of the inputs to learn from, again and again."),
 ]
 SaveEvery = Annotated[float, typer.Option("--save-every", metavar="SECONDS", help="Between two checkpoints.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -79,14 +89,15 @@ class Common:
 
     output: Path
     time_limit: float | None
-    steps: int | None
     resume: bool
     overwrite: bool
     seed: int | None
-    device: str
     start_from: Path | None
     curve: Path | None
     policy: Path | None
+    plans: Path | None
+    demonstrations: Sequence[Path]
+    demonstrate: float | None
     save_every: float
     quiet: bool
 
@@ -103,22 +114,40 @@ class Common:
         if self.time_limit is not None:
             number("--time-limit {}", self.time_limit, 0.0, or_least=False)
         number("--save-every {}", self.save_every, 0.0)
-        check_outputs((self.output, self.curve, self.policy), inputs=(*inputs, self.start_from))
+        if self.demonstrate is not None:
+            number("--demonstrate {}", self.demonstrate, 0.0, or_least=False)
+        if self.plans is not None and not self.plans.is_dir():
+            raise UsageError(f"{self.plans}: there is no such folder, expected one to write plans to")
+        read = (*inputs, self.start_from, *self.demonstrations)
+        check_outputs((self.output, self.curve, self.policy), inputs=read)
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite contradict each other")
         if self.resume and not self.output.exists():
             raise UsageError(f"{self.output}: there is no checkpoint to resume")
         if not self.resume and not self.overwrite and self.output.exists():
             raise UsageError(f"{self.output}: exists; --resume goes on from it, --overwrite begins anew")
-        given = {**fixed, "--seed": self.seed, "--from": self.start_from}
+        given = {
+            **fixed,
+            "--seed": self.seed,
+            "--from": self.start_from,
+            "--demonstrations": self.demonstrations or None,
+            "--demonstrate": self.demonstrate,
+        }
         for name, value in given.items():
             if self.resume and value is not None:
                 raise UsageError(f"{name} cannot be changed in a run that is resumed")
-        _prepare_torch(self.device)
+        _prepare_torch()
 
     def within(self, deadline: Deadline, began: float) -> Deadline:
         """A deadline that holds the time limit of a command that ``began`` then, too."""
         return deadline if self.time_limit is None else deadline.within(limit_after(began, self.time_limit))
+
+    def seconds_to_demonstrate(self, deadline: Deadline, left: int) -> float | None:
+        """How long to look for the next of so many demonstrations; None where none is asked for, or there is no time."""
+        if self.demonstrate is None or deadline.expired:
+            return None
+        # Most of a time limit, all inputs together, is for training.
+        return max(LEAST_SECONDS, min(self.demonstrate, DEMONSTRATING_SHARE * deadline.remaining / left))
 
     def train(self, trainer: Trainer, columns: Sequence[str], cancel: threading.Event, began: float) -> tuple[str, str | None]:
         """Train within the limits, and write checkpoint, policy and curve; the outcome, and the policy's sha256."""
@@ -141,17 +170,18 @@ class Common:
         return outcome, None if self.policy is None else trainer.save_policy(self.policy)
 
 
-def _prepare_torch(device: str) -> None:
+def numbered_plan(folder: Path, number: int) -> Path:
+    """Where the best plan of an input goes."""
+    return folder / f"{number:03d}.plan.json"
+
+
+def _prepare_torch() -> None:
     try:
         import torch
     except ImportError as error:
         raise MissingDependencyError("training needs torch: pip install 'stowplan[learned]'") from error
-    # Games are many and small: with more threads they wait for each other.
+    # Batches are many and small: with more threads they wait for each other.
     torch.set_num_threads(1)
-    if device not in ("cpu", "cuda"):
-        raise UsageError(f"--device: found {device!r}, expected cpu or cuda")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device: cuda was asked for, but torch finds no such device")
 
 
 class _Printer:
@@ -167,7 +197,7 @@ class _Printer:
         if not self._quiet and sys.stderr.isatty():
             from rich.console import Console
 
-            self._status = Console(stderr=True).status("playing the first games")
+            self._status = Console(stderr=True).status("training; no report yet")
             self._status.start()
         return self
 

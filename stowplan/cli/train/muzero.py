@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stowplan import arguments, files
+from stowplan import files
 from stowplan.cli.common import Capacity, CostModel, Quiet, TargetOption, target_file
 from stowplan.cli.output import note, say, say_json
 from stowplan.cli.signals import stopping
@@ -21,16 +21,18 @@ from stowplan.cli.train.common import (
     AsJson,
     Common,
     Curve,
-    Device,
+    Demonstrations,
     Output,
     Overwrite,
+    Plans,
     PolicyOutput,
     Resume,
     SaveEvery,
     Seed,
+    Settings,
     StartFrom,
-    Steps,
     TimeLimit,
+    numbered_plan,
 )
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
@@ -41,9 +43,6 @@ if TYPE_CHECKING:
 
 #: What local search from a demonstration takes, of the time of solving.
 LOCAL_SEARCH_SHARE = 0.5
-
-#: What finding demonstrations may take of a time limit, and the seconds that each has at least.
-DEMONSTRATING_SHARE, LEAST_SECONDS = 0.4, 0.2
 
 
 def muzero_command(
@@ -56,7 +55,7 @@ def muzero_command(
     capacity: Capacity = None,
     cost_model: CostModel = None,
     time_limit: TimeLimit = None,
-    steps: Steps = None,
+    steps: Annotated[int | None, typer.Option("--steps", metavar="N", help="Stop after this many training steps.")] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     preset: Annotated[
@@ -69,18 +68,10 @@ def muzero_command(
     simulations: Annotated[
         int | None, typer.Option("--simulations", metavar="N", help="Simulations of the search for each move.")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="Any other hyperparameter, again and again (docs/mmap-muzero.md lists them)."
-        ),
-    ] = None,
+    settings: Settings = None,
     seed: Seed = None,
-    device: Device = "cpu",
-    demonstrations: Annotated[
-        list[Path] | None,
-        typer.Option("--demonstrations", metavar="PLAN", help="Plan of one of the programs to learn from, again and again."),
-    ] = None,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="Where the network is: cpu or cuda.")] = "cpu",
+    demonstrations: Demonstrations = None,
     demonstrate: Annotated[
         float | None,
         typer.Option(
@@ -99,9 +90,7 @@ def muzero_command(
     ] = 400,
     curve: Curve = None,
     policy: PolicyOutput = None,
-    plans: Annotated[
-        Path | None, typer.Option("--plans", metavar="FOLDER", help="Write the best plan of each program here.")
-    ] = None,
+    plans: Plans = None,
     save_every: SaveEvery = 60.0,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -115,32 +104,28 @@ def muzero_command(
     options = Common(
         output=output,
         time_limit=time_limit,
-        steps=steps,
         resume=resume,
         overwrite=overwrite,
         seed=seed,
-        device=device,
         start_from=start_from,
         curve=curve,
         policy=policy,
+        plans=plans,
+        demonstrations=demonstrations or (),
+        demonstrate=demonstrate,
         save_every=save_every,
         quiet=quiet,
     )
-    if demonstrate is not None:
-        arguments.number("--demonstrate {}", demonstrate, 0.0, or_least=False)
-    if plans is not None and not plans.is_dir():
-        raise UsageError(f"{plans}: there is no such folder, expected one to write plans to")
     options.check(
-        inputs=(*programs, target_file(target), *(demonstrations or ())),
+        inputs=(*programs, target_file(target)),
         fixed={
             "--preset": preset,
             "--search": method,
             "--simulations": simulations,
             "--set": settings,
-            "--demonstrations": demonstrations,
-            "--demonstrate": demonstrate,
         },
     )
+    _check_device(device)
     from stowplan.learned_guidance.memory_mapping.muzero.progress import COLUMNS
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
     from stowplan.learned_guidance.memory_mapping.muzero.warm_up import compiling
@@ -159,7 +144,7 @@ def muzero_command(
         else:
             config = _configured(preset, method, simulations, settings or (), steps)
             trainer = _new_trainer(problems, config, seed or 0, device, start_from)
-            _demonstrate(trainer, demonstrations or (), demonstrate, deadline, cancel, seed or 0)
+            _demonstrate(trainer, options, deadline, cancel)
         outcome, digest = options.train(trainer, COLUMNS, cancel, began)
     if plans is not None:
         _write_plans(trainer, plans)
@@ -228,16 +213,18 @@ def _new_trainer(problems: list[Any], config: TrainingConfig, seed: int, device:
     return Policy.load(start_from).trainer(problems, config, seed=seed, device=device)
 
 
-def _demonstrate(
-    trainer: Trainer,
-    plans: Sequence[Path],
-    seconds: float | None,
-    deadline: Deadline,
-    cancel: threading.Event,
-    seed: int,
-) -> None:
+def _check_device(device: str) -> None:
+    import torch
+
+    if device not in ("cpu", "cuda"):
+        raise UsageError(f"--device: found {device!r}, expected cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device: cuda was asked for, but torch finds no such device")
+
+
+def _demonstrate(trainer: Trainer, options: Common, deadline: Deadline, cancel: threading.Event) -> None:
     """Teach the trainer plans from files, and plans that are found now."""
-    if not plans and seconds is None:
+    if not options.demonstrations and options.demonstrate is None:
         return
     from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve_plan
     from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
@@ -247,7 +234,8 @@ def _demonstrate(
     from stowplan.portfolio.solve import solve
 
     problems = [program.problem for program in trainer.programs]
-    for path in plans:
+    seed = options.seed or 0
+    for path in options.demonstrations:
         plan = plan_files.Plan.load(path)
         numbers = [number for number, problem in enumerate(problems) if problem.digest == plan.problem]
         if not numbers:
@@ -258,11 +246,9 @@ def _demonstrate(
         for number in numbers:
             trainer.demonstrate(number, actions_of(problems[number], plan).actions)
     for number, program in enumerate(trainer.programs):
-        if seconds is None or deadline.expired:
+        limit = options.seconds_to_demonstrate(deadline, len(problems) - number)
+        if limit is None:
             return
-        # Most of a time limit, all programs together, is for training.
-        share = DEMONSTRATING_SHARE * deadline.remaining / (len(problems) - number)
-        limit = max(LEAST_SECONDS, min(seconds, share))
         plan = solve(as_played(program.problem), time_limit=limit, seed=seed, cancel=cancel).plan
         if plan is not None:
             limit = LOCAL_SEARCH_SHARE * limit
@@ -276,7 +262,7 @@ def _write_plans(trainer: Trainer, folder: Path) -> None:
 
     for number, (program, best) in enumerate(zip(trainer.programs, trainer.best, strict=True)):
         if best.actions is not None:
-            Played.of(program.game, best.actions).plan.save(folder / f"{number:03d}.plan.json")
+            Played.of(program.game, best.actions).plan.save(numbered_plan(folder, number))
 
 
 def _report(trainer: Trainer, outcome: str, digest: str | None, as_json: bool) -> None:

@@ -89,9 +89,7 @@ def unpack_members(packed: Sequence[dict[str, Any]], weights: int, tensors: tupl
 def _unpack_encoding(packed: dict[str, Any], weights: int, tensors: tuple[int, int, int]) -> Any:
     if "weights" in packed:
         return array_of(packed["weights"], np.float32, (weights,))
-    return Chromosome(
-        array_of(packed["prior"], np.float32, tensors), array_of(packed["temperature"], np.float32, tensors[:2])
-    )
+    return Chromosome(array_of(packed["prior"], np.float32, tensors), array_of(packed["temperature"], np.float32, tensors[:2]))
 
 
 def pack_maps(maps: Sequence[Ints]) -> list[Tensor]:

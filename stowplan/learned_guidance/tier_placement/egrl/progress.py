@@ -64,7 +64,9 @@ class Progress:
     def line(self) -> str:
         """The same in short, for people."""
         best = "no map yet" if math.isnan(self.best) else f"best speedup {self.best:.4f}"
-        learning = "" if self.losses is None else f", value error {self.losses.value_error:.3f}, entropy {self.losses.entropy:.3f}"
+        learning = (
+            "" if self.losses is None else f", value error {self.losses.value_error:.3f}, entropy {self.losses.entropy:.3f}"
+        )
         return (
             f"[{self.seconds:6.1f} s] {best}, {self.evaluations} evaluations, mean reward {self.mean_reward:.3f}, "
             f"{self.valid:.0%} valid, {self.chromosomes} chromosomes{learning}"

@@ -111,10 +111,10 @@ class Network:
             raise InputError(f"found tiers of shape {tiers.shape}, expected {(count, 2)}")
         if not (tiers.min() >= 0 and tiers.max() < self.graph.tiers):
             raise InputError(f"found tiers {tiers.min()} to {tiers.max()}, expected 0 to {self.graph.tiers - 1}")
-        found, epsilon = self.chip.compiled(tiers[None])
-        if epsilon[0] > 0:
-            raise InputError(f"cannot be executed as it is: {epsilon[0]:.2%} of the bytes have no room where they are meant to go")
-        return found[0]
+        (found,), (epsilon,) = self.chip.compiled(tiers[None])
+        if epsilon > 0:
+            raise InputError(f"cannot be executed as it is: {epsilon:.2%} of the bytes have no room where they are meant to go")
+        return np.asarray(found)
 
     def state_dict(self) -> dict[str, Any]:
         """What is remembered of the maps so far."""
@@ -178,7 +178,9 @@ class Trainer:
         self.learner = Learner(config, [network.graph for network in self.networks], seed)
         if weights is not None:
             if len(weights) != len(self.learner.weights()):
-                raise InputError(f"found {len(weights)} weights, expected {len(self.learner.weights())} of a network of these sizes")
+                raise InputError(
+                    f"found {len(weights)} weights, expected {len(self.learner.weights())} of a network of these sizes"
+                )
             self.learner.load_weights(weights)
         self.replay = Replay([len(network.problem.layers) for network in self.networks], config.replay_size)
         self._chance, self._learning_chance = (np.random.default_rng([seed, number]) for number in range(2))
@@ -335,12 +337,13 @@ class Trainer:
             self._next_generation()
 
     def _proposal(self, number: int, at: int) -> Ints:
-        if at >= len(self.members):
+        encoding = self.members[at].encoding if at < len(self.members) else None
+        if encoding is None:
             tiers = self._explored(number)
+        elif isinstance(encoding, Chromosome):
+            tiers = encoding.draw(self._chance)
         else:
-            encoding = self.members[at].encoding
-            is_stateless = isinstance(encoding, Chromosome)
-            tiers = encoding.draw(self._chance) if is_stateless else self.learner.posterior(number, encoding).argmax(-1)
+            tiers = self.learner.posterior(number, encoding).argmax(-1)
         tiers[~self.networks[number].graph.has_weights, 0] = 0
         return tiers
 
