@@ -58,7 +58,7 @@ def load_policy(path: str | Path) -> tuple[Content[EgrlConfig], Actor]:
 
 def pack_members(members: Sequence[Member]) -> list[dict[str, Any]]:
     """Members as plain values and tensors."""
-    return [_pack_encoding(member) | {"fitness": float(member.fitness)} for member in members]
+    return [_pack_encoding(each) | {"fitness": float(each.fitness), "is_judged": each.is_judged} for each in members]
 
 
 def _pack_encoding(member: Member) -> dict[str, Tensor]:
@@ -83,7 +83,9 @@ def unpack_members(packed: Sequence[dict[str, Any]], weights: int, tensors: tupl
     ValueError
         A member does not fit.
     """
-    return [Member(_unpack_encoding(each, weights, tensors), float(each["fitness"])) for each in packed]
+    return [
+        Member(_unpack_encoding(each, weights, tensors), float(each["fitness"]), bool(each["is_judged"])) for each in packed
+    ]
 
 
 def _unpack_encoding(packed: dict[str, Any], weights: int, tensors: tuple[int, int, int]) -> Any:

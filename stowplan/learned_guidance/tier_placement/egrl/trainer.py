@@ -1,7 +1,7 @@
 """Training of EGRL on one or more networks: generations of proposals and the learner's steps, in turn, in one process.
 
-A generation is of one network: every member proposes a map, the learner's policy some more, and all are evaluated. Graph networks
-are one population for all networks; chromosomes are of one network each. A tick is one proposal (the last one of a generation
+A generation is of one network: members propose maps, the learner's policy some more, and all are evaluated. Graph networks are
+one population for all networks; chromosomes are of one network each. A tick is one proposal (the last one of a generation
 evaluates them all, and selects), or one step of the learner. The trainer is an agent of
 :mod:`stowplan.learned_guidance.training.run`.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,6 @@ from torch.nn.utils import vector_to_parameters
 
 from stowplan.arguments import whole
 from stowplan.errors import InputError, UsageError
-from stowplan.hardware.nnp_i.chip import REWARD_SCALE, Chip
-from stowplan.hardware.nnp_i.rectifier import Rectifier
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import (
     CHECKPOINT,
     POLICY,
@@ -39,7 +37,7 @@ from stowplan.learned_guidance.tier_placement.egrl.learner import Learner
 from stowplan.learned_guidance.tier_placement.egrl.population import Evolution, Member
 from stowplan.learned_guidance.tier_placement.egrl.progress import Progress, Tally
 from stowplan.learned_guidance.tier_placement.egrl.replay import Replay
-from stowplan.learned_guidance.tier_placement.graph import graph_of
+from stowplan.learned_guidance.tier_placement.egrl.workload import Network
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import mean
 from stowplan.learned_guidance.training.run import Allowance
@@ -48,96 +46,6 @@ from stowplan.models.tier_placement.problem import Problem
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass
-class Best:
-    """The best map of a network so far."""
-
-    speedup: float = 0.0
-    """Over the compiler's map, as it was measured; 0 before there is a map that could be executed."""
-    latency_ps: int | None = None
-    """Without noise."""
-    tiers: Ints | None = None
-    """[N, 2]"""
-    evaluations: int = 0
-    """Of this network."""
-    points: list[tuple[int, float]] = field(default_factory=list)
-    """(evaluations of this network, speedup) of each map that was better than all before."""
-
-
-class Network:
-    """A network to train on: its chip, its graph, and its best map."""
-
-    def __init__(self, problem: Problem, config: EgrlConfig, noise: float, seed: int):
-        self.problem = problem
-        self.chip = Chip(problem, noise=noise, seed=seed)
-        self.graph = graph_of(problem, config.features)
-        self.best = Best()
-        self.shown: list[Ints] = []
-        """Maps to imitate."""
-        self.movable = np.argwhere(np.stack([self.graph.has_weights, np.ones(len(problem.layers), np.bool_)], axis=1))
-        """[M, 2] Tensors to be placed: layer, and 0 for weights or 1 for the output."""
-
-    def evaluate(self, maps: Ints) -> npt.NDArray[np.float64]:
-        """Rewards of maps, with the best one remembered."""
-        found = self.chip.evaluate_many(maps)
-        best = self.best
-        for tiers, speedup, latency in zip(maps, found.speedups.tolist(), found.latency_ps.tolist(), strict=True):
-            best.evaluations += 1
-            if speedup > best.speedup:
-                best.speedup, best.latency_ps, best.tiers = speedup, latency, tiers.copy()
-                best.points.append((best.evaluations, speedup))
-        return found.rewards
-
-    def plan(self) -> Plan | None:
-        """The best map as a plan."""
-        if self.best.tiers is None:
-            return None
-        # Not by the chip: nothing is evaluated.
-        found = Rectifier(self.problem).rectify(self.best.tiers[:, 0].tolist(), self.best.tiers[:, 1].tolist()).map
-        return self.chip.plan(found)
-
-    @property
-    def speedup(self) -> float | None:
-        """Of the best map over the compiler's, without noise."""
-        latency = self.best.latency_ps
-        return None if latency is None else self.chip.compiler_ps / latency if latency else 1.0
-
-    def executable(self, tiers: Ints) -> Ints:
-        """A map ``[N, 2]`` that the chip takes as it is; InputError where it would have to move something."""
-        count = len(self.problem.layers)
-        if tiers.shape != (count, 2):
-            raise InputError(f"found tiers of shape {tiers.shape}, expected {(count, 2)}")
-        if not (tiers.min() >= 0 and tiers.max() < self.graph.tiers):
-            raise InputError(f"found tiers {tiers.min()} to {tiers.max()}, expected 0 to {self.graph.tiers - 1}")
-        (found,), (epsilon,) = self.chip.compiled(tiers[None])
-        if epsilon > 0:
-            raise InputError(f"cannot be executed as it is: {epsilon:.2%} of the bytes have no room where they are meant to go")
-        return np.asarray(found)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What is remembered of the maps so far."""
-        best = self.best
-        return {
-            "best": [best.speedup, best.latency_ps, best.evaluations],
-            "best_tiers": pack_maps([] if best.tiers is None else [best.tiers]),
-            "points": [list(point) for point in best.points],
-            "shown": pack_maps(self.shown),
-            "chip": [self.chip.evaluations, self.chip.inferences],
-            "noise": checkpoint.pack_generator(self.chip.noise_generator),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state."""
-        layers = len(self.problem.layers)
-        speedup, latency, evaluations = state["best"]
-        tiers = unpack_maps(state["best_tiers"], layers)
-        points = [(int(count), float(value)) for count, value in state["points"]]
-        self.best = Best(speedup, latency, tiers[0] if tiers else None, evaluations, points)
-        self.shown = unpack_maps(state["shown"], layers)
-        self.chip.evaluations, self.chip.inferences = state["chip"]
-        self.chip.noise_generator.bit_generator.state = checkpoint.unpack_generator(state["noise"]).bit_generator.state
 
 
 class Trainer:
@@ -194,6 +102,8 @@ class Trainer:
         self._set_aside: list[list[Member]] = []
         """Chromosomes of each of the other networks."""
         self._first_members(weights)
+        self._asked = self._to_be_asked()
+        """Members that propose in this generation."""
         self._proposals: list[Ints] = []
         """Of this generation, not evaluated yet."""
         self._judged = 0
@@ -274,17 +184,9 @@ class Trainer:
         """
         if not self.config.learner:
             raise UsageError("found a demonstration, expected a learner to learn from it")
-        network = self.networks[number]
-        if isinstance(found, Plan):
-            if found.problem != network.problem.digest:
-                raise InputError(f"is a plan of another problem ({found.name}), expected one of {network.problem.name}")
-            if not len(found.weight_tiers) == len(found.output_tiers) == len(network.problem.layers):
-                raise InputError(f"has not a tier for each of the {len(network.problem.layers)} layers")
-            found = np.array([found.weight_tiers, found.output_tiers], np.int64).T
-        tiers = network.executable(found)
-        latency = network.chip.timing.latency_ps(tiers[:, 0].tolist(), tiers[:, 1].tolist())
-        network.shown.append(tiers)
-        self.replay.add(number, tiers, REWARD_SCALE * (network.chip.compiler_ps / latency if latency else 1.0))
+        tiers, reward = self.networks[number].demonstration(found)
+        self.networks[number].shown.append(tiers)
+        self.replay.add(number, tiers, reward)
 
     # Generations
 
@@ -295,8 +197,13 @@ class Trainer:
 
     @property
     def _planned(self) -> int:
-        """Proposals of a generation."""
-        return len(self.members) + (self.config.rollouts if self.config.learner else 0)
+        """Proposals of this generation."""
+        return len(self._asked) + (self.config.rollouts if self.config.learner else 0)
+
+    def _to_be_asked(self) -> list[int]:
+        """Members whose fitness for this network is not known; all, where they are evaluated again or nothing else is to be."""
+        asked = [at for at, member in enumerate(self.members) if self.config.reevaluate or not member.is_judged]
+        return asked if asked or (self.config.learner and self.config.rollouts) else [*range(len(self.members))]
 
     def _first_members(self, weights: Floats | None) -> None:
         config = self.config
@@ -315,17 +222,18 @@ class Trainer:
         self._change_network(None, 0)
 
     def _change_network(self, before: int | None, now: int) -> None:
-        """Set the chromosomes of one network aside, and take up another's."""
+        """Set the chromosomes of one network aside, and take up another's; what graph networks are worth there is not known."""
         if before == now:
             return
         chromosomes = [member for member in self.members if member.is_chromosome]
-        self.members = [member for member in self.members if not member.is_chromosome] + self._set_aside[now]
+        networks = [replace(member, is_judged=False) for member in self.members if not member.is_chromosome]
+        self.members = networks + self._set_aside[now]
         self._set_aside[now] = []
         if before is not None:
             self._set_aside[before] = chromosomes
 
     def _propose(self) -> None:
-        """One proposal more; the last one of a generation evaluates all, and selects. So does the last one that there may be."""
+        """One proposal; the last of a generation evaluates them all, and selects; the last of all evaluates what there is."""
         left = self.config.evaluations - self.evaluations
         at = self._judged + len(self._proposals)
         if at < self._planned and len(self._proposals) < left:
@@ -337,7 +245,7 @@ class Trainer:
             self._next_generation()
 
     def _proposal(self, number: int, at: int) -> Ints:
-        encoding = self.members[at].encoding if at < len(self.members) else None
+        encoding = self.members[self._asked[at]].encoding if at < len(self._asked) else None
         if encoding is None:
             tiers = self._explored(number)
         elif isinstance(encoding, Chromosome):
@@ -358,14 +266,15 @@ class Trainer:
         """Evaluate the first proposals that wait, all at once. One that was made before is evaluated and counted again."""
         number = self._number
         maps = np.stack(self._proposals[:count])
-        members = self.members[self._judged : self._judged + count]
+        asked = self._asked[self._judged : self._judged + count]
+        members = [self.members[at] for at in asked]
         if self.config.repair:
             maps, members = self._repaired(self.networks[number], maps, members)
         rewards = self.networks[number].evaluate(maps).tolist()
         for tiers, reward in zip(maps, rewards, strict=True):
             self.replay.add(number, tiers, reward)
-        judged = [Member(member.encoding, reward) for member, reward in zip(members, rewards, strict=False)]
-        self.members[self._judged : self._judged + len(judged)] = judged
+        for at, member, reward in zip(asked, members, rewards, strict=False):
+            self.members[at] = Member(member.encoding, reward, is_judged=True)
         self.evaluations += count
         self._judged += count
         self._tally.rewards += rewards
@@ -378,7 +287,7 @@ class Trainer:
         if encodings:
             found, _ = network.chip.compiled(maps[[*encodings]])
             for (at, encoding), tiers in zip(encodings.items(), found, strict=True):
-                members[at] = Member(encoding.taking_over(maps[at], tiers))
+                members[at] = Member(encoding.taking_over(tiers))
                 maps[at] = tiers
         return maps, members
 
@@ -394,18 +303,21 @@ class Trainer:
         self._judged = 0
         self.generations += 1
         self._change_network(number, self._number)
+        self._asked = self._to_be_asked()
 
     def _evolved(self, number: int) -> list[Member]:
-        # What networks share must not turn into what is one network's own.
-        is_shared = len(self.networks) > 1
         evolution = Evolution(
-            config=self.config.changed(fixed_composition=True) if is_shared else self.config,
+            config=self.config,
             chance=self._chance,
             posterior=lambda weights: self.learner.posterior(number, weights),
             fresh=lambda: self.learner.fresh_weights(self._chance),
             movable=self.networks[number].movable,
         )
         members = evolution.next_generation(self.members)
+        is_shared = len(self.networks) > 1
+        if is_shared:
+            members = restored(members, self.members)
+        # What all networks share does not take the place of what is one network's own.
         places = [at for at, member in enumerate(members) if not (is_shared and member.is_chromosome)]
         if self.config.learner and places:
             # Migration: in place of the child of the weakest parent.
@@ -497,6 +409,7 @@ class Trainer:
             "members": pack_members(self.members),
             "set_aside": [pack_members(members) for members in self._set_aside],
             "best_network": pack_members([] if self._best_network is None else [self._best_network]),
+            "asked": list(self._asked),
             "proposals": pack_maps(self._proposals),
             "replay": self.replay.state_dict(),
             "learner": self.learner.state_dict(),
@@ -513,6 +426,7 @@ class Trainer:
         self.members = self._unpacked(self._number, state["members"])
         self._set_aside = [self._unpacked(at, packed) for at, packed in enumerate(state["set_aside"])]
         self._best_network = next(iter(self._unpacked(0, state["best_network"])), None)
+        self._asked = [int(at) for at in state["asked"]]
         self._proposals = unpack_maps(state["proposals"], len(self.networks[self._number].problem.layers))
         self.replay.load_state_dict(state["replay"])
         self.learner.load_state_dict(state["learner"])
@@ -525,6 +439,25 @@ class Trainer:
         network = self.networks[number]
         shape = (len(network.problem.layers), 2, network.graph.tiers)
         return unpack_members(packed, len(self.learner.weights()), shape)
+
+
+def restored(members: Sequence[Member], parents: Sequence[Member]) -> list[Member]:
+    """As many members of each encoding as there were parents.
+
+    Of what there are too many the children of the weakest parents leave, and the fittest parents of the other encoding stay in
+    their place. Several networks share graph networks but not chromosomes: else one network's selection would take from the
+    population of all, and sizes would drift.
+    """
+    found: list[Member] = []
+    for kind in (False, True):
+        before = sorted((parent for parent in parents if parent.is_chromosome == kind), key=lambda each: -each.fitness)
+        now = [member for member in members if member.is_chromosome == kind]
+        # Stable: of equals those that stand first stay, elites.
+        kept = sorted(range(len(now)), key=lambda at: -now[at].fitness)[: len(before)]
+        found += [now[at] for at in sorted(kept)]
+        staying = [parent for parent in before if all(parent is not member for member in now)]
+        found += staying[: len(before) - len(kept)]
+    return found
 
 
 def _check_tiers(networks: Sequence[Network]) -> None:

@@ -1,0 +1,126 @@
+"""A network that EGRL is trained on: its chip, its graph, its best map."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stowplan.errors import InputError
+from stowplan.hardware.nnp_i.chip import REWARD_SCALE, Chip
+from stowplan.hardware.nnp_i.rectifier import Rectifier
+from stowplan.learned_guidance.tier_placement.egrl.checkpoint import pack_maps, unpack_maps
+from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
+from stowplan.learned_guidance.tier_placement.graph import graph_of
+from stowplan.learned_guidance.training import checkpoint
+from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.problem import Problem
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass
+class Best:
+    """The best map of a network so far."""
+
+    speedup: float = 0.0
+    """Over the compiler's map, as it was measured; 0 before there is a map that could be executed."""
+    latency_ps: int | None = None
+    """Without noise."""
+    tiers: Ints | None = None
+    """[N, 2]"""
+    evaluations: int = 0
+    """Of this network."""
+    points: list[tuple[int, float]] = field(default_factory=list)
+    """(evaluations of this network, speedup) of each map that was better than all before."""
+
+
+class Network:
+    """A network to train on: its chip, its graph, and its best map."""
+
+    def __init__(self, problem: Problem, config: EgrlConfig, noise: float, seed: int):
+        self.problem = problem
+        self.chip = Chip(problem, noise=noise, seed=seed)
+        self.graph = graph_of(problem, config.features)
+        self.best = Best()
+        self.shown: list[Ints] = []
+        """Maps to imitate."""
+        self.movable = np.argwhere(np.stack([self.graph.has_weights, np.ones(len(problem.layers), np.bool_)], axis=1))
+        """[M, 2] Tensors to be placed: layer, and 0 for weights or 1 for the output."""
+
+    def evaluate(self, maps: Ints) -> npt.NDArray[np.float64]:
+        """Rewards of maps, with the best one remembered."""
+        found = self.chip.evaluate_many(maps)
+        best = self.best
+        for tiers, speedup, latency in zip(maps, found.speedups.tolist(), found.latency_ps.tolist(), strict=True):
+            best.evaluations += 1
+            if speedup > best.speedup:
+                best.speedup, best.latency_ps, best.tiers = speedup, latency, tiers.copy()
+                best.points.append((best.evaluations, speedup))
+        return found.rewards
+
+    def plan(self) -> Plan | None:
+        """The best map as a plan."""
+        if self.best.tiers is None:
+            return None
+        # Not by the chip: nothing is evaluated.
+        found = Rectifier(self.problem).rectify(self.best.tiers[:, 0].tolist(), self.best.tiers[:, 1].tolist()).map
+        return self.chip.plan(found)
+
+    @property
+    def speedup(self) -> float | None:
+        """Of the best map over the compiler's, without noise."""
+        return None if self.best.latency_ps is None else self._speedup(self.best.latency_ps)
+
+    def demonstration(self, found: Plan | Ints) -> tuple[Ints, float]:
+        """A map ``[N, 2]`` that the chip takes as it is, and its reward without noise; the chip counts no evaluation.
+
+        Raises
+        ------
+        InputError
+            It is a plan of another problem, or no map that can be executed as it is.
+        """
+        count, tiers = len(self.problem.layers), self.graph.tiers
+        if isinstance(found, Plan):
+            if found.problem != self.problem.digest:
+                raise InputError(f"is a plan of another problem ({found.name}), expected one of {self.problem.name}")
+            if not len(found.weight_tiers) == len(found.output_tiers) == count:
+                raise InputError(f"has not a tier for the weights and one for the output of each of the {count} layers")
+            found = np.array([found.weight_tiers, found.output_tiers], np.int64).T
+        if found.shape != (count, 2):
+            raise InputError(f"found tiers of shape {found.shape}, expected {(count, 2)}")
+        if not (found.min() >= 0 and found.max() < tiers):
+            raise InputError(f"found tiers {found.min()} to {found.max()}, expected 0 to {tiers - 1}")
+        (compiled,), (epsilon,) = self.chip.compiled(found[None])
+        if epsilon > 0:
+            raise InputError(f"cannot be executed as it is: {epsilon:.2%} of the bytes have no room where they are meant to go")
+        latency = self.chip.timing.latency_ps(compiled[:, 0].tolist(), compiled[:, 1].tolist())
+        return np.asarray(compiled), REWARD_SCALE * self._speedup(latency)
+
+    def _speedup(self, latency_ps: int) -> float:
+        return self.chip.compiler_ps / latency_ps if latency_ps else 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is remembered of the maps so far."""
+        best = self.best
+        return {
+            "best": [best.speedup, best.latency_ps, best.evaluations],
+            "best_tiers": pack_maps([] if best.tiers is None else [best.tiers]),
+            "points": [list(point) for point in best.points],
+            "shown": pack_maps(self.shown),
+            "chip": [self.chip.evaluations, self.chip.inferences],
+            "noise": checkpoint.pack_generator(self.chip.noise_generator),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from such a state."""
+        layers = len(self.problem.layers)
+        speedup, latency, evaluations = state["best"]
+        tiers = unpack_maps(state["best_tiers"], layers)
+        points = [(int(count), float(value)) for count, value in state["points"]]
+        self.best = Best(speedup, latency, tiers[0] if tiers else None, evaluations, points)
+        self.shown = unpack_maps(state["shown"], layers)
+        self.chip.evaluations, self.chip.inferences = state["chip"]
+        self.chip.noise_generator.bit_generator.state = checkpoint.unpack_generator(state["noise"]).bit_generator.state
