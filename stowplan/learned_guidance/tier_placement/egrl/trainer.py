@@ -184,9 +184,10 @@ class Trainer:
         """
         if not self.config.learner:
             raise UsageError("found a demonstration, expected a learner to learn from it")
-        tiers, reward = self.networks[number].demonstration(found)
-        self.networks[number].shown.append(tiers)
-        self.replay.add(number, tiers, reward)
+        network = self.networks[number]
+        tiers = network.demonstration(found)
+        network.shown.append(tiers)
+        self.replay.add(number, tiers, network.reward(tiers))
 
     # Generations
 
@@ -251,7 +252,7 @@ class Trainer:
         elif isinstance(encoding, Chromosome):
             tiers = encoding.draw(self._chance)
         else:
-            tiers = self.learner.posterior(number, encoding).argmax(-1)
+            tiers = self._likeliest(number, encoding)
         tiers[~self.networks[number].graph.has_weights, 0] = 0
         return tiers
 
@@ -352,19 +353,35 @@ class Trainer:
         """Whether there is a graph network to write as a policy."""
         return self.config.learner or self._best_network is not None
 
-    def save_policy(self, path: str | Path) -> str:
-        """Write a graph network by itself, the learner's or else the population's best; the file's sha256.
+    def best_policy(self) -> Floats:
+        """Weights of the graph network to deploy, in one row.
+
+        Of the learner's and the population's, the one whose likeliest maps have the best rewards, in the mean over the networks
+        and without noise. These are no evaluations: nothing is learned from them.
 
         Raises
         ------
         UsageError
-            There is none, but chromosomes alone.
+            There are chromosomes alone.
         """
+        rows = [self.learner.weights()] if self.config.learner else []
+        members = [*self.members, *([] if self._best_network is None else [self._best_network])]
+        rows += [member.encoding for member in members if not isinstance(member.encoding, Chromosome)]
+        if not rows:
+            raise UsageError("found no graph network to write, but chromosomes alone")
+        return max({row.tobytes(): row for row in rows}.values(), key=self._mean_reward)
+
+    def _mean_reward(self, weights: Floats) -> float:
+        likeliest = (self._likeliest(number, weights) for number in range(len(self.networks)))
+        return mean([network.reward(tiers) for network, tiers in zip(self.networks, likeliest, strict=True)])
+
+    def _likeliest(self, number: int, weights: Floats) -> Ints:
+        return np.asarray(self.learner.posterior(number, weights).argmax(-1))
+
+    def save_policy(self, path: str | Path) -> str:
+        """Write :meth:`best_policy` by itself, to place networks with; the file's sha256."""
         actor = copy.deepcopy(self.learner.actor)
-        if not self.config.learner:
-            if self._best_network is None:
-                raise UsageError("found no graph network to write, but chromosomes alone")
-            vector_to_parameters(torch.from_numpy(self._best_network.encoding), actor.parameters())
+        vector_to_parameters(torch.from_numpy(self.best_policy()), actor.parameters())
         return checkpoint.save(path, POLICY, self.config, self.provenance(), policy_values(actor, self.learner.shape))
 
     def save(self, path: str | Path) -> str:

@@ -74,8 +74,8 @@ class Network:
         """Of the best map over the compiler's, without noise."""
         return None if self.best.latency_ps is None else self._speedup(self.best.latency_ps)
 
-    def demonstration(self, found: Plan | Ints) -> tuple[Ints, float]:
-        """A map ``[N, 2]`` that the chip takes as it is, and its reward without noise; the chip counts no evaluation.
+    def demonstration(self, found: Plan | Ints) -> Ints:
+        """A map ``[N, 2]`` that the chip takes as it is.
 
         Raises
         ------
@@ -96,8 +96,13 @@ class Network:
         (compiled,), (epsilon,) = self.chip.compiled(found[None])
         if epsilon > 0:
             raise InputError(f"cannot be executed as it is: {epsilon:.2%} of the bytes have no room where they are meant to go")
+        return np.asarray(compiled)
+
+    def reward(self, tiers: Ints) -> float:
+        """Of a map ``[N, 2]``, without noise; the chip counts no evaluation."""
+        (compiled,), (epsilon,) = self.chip.compiled(tiers[None])
         latency = self.chip.timing.latency_ps(compiled[:, 0].tolist(), compiled[:, 1].tolist())
-        return np.asarray(compiled), REWARD_SCALE * self._speedup(latency)
+        return REWARD_SCALE * (-float(epsilon) if epsilon > 0 else self._speedup(latency))
 
     def _speedup(self, latency_ps: int) -> float:
         return self.chip.compiler_ps / latency_ps if latency_ps else 1.0
