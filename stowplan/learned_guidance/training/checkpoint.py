@@ -180,7 +180,7 @@ def resume(content: Content[C], digests: Sequence[str], make: Callable[[C, int],
     """
     if [*content.provenance.digests] != [*digests]:
         names = ", ".join(content.provenance.programs)
-        raise InputError(f"made with other programs ({names}), expected the same, in the same order", source=content.path)
+        raise InputError(f"made with other problems ({names}), expected the same, in the same order", source=content.path)
     try:
         agent = make(content.config, content.provenance.seed)
         agent.load_state_dict(content.values)

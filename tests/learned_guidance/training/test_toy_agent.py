@@ -200,7 +200,7 @@ def test_its_files_have_its_format_version_configuration_and_origin(tmp_path: Pa
         checkpoint.load(path, FileFormat("stowplan.other", ToyConfig, version=3))
     with pytest.raises(InputError, match=r"version: found version 3, expected 4 \(learn it again\)"):
         checkpoint.load(path, FileFormat(FORMAT.name, ToyConfig, version=4, hint="learn it again"))
-    with pytest.raises(InputError, match="made with other programs"):
+    with pytest.raises(InputError, match="made with other problems"):
         resumed(path, ("another",))
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -46,11 +47,11 @@ def load_policy(path: str | Path) -> tuple[Content[EgrlConfig], Actor]:
 
     content = checkpoint.load(path, POLICY)
     try:
-        shape = Shape(**content.values["shape"])
+        shape = msgspec.convert(content.values["shape"], Shape)
         with torch.random.fork_rng(devices=[]):
             actor = Actor(shape)
         actor.load_state_dict(content.values["weights"])
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError, msgspec.MsgspecError) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(f"its weights do not fit its network: {reason}", source=path) from error
     return content, actor

@@ -412,7 +412,10 @@ class Trainer:
         content = checkpoint.load(path, CHECKPOINT)
 
         def make(config: EgrlConfig, seed: int) -> Trainer:
-            return cls(problems, config.changed(**(changes or {})), seed=seed, noise=content.values["noise"], clock=clock)
+            noise = content.values["noise"]
+            if not 0.0 <= noise < 1.0:
+                raise ValueError(f"found noise {noise}")
+            return cls(problems, config.changed(**(changes or {})), seed=seed, noise=noise, clock=clock)
 
         return checkpoint.resume(content, [problem.digest for problem in problems], make)
 
@@ -451,6 +454,9 @@ class Trainer:
         for network, packed in zip(self.networks, state["networks"], strict=True):
             network.load_state_dict(packed)
         self._tally = Tally.of(state["tally"])
+        is_sound = all(0 <= at < len(self.members) for at in self._asked) and 0 <= self._judged <= self._planned
+        if not (is_sound and 0 <= self._last < len(self.networks) and 0 <= self._reported <= self.generations):
+            raise ValueError("counters that do not fit each other")
 
     def _unpacked(self, number: int, packed: list[dict[str, Any]]) -> list[Member]:
         network = self.networks[number]

@@ -124,9 +124,9 @@ def test_a_checkpoint_that_lacks_a_part_is_damaged(trained: Path, tmp_path: Path
 
 
 def test_a_checkpoint_belongs_to_its_programs(trained: Path) -> None:
-    with pytest.raises(InputError, match="other programs"):
+    with pytest.raises(InputError, match="other problems"):
         Trainer.resume(trained / "checkpoint.pt", [other_program()])
-    with pytest.raises(InputError, match="other programs"):
+    with pytest.raises(InputError, match="other problems"):
         Trainer.resume(trained / "checkpoint.pt", [*PROGRAMS, *PROGRAMS])
 
 
