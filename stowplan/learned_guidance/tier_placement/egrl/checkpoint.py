@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from stowplan.errors import InputError
+from stowplan.errors import InputError, brief
 from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.population import Member
@@ -52,8 +52,7 @@ def load_policy(path: str | Path) -> tuple[Content[EgrlConfig], Actor]:
             actor = Actor(shape)
         actor.load_state_dict(content.values["weights"])
     except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError, msgspec.MsgspecError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError(f"its weights do not fit its network: {reason}", source=path) from error
+        raise InputError(f"its weights do not fit its network: {brief(str(error), 160)}", source=path) from error
     return content, actor
 
 

@@ -186,7 +186,6 @@ def test_weights_of_another_network_are_refused(trained: Path, tmp_path: Path) -
         ("fewer", {"weights": dict([*weights.items()][:-1]), "shape": shape}),
         ("other sizes", {"weights": weights, "shape": shape | {"hidden": 4}}),
         ("no sizes", {"weights": weights}),
-        ("unknown size", {"weights": weights, "shape": shape | {"width": 4}}),
         ("no size", {"weights": weights, "shape": shape | {"hidden": "4"}}),
         ("no heads", {"weights": weights, "shape": shape | {"heads": 0}}),
     ):
