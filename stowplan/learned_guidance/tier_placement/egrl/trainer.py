@@ -21,7 +21,7 @@ from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome, draw
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.learner import Learner, Losses
-from stowplan.learned_guidance.tier_placement.egrl.population import Evolution, Member
+from stowplan.learned_guidance.tier_placement.egrl.population import Encoding, Evolution, Member
 from stowplan.learned_guidance.tier_placement.egrl.replay import Replay
 from stowplan.learned_guidance.tier_placement.graph import graph_of
 from stowplan.learned_guidance.training.run import Allowance
@@ -175,7 +175,7 @@ class Trainer:
         left = config.evaluations - self.evaluations
         asked = [at for at, member in enumerate(members) if config.reevaluate or not member.is_judged]
         encodings = [members[at].encoding for at in asked]
-        proposals = [self._proposal(number, encoding) for encoding in encodings]
+        proposals = self._proposals(number, encodings)
         proposals += [self._explored(number) for _ in range(config.rollouts if config.learner else 0)]
         maps = np.stack(proposals[:left])
         maps[:, ~network.graph.has_weights, 0] = 0
@@ -196,10 +196,13 @@ class Trainer:
         self._last = number
         self.generations += 1
 
-    def _proposal(self, number: int, encoding: Floats | Chromosome) -> Ints:
-        if isinstance(encoding, Chromosome):
-            return encoding.draw(self._chance)
-        return self.learner.posterior(number, encoding).argmax(-1)
+    def _proposals(self, number: int, encodings: Sequence[Encoding]) -> list[Ints]:
+        """Draws of chromosomes, and the likeliest maps of graph networks."""
+        rows = [encoding for encoding in encodings if not isinstance(encoding, Chromosome)]
+        likeliest = iter(self.learner.posteriors(number, rows).argmax(-1) if rows else ())
+        return [
+            encoding.draw(self._chance) if isinstance(encoding, Chromosome) else next(likeliest) for encoding in encodings
+        ]
 
     def _explored(self, number: int) -> Ints:
         """A proposal of the learner's policy, with some tensors sent anywhere."""
@@ -224,7 +227,7 @@ class Trainer:
         evolution = Evolution(
             config=self.config,
             chance=self._chance,
-            posterior=lambda weights: self.learner.posterior(number, weights),
+            posterior=lambda weights: self.learner.posteriors(number, [weights])[0],
             fresh=lambda: self.learner.fresh_weights(self._chance),
             movable=self.networks[number].movable,
         )
