@@ -122,7 +122,6 @@ def egrl_command(
         fixed={"--preset": preset, "--method": method, "--set": settings, "--noise": noise},
     )
     with stopping() as cancel:
-        _import_geometric()
         from stowplan.learned_guidance.tier_placement.egrl.progress import COLUMNS
         from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
 
@@ -145,15 +144,6 @@ def egrl_command(
                 plan.save(numbered_plan(plans, number))
     _report(trainer, outcome, digest, as_json)
     raise typer.Exit(INTERRUPTED if cancel.is_set() else 0)
-
-
-def _import_geometric() -> None:
-    from stowplan.errors import MissingDependencyError
-
-    try:
-        import torch_geometric  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError("training needs torch-geometric: pip install 'stowplan[learned]'") from error
 
 
 def _read(networks: list[Path], options: ReadOptions) -> list[Any]:
@@ -202,8 +192,6 @@ def _configured(
 
 
 def _new_trainer(problems: list[Any], config: EgrlConfig, noise: float, common: Common) -> Trainer:
-    from torch.nn.utils import parameters_to_vector
-
     from stowplan.learned_guidance.tier_placement.egrl.checkpoint import load_policy
     from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
 
@@ -214,7 +202,7 @@ def _new_trainer(problems: list[Any], config: EgrlConfig, noise: float, common: 
     theirs = content.config
     # The policy's network replaces the preset's.
     config = config.changed(features=theirs.features, hidden=theirs.hidden, heads=theirs.heads, depth=theirs.depth)
-    weights = parameters_to_vector(actor.parameters()).detach().numpy()
+    weights = actor.row.detach().numpy()
     try:
         return Trainer(problems, config, seed=seed, noise=noise, weights=weights)
     except InputError as error:

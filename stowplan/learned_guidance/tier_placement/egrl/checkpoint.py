@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,12 +16,10 @@ from torch import Tensor
 from stowplan.errors import InputError, brief
 from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
+from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Shape
 from stowplan.learned_guidance.tier_placement.egrl.population import Member
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.checkpoint import Content, FileFormat
-
-if TYPE_CHECKING:
-    from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Shape
 
 Ints = npt.NDArray[np.int64]
 
@@ -29,9 +27,9 @@ POLICY = FileFormat("stowplan.egrl.policy", EgrlConfig, version=1)
 CHECKPOINT = FileFormat("stowplan.egrl.checkpoint", EgrlConfig, version=1)
 
 
-def policy_values(actor: Actor, shape: Shape) -> dict[str, Any]:
+def policy_values(actor: Actor) -> dict[str, Any]:
     """What a policy file holds: a graph network's weights and its sizes."""
-    return {"weights": checkpoint.plain_weights(actor.state_dict()), "shape": asdict(shape)}
+    return {"weights": checkpoint.plain_weights(actor.state_dict()), "shape": asdict(actor.shape)}
 
 
 def load_policy(path: str | Path) -> tuple[Content[EgrlConfig], Actor]:
@@ -42,9 +40,6 @@ def load_policy(path: str | Path) -> tuple[Content[EgrlConfig], Actor]:
     InputError
         The file is no policy, is damaged, or its weights do not fit the sizes that it states.
     """
-    # PyTorch Geometric takes seconds to import.
-    from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Shape
-
     content = checkpoint.load(path, POLICY)
     try:
         shape = msgspec.convert(content.values["shape"], Shape)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
-from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Critic, Shape
+from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Critic, Shape, Structure
 from stowplan.learned_guidance.tier_placement.graph import Graph
 
 Floats = npt.NDArray[np.float32]
@@ -39,30 +38,17 @@ class Losses(NamedTuple):
 
 
 class Inputs:
-    """A graph as tensors: states to begin with, and batches."""
+    """A network of layers as tensors."""
 
-    def __init__(self, graph: Graph):
-        self.layers = len(graph.features)
-        self.tiers = graph.tiers
+    def __init__(self, graph: Graph, depth: int):
         features = torch.from_numpy(graph.features)
         # Every episode begins with all in the slowest tier.
-        self.state = torch.cat([features, torch.zeros(self.layers, PREVIOUS)], 1)
-        self.edges = torch.from_numpy(graph.edges)
-        self.batch = torch.zeros(self.layers, dtype=torch.int64)
-        self.placed = torch.from_numpy(np.stack([graph.has_weights, np.ones(self.layers, np.bool_)], axis=1))
+        self.state = torch.cat([features, torch.zeros(len(features), PREVIOUS)], 1)[None]
+        """[1, N, F]"""
+        self.tiers = graph.tiers
+        self.structure = Structure(len(features), graph.edges, depth)
+        self.placed = torch.from_numpy(np.stack([graph.has_weights, np.ones(len(features), np.bool_)], axis=1))
         """[N, 2] Tensors that there are."""
-        self._edges_of: dict[int, Tensor] = {}
-
-    def edges_of(self, copies: int) -> Tensor:
-        """Edges of so many copies of the graph."""
-        if copies not in self._edges_of:
-            shifts = self.layers * torch.arange(copies).repeat_interleave(self.edges.shape[1])
-            self._edges_of[copies] = self.edges.repeat(1, copies) + shifts
-        return self._edges_of[copies]
-
-    def batch_of(self, copies: int) -> Tensor:
-        """Whose each node is, of so many copies."""
-        return torch.arange(copies).repeat_interleave(self.layers)
 
 
 class Learner:
@@ -78,7 +64,7 @@ class Learner:
 
     def __init__(self, config: EgrlConfig, graphs: Sequence[Graph], seed: int):
         self.config = config
-        self.inputs = [Inputs(graph) for graph in graphs]
+        self.inputs = [Inputs(graph, config.depth) for graph in graphs]
         first = graphs[0]
         self.shape = Shape(first.features.shape[1] + PREVIOUS, config.hidden, config.heads, config.depth, first.tiers)
         with torch.random.fork_rng(devices=[]):
@@ -105,16 +91,14 @@ class Learner:
             [N, 2] A map to imitate; None for none.
         """
         config, inputs = self.config, self.inputs[network]
-        count = len(maps)
-        edges, batch = inputs.edges_of(count), inputs.batch_of(count)
-        states = inputs.state.repeat(count, 1)
-        hot = functional.one_hot(torch.from_numpy(maps), inputs.tiers).float().flatten(0, 1)
+        states = inputs.state.expand(len(maps), -1, -1)
+        hot = functional.one_hot(torch.from_numpy(maps), inputs.tiers).float()
         noise = torch.from_numpy(chance.normal(0.0, 1.0, tuple(hot.shape)).astype(np.float32))
         actions = (hot + (config.action_noise * noise).clamp(-0.5, 0.5)).clamp(0.0, 1.0)
         targets = torch.from_numpy(rewards)
         if config.bootstrap:
-            targets = targets + config.discount * self._next_values(inputs, maps, edges, batch)
-        values = self.critic(states, actions, edges, batch)
+            targets = targets + config.discount * self._next_values(inputs, maps)
+        values = self.critic(states, actions, inputs.structure)
         critic_loss = functional.mse_loss(values, targets[:, None].expand_as(values))
         _step(self.critic_optimizer, critic_loss, self.critic)
         actor_loss, entropy = self._actor_loss(inputs, shown)
@@ -128,12 +112,12 @@ class Learner:
 
     def _actor_loss(self, inputs: Inputs, shown: Ints | None) -> tuple[Tensor, Tensor]:
         # The state is the same at the beginning of every episode, so one of them is as good as a batch.
-        logits = self.actor(inputs.state, inputs.edges, inputs.batch)
+        logits = self.actor(inputs.state, inputs.structure)[0]
         log_policy = functional.log_softmax(logits, dim=-1)
         policy = log_policy.exp()
         entropy = -(policy * log_policy).sum(-1)[inputs.placed].mean()
         self.critic.requires_grad_(False)
-        value = self.critic(inputs.state, self._as_actions(policy), inputs.edges, inputs.batch).min()
+        value = self.critic(inputs.state, self._as_actions(policy)[None], inputs.structure).min()
         self.critic.requires_grad_(True)
         loss = -value - self.config.entropy * entropy
         if shown is not None and self.config.imitation:
@@ -147,53 +131,48 @@ class Learner:
         return policy * functional.one_hot(policy.argmax(-1), policy.shape[-1])
 
     @torch.no_grad()
-    def _next_values(self, inputs: Inputs, maps: Ints, edges: Tensor, batch: Tensor) -> Tensor:
+    def _next_values(self, inputs: Inputs, maps: Ints) -> Tensor:
         """Values of the states after these maps, entropy included, ``[B]``."""
-        states = inputs.state.repeat(len(maps), 1)
-        states[:, -PREVIOUS:] = torch.from_numpy(maps).flatten(0, 1).float() / max(1, inputs.tiers - 1)
-        log_policy = functional.log_softmax(self.target_actor(states, edges, batch), dim=-1)
+        states = inputs.state.repeat(len(maps), 1, 1)
+        states[..., -PREVIOUS:] = torch.from_numpy(maps).float() / max(1, inputs.tiers - 1)
+        log_policy = functional.log_softmax(self.target_actor(states, inputs.structure), dim=-1)
         policy = log_policy.exp()
-        entropy = -(policy * log_policy).sum(-1).view(len(maps), -1).mean(1)
-        values: Tensor = self.target_critic(states, self._as_actions(policy), edges, batch).amin(1)
+        entropy = -(policy * log_policy).sum(-1).flatten(1).mean(1)
+        values: Tensor = self.target_critic(states, self._as_actions(policy), inputs.structure).amin(1)
         return values + self.config.entropy * entropy
 
     @torch.no_grad()
-    def posterior(self, network: int, weights: Floats | None = None) -> Floats:
-        """Probabilities ``[N, 2, T]`` of the actor, or of one of other weights."""
+    def posterior(self, network: int) -> Floats:
+        """Probabilities ``[N, 2, T]`` of the actor."""
         inputs = self.inputs[network]
-        actor = self.actor
-        if weights is None:
-            logits = actor(inputs.state, inputs.edges, inputs.batch)
-        else:
-            logits = torch.func.functional_call(actor, self._named(weights), (inputs.state, inputs.edges, inputs.batch))
+        found: Floats = functional.softmax(self.actor(inputs.state, inputs.structure), dim=-1)[0].numpy()
+        return found
+
+    @torch.no_grad()
+    def posteriors(self, network: int, rows: Sequence[Floats]) -> Floats:
+        """Probabilities ``[M, N, 2, T]`` of actors with other weights."""
+        inputs = self.inputs[network]
+        states = inputs.state.expand(len(rows), -1, -1)
+        logits = self.actor(states, inputs.structure, torch.from_numpy(np.stack(rows)))
         found: Floats = functional.softmax(logits, dim=-1).numpy()
         return found
 
-    def _named(self, weights: Floats) -> dict[str, Tensor]:
-        named, place = {}, 0
-        row = torch.from_numpy(weights)
-        for name, parameter in self.actor.named_parameters():
-            named[name] = row[place : place + parameter.numel()].view_as(parameter)
-            place += parameter.numel()
-        return named
-
     def weights(self) -> Floats:
         """The actor's, in one row."""
-        return np.concatenate([parameter.detach().numpy().ravel() for parameter in self.actor.parameters()])
+        return self.actor.row.detach().numpy().copy()
 
     def fresh_weights(self, chance: np.random.Generator) -> Floats:
         """Those of a new actor, in one row."""
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(int(chance.integers(2**31)))
             actor = Actor(self.shape)
-        if self.config.slow_bias:
-            with torch.no_grad():
-                actor.heads.bias.view(2, -1)[:, 0] += float(chance.uniform(0, self.config.slow_bias))
-        return np.concatenate([parameter.detach().numpy().ravel() for parameter in actor.parameters()])
+            actor.favour_slowest(actor.row, float(chance.uniform(0.0, self.config.slow_bias)))
+        return actor.row.detach().numpy()
 
     def load_weights(self, weights: Floats) -> None:
         """Give the actor these weights."""
-        self.actor.load_state_dict(self._named(weights), strict=False)
+        with torch.no_grad():
+            self.actor.row.copy_(torch.from_numpy(weights))
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on."""
@@ -221,7 +200,3 @@ def _follow(target: nn.Module, source: nn.Module, rate: float) -> None:
         for old, new in zip(target.parameters(), source.parameters(), strict=True):
             old.lerp_(new, rate)
 
-
-def nats(tiers: int) -> float:
-    """Entropy of an even choice."""
-    return math.log(tiers)

@@ -1,21 +1,33 @@
-"""Graph U-Nets (Gao and Ji, 2019) as EGRL's actor and critic: attention, top-k pooling over the squared adjacency, summed skips.
+"""Graph U-Nets (Gao and Ji, 2019) as EGRL's actor and critic: graph attention, top-k pooling, summed skips.
 
-Nodes of several graphs stand one behind the other, as PyTorch Geometric batches them: ``batch`` [N] says whose each node is.
+The parameters of a network are one row of numbers, which is what evolution works on; a forward pass takes one row for all graphs
+of a batch, or a row for each: a whole population in one go. All graphs of a batch are of one structure, and differ in what their
+nodes say.
+
+Gao and Ji square the adjacency of what is left before each pooling, so that nodes whose neighbours are gone stay connected. Here
+level ``l`` has the edges of the graph's power ``2 ** l`` between the nodes that are left, which can be had once for all.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
-from torch_geometric.nn import GATConv, GraphNorm, TopKPooling, global_max_pool, global_mean_pool
 
 #: Part of the nodes that each pooling keeps.
 POOLING_RATIO = 0.5
+
+#: Slope of the leaky ReLU in front of attention's softmax (Velickovic et al., 2018), and where its input is cut off.
+_SLOPE, _STEEPEST = 0.2, 30.0
+
+_EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
@@ -27,80 +39,210 @@ class Shape:
     hidden: int
     heads: int
     depth: int
+    """Levels, the first without pooling."""
     tiers: int
 
 
-class Nodes(nn.Module):
-    """What a Graph U-Net makes of each node: ``[N, columns]`` to ``[N, hidden]``."""
+class Structure:
+    """Edges of a graph of N nodes, as the levels of a Graph U-Net see them.
 
-    def __init__(self, columns: int, hidden: int, heads: int, depth: int):
-        super().__init__()
-        self.first = nn.Linear(columns, hidden)
-        make = lambda: GATConv(hidden, hidden // heads, heads)  # noqa: E731
-        self.down = nn.ModuleList(make() for _ in range(depth))
-        self.up = nn.ModuleList(make() for _ in range(depth - 1))
-        self.norms = nn.ModuleList(GraphNorm(hidden) for _ in range(2 * depth - 1))
-        self.pools = nn.ModuleList(TopKPooling(hidden, POOLING_RATIO) for _ in range(depth - 1))
+    Parameters
+    ----------
+    edges
+        [2, E] in both directions.
+    """
 
-    def forward(self, x: Tensor, edges: Tensor, batch: Tensor) -> Tensor:
-        graphs = int(batch[-1]) + 1
-        x = functional.elu(self.first(x))
-        kept: list[tuple[Tensor, Tensor, Tensor]] = []
-        places: list[Tensor] = []
-        for level, conv in enumerate(self.down):
-            if level:
-                kept.append((x, edges, batch))
-                edges = two_steps(edges, x.shape[0])
-                x, edges, _, batch, place, _ = self.pools[level - 1](x, edges, None, batch)
-                places.append(place)
-            x = x + functional.elu(self.norms[level](conv(x, edges), batch, graphs))
-        for level, conv in enumerate(self.up):
-            below, (x, edges, batch), place = x, kept.pop(), places.pop()
-            x = x.index_add(0, place, below)
-            x = x + functional.elu(self.norms[len(self.down) + level](conv(x, edges), batch, graphs))
-        return x
+    def __init__(self, nodes: int, edges: npt.NDArray[np.int64], depth: int):
+        self.nodes = nodes
+        ones = np.ones(edges.shape[1], np.int8)
+        near = sparse.csr_array((ones, (edges[0], edges[1])), shape=(nodes, nodes)) + sparse.eye_array(
+            nodes, dtype=np.int8, format="csr"
+        )
+        self.powers: list[Tensor] = []
+        """[2, E] Of each level, from and to; with a loop at each node."""
+        for _ in range(depth):
+            found = near.tocoo()
+            self.powers.append(torch.from_numpy(np.stack([found.row, found.col]).astype(np.int64)))
+            near = near @ near
+            near.data[:] = 1
+        self._copies: dict[int, Tensor] = {}
+
+    def edges(self, level: int, kept: Tensor | None, copies: int) -> Tensor:
+        """[2, E] Edges between nodes of all copies, one copy behind the other.
+
+        Parameters
+        ----------
+        kept
+            [B, k] Which nodes each copy has left; None for all.
+        """
+        source, target = self.powers[level]
+        if kept is None:
+            if copies not in self._copies:
+                shift = self.nodes * torch.arange(copies).repeat_interleave(len(source))
+                self._copies[copies] = torch.stack([source.repeat(copies), target.repeat(copies)]) + shift
+            return self._copies[copies]
+        place = torch.full((copies, self.nodes), -1)
+        place.scatter_(1, kept, torch.arange(kept.shape[1]).expand_as(kept))
+        ends = place[:, source], place[:, target]
+        copy, edge = ((ends[0] >= 0) & (ends[1] >= 0)).nonzero(as_tuple=True)
+        shift = copy * kept.shape[1]
+        return torch.stack([ends[0][copy, edge] + shift, ends[1][copy, edge] + shift])
 
 
-def two_steps(edges: Tensor, nodes: int) -> Tensor:
-    """Edges between nodes that are at most two steps apart, without loops."""
-    source, target = edges.numpy()
-    ones = np.ones(len(source), np.bool_)
-    near = sparse.csr_array((ones, (source, target)), shape=(nodes, nodes)) + sparse.eye_array(nodes, dtype=np.bool_, format="csr")
-    found = (near @ near).tocoo()
-    apart = found.row != found.col
-    return torch.from_numpy(np.stack([found.row[apart], found.col[apart]]).astype(np.int64))
-
-
-class Actor(nn.Module):
-    """A policy: logits of tiers for the weights and for the output of each layer."""
+class RowNetwork(nn.Module):
+    """A network whose parameters are one row, in the order in which :meth:`_sizes` names them."""
 
     def __init__(self, shape: Shape):
         super().__init__()
-        self.tiers = shape.tiers
-        self.nodes = Nodes(shape.features, shape.hidden, shape.heads, shape.depth)
-        self.layers = nn.Sequential(
-            nn.Linear(shape.hidden, shape.hidden), nn.Tanh(), nn.Linear(shape.hidden, shape.hidden), nn.Tanh()
-        )
-        self.heads = nn.Linear(shape.hidden, 2 * shape.tiers)
+        self.shape = shape
+        self._places: dict[str, tuple[int, tuple[int, ...]]] = {}
+        place = 0
+        for name, size in self._sizes():
+            self._places[name] = (place, size)
+            place += math.prod(size)
+        self.row = nn.Parameter(torch.empty(place))
+        """[P]"""
+        with torch.no_grad():
+            for name, (place, size) in self._places.items():
+                _begin(name, self.row[place : place + math.prod(size)].view(size))
 
-    def forward(self, x: Tensor, edges: Tensor, batch: Tensor) -> Tensor:
-        """``[N, features]`` to ``[N, 2, tiers]``: weights, then outputs."""
-        logits: Tensor = self.heads(self.layers(self.nodes(x, edges, batch)))
-        return logits.view(-1, 2, self.tiers)
+    def _sizes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        raise NotImplementedError
+
+    def _unpacked(self, rows: Tensor | None) -> dict[str, Tensor]:
+        """Parameters by name, each ``[M, ...]``, with M = 1 where all graphs share them."""
+        rows = self.row[None] if rows is None else rows
+        return {
+            name: rows[:, place : place + math.prod(size)].view(len(rows), *size)
+            for name, (place, size) in self._places.items()
+        }
+
+    def _node_sizes(self, columns: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        hidden, heads = self.shape.hidden, self.shape.heads
+        yield from _dense("first", columns, hidden)
+        for number in range(2 * self.shape.depth - 1):
+            yield from _dense(f"conv{number}", hidden, hidden)
+            yield f"conv{number}.from", (heads, hidden // heads)
+            yield f"conv{number}.to", (heads, hidden // heads)
+            for part in ("scale", "shift", "centre"):
+                yield f"norm{number}.{part}", (1, hidden)
+        for number in range(self.shape.depth - 1):
+            yield f"pool{number}", (hidden, 1)
+
+    def _nodes(self, parts: dict[str, Tensor], x: Tensor, structure: Structure) -> Tensor:
+        """What the U-Net makes of each node: ``[B, N, columns]`` to ``[B, N, hidden]``."""
+        copies = len(x)
+        depth = self.shape.depth
+        x = functional.elu(_linear(parts, "first", x))
+        above: list[tuple[Tensor, Tensor, Tensor]] = []
+        kept: Tensor | None = None
+        for level in range(depth):
+            if level:
+                vector = parts[f"pool{level - 1}"]
+                score = torch.tanh((x @ vector)[..., 0] / (vector.norm(dim=1) + _EPSILON))
+                count = math.ceil(POOLING_RATIO * x.shape[1])
+                # In order of their numbers, whatever their scores: what is alike is summed alike.
+                chosen = score.detach().sort(dim=1, descending=True, stable=True).indices[:, :count].sort(dim=1).values
+                above.append((x, edges, chosen))
+                x = x.gather(1, _wide(chosen, x)) * score.gather(1, chosen)[..., None]
+                kept = chosen if kept is None else kept.gather(1, chosen)
+            edges = structure.edges(level, kept, copies)
+            x = x + self._convolved(parts, level, x, edges)
+        for number in range(depth, 2 * depth - 1):
+            below = x
+            x, edges, chosen = above.pop()
+            x = x.scatter_add(1, _wide(chosen, below), below)
+            x = x + self._convolved(parts, number, x, edges)
+        return x
+
+    def _convolved(self, parts: dict[str, Tensor], number: int, x: Tensor, edges: Tensor) -> Tensor:
+        """Graph attention, a norm over the nodes of each graph, and ELU."""
+        copies, nodes, hidden = x.shape
+        heads = self.shape.heads
+        name = f"conv{number}"
+        values = (x @ parts[f"{name}.weight"]).view(copies, nodes, heads, -1)
+        scores = [(values * parts[f"{name}.{end}"][:, None]).sum(-1).flatten(0, 1) for end in ("from", "to")]
+        source, target = edges
+        found = functional.leaky_relu(scores[0].index_select(0, source) + scores[1].index_select(0, target), _SLOPE)
+        raised = found.clamp(-_STEEPEST, _STEEPEST).exp()
+        total = torch.zeros_like(scores[0]).index_add(0, target, raised)
+        flat = values.flatten(0, 1)
+        mixed = torch.zeros_like(flat).index_add(0, target, raised[..., None] * flat.index_select(0, source))
+        x = (mixed / total[..., None]).view(copies, nodes, hidden) + parts[f"{name}.bias"]
+        norm = f"norm{number}"
+        x = x - x.mean(1, keepdim=True) * parts[f"{norm}.centre"]
+        scale = parts[f"{norm}.scale"] * torch.rsqrt((x * x).mean(1, keepdim=True) + _EPSILON)
+        return functional.elu(x * scale + parts[f"{norm}.shift"])
 
 
-class Critic(nn.Module):
+class Actor(RowNetwork):
+    """A policy: logits of tiers for the weights and for the output of each layer."""
+
+    def _sizes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        hidden = self.shape.hidden
+        yield from self._node_sizes(self.shape.features)
+        yield from _dense("layer0", hidden, hidden)
+        yield from _dense("layer1", hidden, hidden)
+        yield from _dense("tiers", hidden, 2 * self.shape.tiers)
+
+    def forward(self, states: Tensor, structure: Structure, rows: Tensor | None = None) -> Tensor:
+        """``[B, N, features]`` to ``[B, N, 2, tiers]``: weights, then outputs; ``rows`` [B, P] for a network of its own each."""
+        parts = self._unpacked(rows)
+        x = self._nodes(parts, states, structure)
+        for name in ("layer0", "layer1"):
+            x = torch.tanh(_linear(parts, name, x))
+        return _linear(parts, "tiers", x).unflatten(-1, (2, self.shape.tiers))
+
+    def favour_slowest(self, row: Tensor, amount: float) -> None:
+        """Add to the logits of the slowest tier, in a row of parameters."""
+        place, _ = self._places["tiers.bias"]
+        row[place] += amount
+        row[place + self.shape.tiers] += amount
+
+
+class Critic(RowNetwork):
     """Two estimates of the reward of a map."""
 
     def __init__(self, shape: Shape, pooling: str):
-        super().__init__()
-        self.pool = global_max_pool if pooling == "max" else global_mean_pool
-        self.nodes = Nodes(shape.features + 2 * shape.tiers, shape.hidden, shape.heads, shape.depth)
-        self.heads = nn.ModuleList(
-            nn.Sequential(nn.Linear(shape.hidden, shape.hidden), nn.Tanh(), nn.Linear(shape.hidden, 1)) for _ in range(2)
-        )
+        self._pooling = pooling
+        super().__init__(shape)
 
-    def forward(self, x: Tensor, actions: Tensor, edges: Tensor, batch: Tensor) -> Tensor:
-        """``[N, features]`` and one-hot actions ``[N, 2, tiers]``, maybe noisy, to ``[graphs, 2]``."""
-        pooled = self.pool(self.nodes(torch.cat([x, actions.flatten(1)], 1), edges, batch), batch)
-        return torch.cat([head(pooled) for head in self.heads], 1)
+    def _sizes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        hidden = self.shape.hidden
+        yield from self._node_sizes(self.shape.features + 2 * self.shape.tiers)
+        for head in range(2):
+            yield from _dense(f"head{head}", hidden, hidden)
+            yield from _dense(f"value{head}", hidden, 1)
+
+    def forward(self, states: Tensor, actions: Tensor, structure: Structure) -> Tensor:
+        """``[B, N, features]`` and one-hot actions ``[B, N, 2, tiers]``, maybe noisy, to ``[B, 2]``."""
+        parts = self._unpacked(None)
+        x = self._nodes(parts, torch.cat([states, actions.flatten(2)], 2), structure)
+        pooled = x.amax(1, keepdim=True) if self._pooling == "max" else x.mean(1, keepdim=True)
+        found = [
+            _linear(parts, f"value{head}", torch.tanh(_linear(parts, f"head{head}", pooled)))[:, 0, 0] for head in range(2)
+        ]
+        return torch.stack(found, 1)
+
+
+def _dense(name: str, inputs: int, outputs: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{name}.weight", (inputs, outputs)
+    yield f"{name}.bias", (1, outputs)
+
+
+def _linear(parts: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    return x @ parts[f"{name}.weight"] + parts[f"{name}.bias"]
+
+
+def _wide(chosen: Tensor, x: Tensor) -> Tensor:
+    return chosen[..., None].expand(-1, -1, x.shape[-1])
+
+
+def _begin(name: str, part: Tensor) -> None:
+    """First values: Glorot and Bengio's for weights, 1 for scales, 0 for what is added."""
+    if name.endswith((".bias", ".shift")):
+        part.zero_()
+    elif name.endswith((".scale", ".centre")):
+        part.fill_(1.0)
+    else:
+        nn.init.xavier_uniform_(part)

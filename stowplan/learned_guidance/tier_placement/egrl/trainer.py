@@ -1,8 +1,8 @@
 """Training of EGRL on one or more networks: generations of proposals and the learner's steps, in turn, in one process.
 
 A generation is of one network: members propose maps, the learner's policy some more, and all are evaluated. Graph networks are
-one population for all networks; chromosomes are of one network each. A tick is one proposal (the last one of a generation
-evaluates them all, and selects), or one step of the learner. The trainer is an agent of
+one population for all networks; chromosomes are of one network each. A tick is one forward pass of as many members as are quick
+together (the last one of a generation evaluates all proposals, and selects), or one step of the learner. The trainer is an agent of
 :mod:`stowplan.learned_guidance.training.run`.
 """
 
@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.nn.utils import vector_to_parameters
 
 from stowplan.arguments import whole
 from stowplan.errors import InputError, UsageError
@@ -46,6 +45,9 @@ from stowplan.models.tier_placement.problem import Problem
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+
+#: Nodes of one forward pass of the population, all members together: a second or so.
+NODES_AT_ONCE = 20_000
 
 
 class Trainer:
@@ -131,7 +133,7 @@ class Trainer:
         return self._reported
 
     def tick(self, allowance: Allowance | None = None) -> None:
-        """One proposal, with what follows from it; or one step of the learner."""
+        """Some proposals, with what follows from them; or one step of the learner."""
         began, tally = self._clock(), self._tally
         if self._due >= 1:
             self._due -= 1
@@ -234,27 +236,44 @@ class Trainer:
             self._set_aside[before] = chromosomes
 
     def _propose(self) -> None:
-        """One proposal; the last of a generation evaluates them all, and selects; the last of all evaluates what there is."""
+        """Proposals; the last ones of a generation evaluate them all, and select; the last of all evaluate what there is."""
         left = self.config.evaluations - self.evaluations
-        at = self._judged + len(self._proposals)
-        if at < self._planned and len(self._proposals) < left:
-            self._proposals.append(self._proposal(self._number, at))
-            at += 1
-        if at == self._planned or len(self._proposals) >= left:
+        if len(self._proposals) < left and self._judged + len(self._proposals) < self._planned:
+            self._proposals += self._proposed(self._judged + len(self._proposals))
+        if self._judged + len(self._proposals) == self._planned or len(self._proposals) >= left:
             self._evaluate(min(left, len(self._proposals)))
         if self._judged == self._planned:
             self._next_generation()
 
-    def _proposal(self, number: int, at: int) -> Ints:
-        encoding = self.members[self._asked[at]].encoding if at < len(self._asked) else None
-        if encoding is None:
-            tiers = self._explored(number)
-        elif isinstance(encoding, Chromosome):
-            tiers = encoding.draw(self._chance)
-        else:
-            tiers = self._likeliest(number, encoding)
-        tiers[~self.networks[number].graph.has_weights, 0] = 0
-        return tiers
+    def _proposed(self, first: int) -> list[Ints]:
+        """Proposals of the members asked from this one on, as many as go into one forward pass; at last, those of the learner."""
+        number = self._number
+        asked = [self.members[at].encoding for at in self._asked[first:]]
+        most, rows, taken = self._rows_at_once(number), [], 0
+        for encoding in asked:
+            if not isinstance(encoding, Chromosome):
+                if len(rows) == most:
+                    break
+                rows.append(encoding)
+            taken += 1
+        likeliest = iter(self._likeliest(number, rows))
+        found = [
+            encoding.draw(self._chance) if isinstance(encoding, Chromosome) else next(likeliest) for encoding in asked[:taken]
+        ]
+        if taken == len(asked):
+            found += [self._explored(number) for _ in range(self._planned - len(self._asked))]
+        for tiers in found:
+            tiers[~self.networks[number].graph.has_weights, 0] = 0
+        return found
+
+    def _rows_at_once(self, number: int) -> int:
+        return max(1, NODES_AT_ONCE // len(self.networks[number].problem.layers))
+
+    def _likeliest(self, number: int, rows: Sequence[Floats]) -> Ints:
+        """[M, N, 2] Of graph networks of these weights."""
+        most = self._rows_at_once(number)
+        parts = (rows[at : at + most] for at in range(0, len(rows), most))
+        return np.array([tiers for part in parts for tiers in self.learner.posteriors(number, part).argmax(-1)], np.int64)
 
     def _explored(self, number: int) -> Ints:
         """A proposal of the learner's policy, with some tensors sent anywhere."""
@@ -310,7 +329,7 @@ class Trainer:
         evolution = Evolution(
             config=self.config,
             chance=self._chance,
-            posterior=lambda weights: self.learner.posterior(number, weights),
+            posterior=lambda weights: self.learner.posteriors(number, [weights])[0],
             fresh=lambda: self.learner.fresh_weights(self._chance),
             movable=self.networks[number].movable,
         )
@@ -369,20 +388,18 @@ class Trainer:
         rows += [member.encoding for member in members if not isinstance(member.encoding, Chromosome)]
         if not rows:
             raise UsageError("found no graph network to write, but chromosomes alone")
-        return max({row.tobytes(): row for row in rows}.values(), key=self._mean_reward)
-
-    def _mean_reward(self, weights: Floats) -> float:
-        likeliest = (self._likeliest(number, weights) for number in range(len(self.networks)))
-        return mean([network.reward(tiers) for network, tiers in zip(self.networks, likeliest, strict=True)])
-
-    def _likeliest(self, number: int, weights: Floats) -> Ints:
-        return np.asarray(self.learner.posterior(number, weights).argmax(-1))
+        rows = [*{row.tobytes(): row for row in rows}.values()]
+        rewards = np.zeros(len(rows))
+        for number, network in enumerate(self.networks):
+            rewards += [network.reward(tiers) for tiers in self._likeliest(number, rows)]
+        return rows[int(rewards.argmax())]
 
     def save_policy(self, path: str | Path) -> str:
         """Write :meth:`best_policy` by itself, to place networks with; the file's sha256."""
         actor = copy.deepcopy(self.learner.actor)
-        vector_to_parameters(torch.from_numpy(self.best_policy()), actor.parameters())
-        return checkpoint.save(path, POLICY, self.config, self.provenance(), policy_values(actor, self.learner.shape))
+        with torch.no_grad():
+            actor.row.copy_(torch.from_numpy(self.best_policy()))
+        return checkpoint.save(path, POLICY, self.config, self.provenance(), policy_values(actor))
 
     def save(self, path: str | Path) -> str:
         """Write a checkpoint; the file's sha256."""

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch_geometric")
+pytest.importorskip("torch")
 
 import torch
-from torch.nn.utils import parameters_to_vector
 
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE
@@ -275,7 +274,7 @@ def test_the_policy_is_the_graph_network_of_the_best_maps(tmp_path: Path) -> Non
         before = content(trainer, tmp_path / "before")
         row = trainer.best_policy()
         _, actor = load_policy(save_policy(trainer, tmp_path / "policy"))
-        assert parameters_to_vector(actor.parameters()).detach().numpy().tobytes() == row.tobytes()
+        assert actor.row.detach().numpy().tobytes() == row.tobytes()
         rows = [member.encoding for member in trainer.members if not member.is_chromosome]
         rows += [trainer.learner.weights()] if trainer.config.learner else []
         best = max(sum(reward(trainer, number, each) for number in range(3)) for each in rows)
@@ -295,7 +294,7 @@ def save_policy(trainer: Trainer, path: Path) -> Path:
 
 
 def reward(trainer: Trainer, number: int, weights: Any) -> float:
-    return trainer.networks[number].reward(trainer.learner.posterior(number, weights).argmax(-1))
+    return trainer.networks[number].reward(trainer.learner.posteriors(number, [weights])[0].argmax(-1))
 
 
 def test_demonstrations_are_learned_from_and_are_no_evaluations() -> None:
