@@ -2,8 +2,8 @@
 
 A generation is of one network: members propose maps, the learner's policy some more, and all are evaluated. Graph networks are
 one population for all networks; chromosomes are of one network each. A tick is one forward pass of as many members as are quick
-together (the last one of a generation evaluates all proposals, and selects), or one step of the learner. The trainer is an agent of
-:mod:`stowplan.learned_guidance.training.run`.
+together (the last one of a generation evaluates all proposals, and selects), or one step of the learner. The trainer is an agent
+of :mod:`stowplan.learned_guidance.training.run`.
 """
 
 from __future__ import annotations
@@ -246,10 +246,11 @@ class Trainer:
             self._next_generation()
 
     def _proposed(self, first: int) -> list[Ints]:
-        """Proposals of the members asked from this one on, as many as go into one forward pass; at last, those of the learner."""
+        """Proposals of the members asked from this one on, as many as go into one forward pass; at last the learner's."""
         number = self._number
         asked = [self.members[at].encoding for at in self._asked[first:]]
-        most, rows, taken = self._rows_at_once(number), [], 0
+        most, taken = self._rows_at_once(number), 0
+        rows: list[Floats] = []
         for encoding in asked:
             if not isinstance(encoding, Chromosome):
                 if len(rows) == most:

@@ -18,6 +18,7 @@ import torch
 
 from stowplan.errors import InputError
 from stowplan.learned_guidance.tier_placement.egrl import checkpoint
+from stowplan.learned_guidance.tier_placement.egrl import trainer as training
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, POLICY, load_policy
 from stowplan.learned_guidance.tier_placement.egrl.network import Shape
 from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
@@ -32,10 +33,16 @@ NETWORKS = [small_network(4), small_network(3, seed=1)]
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint, within a generation, and a policy."""
     folder = tmp_path_factory.mktemp("trained")
-    trainer = Trainer(NETWORKS, small_config(evaluations=17), seed=0, noise=0.05)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "NODES_AT_ONCE", 4)
+        return train(folder)
+
+
+def train(folder: Path) -> Path:
+    trainer = Trainer(NETWORKS, small_config(evaluations=27), seed=0, noise=0.05)
     trainer.demonstrate(0, np.zeros((4, 2), np.int64))
     run(trainer, should_stop=lambda: trainer.evaluations >= 12)
-    for _ in range(5):
+    while not trainer.state_dict()["proposals"]:
         trainer.tick()
     trainer.save(folder / "checkpoint.pt")
     trainer.save_policy(folder / "policy.pt")
@@ -172,7 +179,7 @@ def test_a_policy_knows_where_it_is_from(trained: Path) -> None:
     assert found.digests == tuple(problem.digest for problem in NETWORKS)
     assert found.games >= 12
     assert found.moves > found.games
-    assert content.config == small_config(evaluations=17)
+    assert content.config == small_config(evaluations=27)
     assert actor.shape.tiers == 3
     assert Shape(**content.values["shape"]).hidden == 8
     digest = save(trained / "again.pt", POLICY, content.config, found, content.values)

@@ -15,6 +15,7 @@ import torch
 
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE
+from stowplan.learned_guidance.tier_placement.egrl import trainer as training
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, load_policy
 from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
@@ -31,6 +32,12 @@ from tests.models.tier_placement import brute_force
 
 ONE = [small_network(5)]
 SEVERAL = [small_network(5), small_network(3, seed=1), small_network(7, seed=2)]
+
+
+@pytest.fixture(params=[10, 20_000], ids=["short ticks", "long ticks"])
+def _nodes_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two members, or all, in one forward pass."""
+    monkeypatch.setattr(training, "NODES_AT_ONCE", request.param)
 
 
 def content(trainer: Trainer, path: Path) -> dict[str, Any]:
@@ -87,30 +94,33 @@ PAPER = {"bootstrap": True, "actor_actions": "likeliest", "critic_pooling": "max
     ],
     ids=["egrl", "ea", "pg", "drifting", "paper", "several", "several ea", "several drifting"],
 )
+@pytest.mark.usefixtures("_nodes_at_once")
 def test_a_run_may_stop_at_any_tick(tmp_path: Path, problems: list[Any], changes: dict[str, Any]) -> None:
     """With noise, so that the chip's generator counts."""
-    changes = {"evaluations": 24, **changes}
+    changes = {"evaluations": 45, **changes}
     straight = Trainer(problems, small_config(**changes), seed=3, noise=0.05)
     straight.demonstrate(0, np.zeros((5, 2), np.int64)) if straight.config.learner else None
     stopping = Trainer(problems, small_config(**changes), seed=3, noise=0.05)
     stopping.demonstrate(0, np.zeros((5, 2), np.int64)) if stopping.config.learner else None
 
     expected, found = finished(straight), []
-    for count in (0, 4, 3, 6):
+    for count in (0, 1, 3, 3):
         for _ in range(count):
             stopping.tick()
             report = stopping.progress()
             found += [] if report is None else [report]
+            assert not stopping.done
         stopping.save(tmp_path / "part")
         # Killed: what was done after the checkpoint is lost.
         stopping.tick()
         stopping = Trainer.resume(tmp_path / "part", problems)
     found += finished(stopping)
     assert without_times(found) == without_times(expected)
-    assert straight.evaluations == 24
+    assert straight.evaluations == 45
     assert_equal(content(straight, tmp_path / "straight"), content(stopping, tmp_path / "resumed"))
 
 
+@pytest.mark.usefixtures("_nodes_at_once")
 @pytest.mark.parametrize("problems", [ONE, SEVERAL], ids=["one network", "several networks"])
 def test_a_run_that_is_given_more_is_the_run_that_had_it_all_along(tmp_path: Path, problems: list[Any]) -> None:
     """Whatever the first limit cuts a generation at."""
@@ -129,6 +139,7 @@ def test_a_run_that_is_given_more_is_the_run_that_had_it_all_along(tmp_path: Pat
         assert_equal(content(straight, tmp_path / "straight"), content(again, tmp_path / "resumed"))
 
 
+@pytest.mark.usefixtures("_nodes_at_once")
 def test_ticks_evaluate_exactly_what_was_asked_for() -> None:
     for evaluations in (1, 7, 8, 20):
         trainer = Trainer(SEVERAL, small_config(evaluations=evaluations), seed=1)
