@@ -134,7 +134,7 @@ class _Builder:
             kernel, stride, shape = x, x, (1, 1, z)
         else:
             shape = (max(1, -(-x // stride)), max(1, -(-y // stride)), z)
-        sizes = {"kernel_x": kernel, "kernel_y": kernel, "stride": stride, "groups": 1, "dilation": 1}
+        sizes: dict[str, Any] = {"kernel_x": kernel, "kernel_y": kernel, "stride": stride, "groups": 1, "dilation": 1}
         return self.layer(op, [source], shape, **sizes)
 
     def product(self, op: str, source: int, features: int, *, biased: bool = True) -> int:
@@ -287,7 +287,7 @@ def _mlp(b: _Builder) -> None:
     begins = []
     for _ in range(b.one_of(0, 0, 2, 4, 8)):
         features = rounded(b.width / b.one_of(4, 8, 16))
-        table = {"weights": b.one_of(1, 4, 16) * 1000 * features, "weight_read_elements": rows * features}
+        table: dict[str, Any] = {"weights": b.one_of(1, 4, 16) * 1000 * features, "weight_read_elements": rows * features}
         begins.append(b.layer("embedding", (), (rows, 1, features), external=(1, 1, rows), **table))
     if len(begins) > 1:
         source = b.joined(begins)

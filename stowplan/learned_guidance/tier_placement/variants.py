@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -29,6 +30,12 @@ FAST_MEMORY = 0.5, 4.0
 #: Widths of generated networks.
 WIDTHS = 8, 8192
 
+#: Parts of what :func:`varied` gives that are a given network as it is, thinned, and stacked; the rest is generated.
+AS_IT_IS, THINNED, STACKED = 0.2, 0.25, 0.05
+
+#: A network is stacked so many times, at most.
+COPIES = 3
+
 #: Blocks are looked for in so many layers.
 _LONGEST_BLOCK = 64
 
@@ -47,7 +54,8 @@ def stacked(problem: Problem, layers: int, *, scaled: bool = False) -> Problem:
     """
     whole("layers {}", layers, 1)
     count = len(problem.layers)
-    made, rows = [], []
+    made: list[Layer] = []
+    rows: list[tuple[int, ...]] = []
     for at in range(layers):
         copy, own = divmod(at, count)
         layer = problem.layers[own]
@@ -94,7 +102,7 @@ def blocks(problem: Problem) -> list[tuple[int, int]]:
         end, reads = way_in, 0
         for way_out in range(way_in + 1, min(len(layers) - 1, way_in + _LONGEST_BLOCK) + 1):
             layer = layers[way_out]
-            if not layer.inputs or layer.inputs[0] < way_in or layer.external_bytes:
+            if not layer.inputs or layer.inputs[0] < way_in:
                 break
             reads += way_in in layer.inputs
             end = max(end, last[way_out - 1])
@@ -174,6 +182,20 @@ def generated(
         size = sum(layer.weights_read for layer in problem.layers)
         width = min(WIDTHS[1], max(WIDTHS[0], rounded(width * math.sqrt(ratio * problem.tiers[1].capacity / size))))
     return msgspec.structs.replace(made(width), name=f"{form}-{seed % 10**6:06}")
+
+
+def varied(problems: Sequence[Problem], chance: np.random.Generator) -> Problem:
+    """A network to train on: one of ``problems`` as it is, thinned or stacked, or a generated one; without any, generated."""
+    kind = chance.random() if problems else 1.0
+    if kind >= AS_IT_IS + THINNED + STACKED:
+        return generated(chance)
+    problem = problems[int(chance.integers(len(problems)))]
+    if kind < AS_IT_IS:
+        return problem
+    if kind < AS_IT_IS + THINNED:
+        return thinned(problem, chance)
+    copies = int(chance.integers(2, COPIES + 1))
+    return stacked(problem, copies * len(problem.layers), scaled=bool(chance.random() < 0.5))
 
 
 def _with_layers(problem: Problem, layers: list[Layer], rows: list[tuple[int, ...]], what: str) -> Problem:
