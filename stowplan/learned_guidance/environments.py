@@ -13,9 +13,13 @@ import gymnasium
 #: Memory mapping, played move by move: :class:`~stowplan.learned_guidance.memory_mapping.environment.MMapGameEnv`.
 MMAP_GAME = "stowplan/MMapGame-v0"
 
-# A second import, as after importlib.reload, must not warn of an environment overridden by itself.
-if MMAP_GAME not in gymnasium.registry:
-    gymnasium.register(
-        id=MMAP_GAME,
-        entry_point="stowplan.learned_guidance.memory_mapping.environment:MMapGameEnv",
-    )
+#: Tier placement, a whole map at once: :class:`~stowplan.learned_guidance.tier_placement.environment.TierPlacementEnv`.
+TIER_PLACEMENT = "stowplan/TierPlacement-v0"
+
+for _name, _entry_point in {
+    MMAP_GAME: "stowplan.learned_guidance.memory_mapping.environment:MMapGameEnv",
+    TIER_PLACEMENT: "stowplan.learned_guidance.tier_placement.environment:TierPlacementEnv",
+}.items():
+    # A second import, as after importlib.reload, must not warn of an environment overridden by itself.
+    if _name not in gymnasium.registry:
+        gymnasium.register(id=_name, entry_point=_entry_point)

@@ -86,6 +86,10 @@ class Chip:
         self._arrays = kernel.arrays_of(problem)
         self._total = max(1, int(self._arrays.weights.sum() + self._arrays.outputs.sum()))
         self._noise = noise
+        self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        """Noise from here on as of a new chip with this seed."""
         self._chance = np.random.default_rng(seed)
 
     @property

@@ -1,4 +1,7 @@
-"""A network of layers as the graph that policies see: node features, normalised, and edges. Khadka et al., ICLR 2021, appendix A."""
+"""A network of layers as the graph that policies see: node features, normalised, and edges.
+
+Khadka et al., ICLR 2021, appendix A; ``docs/tier-placement.md``, section *Node features*, has a table of all columns.
+"""
 
 from __future__ import annotations
 
@@ -22,29 +25,29 @@ Ints = npt.NDArray[np.int64]
 FeatureSet = Literal["paper", "chip"]
 """``paper``: the 19 of table 1. ``chip``: besides them what the problem says of sizes against tiers, and of times."""
 
-#: Features that are counts or sizes of any magnitude, of which a policy sees the logarithm.
-_LOGARITHMIC = frozenset(FEATURES) - {"op_id"}
+#: No normalised feature is larger, nor its negative; nearly all are from -1 to 1.
+BOUND = 2.0
 
-#: Logarithms (of base 2) are divided by this: sizes of gigabytes come to about 1.
+#: Logarithms (of base 2) of counts and sizes are divided by this: gigabytes come to about 1.
 _MAGNITUDE = 32.0
 
 
-#: Columns that ``chip`` adds, for T tiers: see :func:`_chip_features`.
-def chip_columns(tiers: int) -> tuple[str, ...]:
-    """Names of the columns that ``chip`` adds."""
+def columns(features: FeatureSet, tiers: int) -> tuple[str, ...]:
+    """Names of the columns of a feature set, for so many tiers."""
+    _check(features)
+    if features == "paper":
+        return FEATURES
     faster = range(1, tiers)
     return (
-        *(f"weights_over_tier_{tier}" for tier in faster),
-        *(f"output_over_tier_{tier}" for tier in faster),
-        *(f"all_weights_over_tier_{tier}" for tier in faster),
-        *(f"live_over_tier_{tier}" for tier in faster),
-        "weights_read_part",
-        "output_readers",
-        "output_steps",
-        "compute_over_slow",
-        "weights_over_slow",
-        "output_over_slow",
-        "inputs_over_slow",
+        *FEATURES,
+        *(f"{what}_over_tier_{tier}" for what in ("weights", "output", "all_weights", "live") for tier in faster),
+        "weights_read",
+        "readers",
+        "steps",
+        "compute_time",
+        "weights_time",
+        "output_time",
+        "inputs_time",
         "has_weights",
     )
 
@@ -54,7 +57,7 @@ class Graph:
     """A problem's graph: N layers."""
 
     features: Floats
-    """[N, F] Normalised, nearly all from -1 to 1."""
+    """[N, F] Normalised: from minus :data:`BOUND` to that; columns are those of :func:`columns`."""
     edges: Ints
     """[2, E] Activations handed from layer to layer, each in both directions, ascending."""
     has_weights: npt.NDArray[np.bool_]
@@ -75,70 +78,76 @@ def graph_of(problem: Problem, features: FeatureSet = "paper") -> Graph:
     Raises
     ------
     InputError
-        The problem has no node features, or others than the 19 of the paper's table 1.
+        The problem has no node features, others than the 19 of the paper's table 1, or negative ones.
+    UsageError
+        There is no such feature set.
     """
-    if features not in get_args(FeatureSet):
-        raise UsageError(f"found features {features!r}, expected one of {', '.join(get_args(FeatureSet))}")
+    _check(features)
     if not problem.features:
         raise InputError("found no node features, expected those that reading a network gives", place="features")
+    if len(problem.features[0]) != len(FEATURES):
+        raise InputError(f"found {len(problem.features[0])} features a layer, expected {len(FEATURES)}", place="features[0]")
     raw = np.array(problem.features, np.float64)
-    if raw.shape[1] != len(FEATURES):
-        raise InputError(f"found {raw.shape[1]} features a layer, expected {len(FEATURES)}", place="features[0]")
-    columns = [_normalised(name, raw[:, column]) for column, name in enumerate(FEATURES)]
+    if raw.min() < 0:
+        layer, column = np.argwhere(raw < 0)[0].tolist()
+        raise InputError(f"found {FEATURES[column]} {int(raw[layer, column])}, expected 0 or more", place=f"features[{layer}]")
+    values = np.log2(1.0 + raw) / _MAGNITUDE
+    kind = FEATURES.index("op_id")
+    values[:, kind] = raw[:, kind] / len(OPS)
     if features == "chip":
-        columns += _chip_features(problem)
+        values = np.concatenate([values, _chip_features(problem)], axis=1)
     # Both directions, and nothing twice.
     pairs = {(source, number) for number, layer in enumerate(problem.layers) for source in layer.inputs}
     pairs |= {(number, source) for source, number in pairs}
     return Graph(
-        features=np.stack(columns, axis=1).astype(np.float32),
+        features=np.clip(values, -BOUND, BOUND).astype(np.float32),
         edges=np.array(sorted(pairs), np.int64).reshape(-1, 2).T.copy(),
         has_weights=np.array([layer.weight_bytes > 0 for layer in problem.layers]),
         tiers=len(problem.tiers),
     )
 
 
-def _normalised(name: str, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    return np.log2(1.0 + values) / _MAGNITUDE if name in _LOGARITHMIC else values / len(OPS)
+def _check(features: FeatureSet) -> None:
+    if features not in get_args(FeatureSet):
+        raise UsageError(f"found features {features!r}, expected one of {', '.join(get_args(FeatureSet))}")
 
 
-def _chip_features(problem: Problem) -> list[npt.NDArray[np.float64]]:
-    """What decides where a tensor is worth most: sizes against tiers, times against each other; all but the first from 0 to 1."""
+def _chip_features(problem: Problem) -> npt.NDArray[np.float64]:
+    """What decides where a tensor is worth most: sizes against tiers, times against each other. [N, columns of ``chip``]."""
     layers, slow = problem.layers, problem.tiers[0]
+    count, last = len(layers), np.array(problem.last_use)
     weights = np.array([layer.weight_bytes for layer in layers], float)
     outputs = np.array([layer.output_bytes for layer in layers], float)
-    last = np.array(problem.last_use)
-    live = np.zeros(len(layers) + 1)
-    np.add.at(live, np.arange(len(layers)), outputs)
+    live = np.zeros(count + 1)
+    np.add.at(live, np.arange(count), outputs)
     np.subtract.at(live, last + 1, outputs)
     live = np.cumsum(live)[:-1]
-    capacities = [float(max(1, tier.capacity)) for tier in problem.tiers[1:]]
 
     def against(sizes: npt.NDArray[np.float64]) -> list[npt.NDArray[np.float64]]:
-        # From -1 to 1, 0 where the tier is just full.
-        return [np.clip(np.log2((sizes + 1) / capacity) / 16.0, -1.5, 1.5) for capacity in capacities]
+        # 0 where the tier is just full; nothing at all comes to about the least.
+        return [np.clip(np.log2((sizes + 1) / max(1, tier.capacity)) / 16.0, -1.5, 1.5) for tier in problem.tiers[1:]]
 
-    readers = np.zeros(len(layers))
-    for layer in layers:
-        for source in layer.inputs:
-            readers[source] += 1
-    read = np.array([slow.move_ps(layer.weights_read) for layer in layers], float)
-    wrote = np.array([slow.move_ps(layer.output_bytes) for layer in layers], float)
-    came = np.array([sum(slow.move_ps(layers[source].output_bytes) for source in layer.inputs) for layer in layers], float)
-    external = np.array([slow.move_ps(layer.external_bytes) for layer in layers], float)
-    compute = np.array([layer.compute_ps for layer in layers], float)
-    whole = np.maximum(1.0, read + wrote + came + external)
-    return [
+    read = np.array([layer.weights_read for layer in layers], float)
+    readers = np.bincount([source for layer in layers for source in layer.inputs], minlength=count)
+    # Times in the slowest tier.
+    weights_ps = np.array([slow.move_ps(layer.weights_read) for layer in layers], float)
+    output_ps = np.array([slow.move_ps(layer.output_bytes) for layer in layers], float)
+    inputs_ps = np.array([sum(slow.move_ps(layers[source].output_bytes) for source in layer.inputs) for layer in layers], float)
+    external_ps = np.array([slow.move_ps(layer.external_bytes) for layer in layers], float)
+    memory_ps = np.maximum(1.0, weights_ps + output_ps + inputs_ps + external_ps)
+    compute_ps = np.array([layer.compute_ps for layer in layers], float)
+    found = [
         *against(weights),
         *against(outputs),
-        *against(np.full(len(layers), weights.sum())),
+        *against(np.full(count, weights.sum())),
         *against(live),
-        np.array([layer.weights_read for layer in layers]) / np.maximum(1.0, weights),
+        np.minimum(1.0, read / np.maximum(1.0, weights)),
         np.log2(1.0 + readers) / 4.0,
-        np.log2(1.0 + last - np.arange(len(layers))) / 8.0,
-        np.minimum(1.0, compute / whole),
-        read / whole,
-        wrote / whole,
-        came / whole,
-        (weights > 0).astype(float),
+        np.log2(1.0 + last - np.arange(count)) / 8.0,
+        np.minimum(1.0, compute_ps / memory_ps),
+        weights_ps / memory_ps,
+        output_ps / memory_ps,
+        inputs_ps / memory_ps,
+        weights > 0,
     ]
+    return np.stack(found, axis=1).astype(np.float64)

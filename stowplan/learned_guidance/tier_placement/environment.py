@@ -1,0 +1,256 @@
+"""Tier placement as a Gymnasium environment; see ``docs/tier-placement.md``, section Gymnasium."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, SupportsFloat, TypeAlias, cast, get_args
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from stowplan.arguments import whole
+from stowplan.errors import InputError
+from stowplan.hardware.nnp_i.chip import Chip, Evaluation
+from stowplan.learned_guidance.problem_source import Given, ProblemSource, check_choice
+from stowplan.learned_guidance.tier_placement.graph import BOUND, FeatureSet, Graph, columns, graph_of
+from stowplan.learned_guidance.tier_placement.variants import generated
+from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.problem import Problem
+
+Reward = Literal["paper", "rectified"]
+
+Observation: TypeAlias = dict[str, npt.NDArray[Any]]
+
+#: Sizes of spaces where a function draws the problems: edges (both directions) a layer, and tiers.
+EDGES_A_LAYER, TIERS = 8, 3
+
+
+class _Placed(NamedTuple):
+    """A problem that is placed: its chip, its graph, and what there is to place, int8 [N, 2]."""
+
+    problem: Problem
+    chip: Chip
+    graph: Graph
+    mask: npt.NDArray[np.int8]
+
+
+class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
+    """A network on a simulated chip; an episode is one step, the proposal of a whole memory map.
+
+    Actions are 2N numbers of tiers: entries ``2 i`` and ``2 i + 1`` are those of the weights and of the output of layer i.
+
+    Parameters
+    ----------
+    problem
+        A problem, the path of a problem file, or several of them, of which each episode draws one; or a function that draws a
+        problem for each episode. Without any, a small generated network.
+    features
+        Node features: ``"paper"``, or ``"chip"``, which say something of the chip too.
+    reward
+        ``"paper"``: that of algorithm 1 of Khadka et al., times 5. ``"rectified"``: 5 times the speedup of the map that the
+        compiler makes of the proposal, whatever it had to change.
+    noise
+        Standard deviation of measurements, relative to the latency.
+    layers, edges, tiers
+        Sizes of the spaces: layers, edges in both directions, tiers. Without them, those of the largest problem; a function
+        needs ``layers``.
+    render_mode
+        ``"ansi"``: what the compiler, or the last proposal, keeps where.
+
+    Raises
+    ------
+    InputError
+        A problem without node features, without a map, or larger than the spaces; an option that there is not.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium's own way)
+
+    def __init__(
+        self,
+        problem: Given[Problem] = None,
+        *,
+        features: FeatureSet = "paper",
+        reward: Reward = "paper",
+        noise: float = 0.0,
+        layers: int | None = None,
+        edges: int | None = None,
+        tiers: int | None = None,
+        render_mode: str | None = None,
+    ):
+        check_choice("features", features, get_args(FeatureSet))
+        check_choice("reward", reward, get_args(Reward))
+        check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
+        self._source = ProblemSource(problem, Problem, "tier-placement", demo_problem)
+        self.features, self.reward, self.noise, self.render_mode = features, reward, noise, render_mode
+        if self._source.draw is not None and layers is None:
+            raise InputError("found a function that draws problems, expected layers=, the most that one has, beside it")
+        problems = self._source.problems
+        self.layers = _size("layers", layers, [len(each.layers) for each in problems])
+        self.edges = _size("edges", edges, [_edges(each) for each in problems], EDGES_A_LAYER * self.layers)
+        self.tiers = _size("tiers", tiers, [len(each.tiers) for each in problems], TIERS)
+        for each in problems:
+            self._check(each)
+        self.action_space = gymnasium.spaces.MultiDiscrete(np.full(2 * self.layers, self.tiers))
+        self.observation_space = self._observation_space()
+        # Chips are made when first used: the compiler's map takes a while.
+        self._placed: list[_Placed | None] = [None] * len(problems)
+        self._now: _Placed | None = None
+        self._evaluation: Evaluation | None = None
+        self._proposal = np.zeros((self.layers, 2), np.int64)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What episodes are drawn from; none where a function draws them."""
+        return self._source.problems
+
+    @property
+    def problem(self) -> Problem:
+        """What the present episode places; ResetNeeded before the first."""
+        return self._present().problem
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode, with everything in the slowest tier.
+
+        Parameters
+        ----------
+        seed
+            Of the draws among several problems, and of the noise.
+        options
+            ``{"problem": ...}`` places this one: a number in the environment's list, a problem or a path.
+        """
+        super().reset(seed=seed)
+        self._now = self._choose(options or {})
+        if self.noise:
+            self._now.chip.reseed(int(self.np_random.integers(2**63)))
+        self._evaluation = None
+        self._proposal = np.zeros((self.layers, 2), np.int64)
+        return self._observation(), {"evaluations": self._now.chip.evaluations}
+
+    def step(self, action: npt.ArrayLike) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Propose a map; InvalidAction for what is no action, ResetNeeded where no episode is under way."""
+        now = self._present()
+        if self._evaluation is not None:
+            raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
+        found = np.asarray(action)
+        if not self.action_space.contains(found):
+            expected = f"{2 * self.layers} whole numbers from 0 to {self.tiers - 1}"
+            raise gymnasium.error.InvalidAction(
+                f"found an action of type {found.dtype}, shape {found.shape}, expected {expected}"
+            )
+        count = len(now.problem.layers)
+        self._proposal = np.zeros((self.layers, 2), np.int64)
+        self._proposal[:count] = found.reshape(self.layers, 2)[:count] * now.mask[:count]
+        evaluation = now.chip.evaluate(*self._proposal[:count].T.tolist())
+        reward = evaluation.reward
+        if self.reward == "rectified" and evaluation.measured_ps is None:
+            reward = now.chip.evaluate(*evaluation.map[:2]).reward
+        self._evaluation = evaluation
+        info = {
+            "epsilon": evaluation.epsilon,
+            "latency_ps": evaluation.latency_ps,
+            "measured_ps": evaluation.measured_ps,
+            "speedup": evaluation.speedup,
+            "plan": self.plan(),
+            "evaluations": now.chip.evaluations,
+        }
+        return self._observation(), reward, True, False, info
+
+    def plan(self) -> Plan:
+        """The plan that the compiler made of the proposal; ValueError before there is one."""
+        if self._evaluation is None:
+            raise ValueError("nothing has been proposed: call step() first")
+        return self._present().chip.plan(self._evaluation.map)
+
+    def graph(self) -> Any:
+        """The present problem's graph as PyTorch Geometric's ``Data``: ``x`` [N, F], ``edge_index`` [2, E]."""
+        return self._present().graph.data()
+
+    def render(self) -> str | None:
+        """The map that is executed, as ``render_mode`` asks; the compiler's before there is a proposal. None without a mode."""
+        now = self._present()
+        if self.render_mode != "ansi":
+            return None
+        problem, evaluation = now.problem, self._evaluation
+        found = now.chip.compiler if evaluation is None else evaluation.map
+        latency = now.chip.compiler_ps if evaluation is None else evaluation.latency_ps
+        lines = [f"{problem.name}: {len(problem.layers)} layers, {latency / 1e6:.1f} us"]
+        if evaluation is None:
+            lines[0] += ", the compiler's map"
+        else:
+            lines[0] += f", {now.chip.compiler_ps / latency if latency else 1.0:.3f} times as fast as the compiler's"
+            lines[0] += f", {evaluation.epsilon:.1%} of the bytes re-assigned" if evaluation.epsilon else ""
+        for number, tier in enumerate(problem.tiers):
+            sizes = (
+                sum(layer.weight_bytes for layer, at in zip(problem.layers, found.weight_tiers, strict=True) if at == number),
+                sum(layer.output_bytes for layer, at in zip(problem.layers, found.output_tiers, strict=True) if at == number),
+            )
+            lines.append(f"  {tier.name}: weights {sizes[0] / 2**20:.2f} MiB, activations {sizes[1] / 2**20:.2f} MiB")
+        return "\n".join(lines) + "\n"
+
+    def _present(self) -> _Placed:
+        if self._now is None:
+            raise gymnasium.error.ResetNeeded("no episode has begun: call reset() first")
+        return self._now
+
+    def _choose(self, options: dict[str, Any]) -> _Placed:
+        chosen = self._source.choose(options, self.np_random)
+        if isinstance(chosen, Problem):
+            self._check(chosen)
+            return self._place(chosen)
+        placed = self._placed[chosen]
+        if placed is None:
+            placed = self._placed[chosen] = self._place(self.problems[chosen])
+        return placed
+
+    def _check(self, problem: Problem) -> None:
+        """InputError where a problem is not of these spaces."""
+        for what, found, room in (
+            ("layers", len(problem.layers), self.layers),
+            ("edges in both directions", _edges(problem), self.edges),
+        ):
+            if found > room:
+                raise InputError(f"found {found} {what} in {problem.name or 'a problem'}, expected at most {room}")
+        if len(problem.tiers) != self.tiers:
+            raise InputError(f"found {len(problem.tiers)} tiers in {problem.name or 'a problem'}, expected {self.tiers}")
+
+    def _place(self, problem: Problem) -> _Placed:
+        graph = graph_of(problem, self.features)
+        mask = np.zeros((self.layers, 2), np.int8)
+        mask[: len(problem.layers), 0] = graph.has_weights
+        mask[: len(problem.layers), 1] = 1
+        return _Placed(problem, Chip(problem, noise=self.noise), graph, mask)
+
+    def _observation(self) -> Observation:
+        _, _, graph, mask = self._present()
+        count, width = graph.features.shape
+        features = np.zeros((self.layers, width), np.float32)
+        features[:count] = graph.features
+        edges = np.full((2, self.edges), -1, np.int64)
+        edges[:, : graph.edges.shape[1]] = graph.edges
+        return {"features": features, "edges": edges, "tiers": self._proposal.copy(), "mask": mask.copy()}
+
+    def _observation_space(self) -> gymnasium.Space[Observation]:
+        box, width = gymnasium.spaces.Box, len(columns(self.features, self.tiers))
+        spaces: dict[str, gymnasium.Space[Any]] = {
+            "features": box(-BOUND, BOUND, (self.layers, width), np.float32),
+            "edges": box(-1, self.layers - 1, (2, self.edges), np.int64),
+            "tiers": box(0, self.tiers - 1, (self.layers, 2), np.int64),
+            "mask": box(0, 1, (self.layers, 2), np.int8),
+        }
+        # Gymnasium declares a Dict as a space of dictionaries of spaces.
+        return cast("gymnasium.Space[Observation]", gymnasium.spaces.Dict(spaces))
+
+
+def demo_problem() -> Problem:
+    """A residual network of 47 layers on the NNP-I, with about twice the weights that its LLC holds."""
+    return generated(np.random.default_rng(4), form="residual", layers=30, precision="int8")
+
+
+def _size(name: str, given: int | None, found: list[int], otherwise: int = 1) -> int:
+    if given is not None:
+        return whole(f"{name} {{}}", given, 1)
+    return max(found) if found else otherwise
+
+
+def _edges(problem: Problem) -> int:
+    return max(1, 2 * sum(len(layer.inputs) for layer in problem.layers))
