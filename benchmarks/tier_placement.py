@@ -1,8 +1,9 @@
-"""Tier placement beside figure 3 of the EGRL paper: ``python benchmarks/tier_placement.py [--stacked] [--generated N]``.
+"""Tier placement beside figure 3 of the EGRL paper: ``python benchmarks/tier_placement.py [--stacked] [--generated N] [--speed]``.
 
 Prints markdown tables: for each network the speedup over the chip's compiler of the paper's baselines, of the local search and
 of the proven optimum, with the evaluations of the hardware (complete maps tried) that each took. ``--stacked`` adds networks
-of 5,000 layers, ``--generated`` so many of those that policies are trained on. The others are those of ``examples/data``.
+of 5,000 layers, ``--generated`` so many of those that policies are trained on,
+and ``--speed`` prints nothing but evaluations of the simulated chip a second. The others are those of ``examples/data``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import stowplan
+from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.learned_guidance.tier_placement.networks import FORMS
 from stowplan.learned_guidance.tier_placement.variants import generated, stacked
@@ -44,9 +46,12 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each proof")
     parser.add_argument("--stacked", action="store_true", help="networks of 5,000 layers, too")
     parser.add_argument("--generated", type=int, default=0, metavar="N", help="random networks, too")
+    parser.add_argument("--speed", action="store_true", help="evaluations a second, and nothing else")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    if arguments.speed:
+        return speeds(arguments.seed)
     compile_ahead()
     head = "network|precision|layers|compiler|Greedy-DP|random|annealing|search|search, long|optimum|proof"
     paper = "paper: Greedy-DP|EA|EGRL"
@@ -77,6 +82,25 @@ def main() -> None:
         for number in range(arguments.generated):
             problem = generated(chance, form=FORMS[number % len(FORMS)])
             print(f"| {' | '.join([*describe(problem), *prove(problem, arguments)])} |", flush=True)
+
+
+def speeds(seed: int) -> None:
+    """Evaluations a second: one by one, and many at once, of random maps and of the compiler's."""
+    print("| network | layers | maps | one by one | many at once |\n|---|--:|---|--:|--:|")
+    for name in PAPER:
+        problem = read(name, "int8")
+        chip, count = Chip(problem), len(problem.layers)
+        random = np.random.default_rng(seed).integers(len(problem.tiers), size=(1_000, count, 2))
+        own = np.broadcast_to(np.stack(chip.compiler[:2], axis=1), random.shape)
+        for what, maps in (("random", random), ("the compiler's", own)):
+            chip.evaluate_many(maps[:1])
+            began = time.perf_counter()
+            for weights, outputs in maps[:200].transpose(0, 2, 1).tolist():
+                chip.evaluate(weights, outputs)
+            middle = time.perf_counter()
+            chip.evaluate_many(maps)
+            rates = 200 / (middle - began), len(maps) / (time.perf_counter() - middle)
+            print(f"| {name} | {count} | {what} | {rates[0]:,.0f} | {rates[1]:,.0f} |", flush=True)
 
 
 def describe(problem: Problem) -> list[str]:

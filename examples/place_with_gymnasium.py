@@ -1,6 +1,7 @@
-"""Tiers for the tensors of a network by trial and error, through Gymnasium: ``python examples/place_with_gymnasium.py [PROPOSALS]``.
+"""Tiers for the tensors of a network by trial and error, through Gymnasium.
 
-Begins with everything in DRAM, proposes the best map so far with a few tensors elsewhere, and keeps what earns more.
+``python examples/place_with_gymnasium.py [PROPOSALS]`` begins with everything in DRAM, proposes the best map so far with a few
+tensors elsewhere, and keeps what earns more.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import gymnasium
 import numpy as np
 
 import stowplan
-import stowplan.learned_guidance.environments  # noqa: F401 (registers the name)
+import stowplan.learned_guidance.environments  # registers the name
 
 RESNET50 = Path(__file__).parent / "data" / "resnet50.layers.json"
 

@@ -95,6 +95,8 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         # Chips are made when first used: the compiler's map takes a while.
         self._placed: list[_Placed | None] = [None] * len(problems)
         self._now: _Placed | None = None
+        self.evaluations = 0
+        """Of all episodes so far: what methods are compared by."""
         self._evaluation: Evaluation | None = None
         self._proposal = np.zeros((self.layers, 2), np.int64)
 
@@ -124,7 +126,7 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
             self._now.chip.reseed(int(self.np_random.integers(2**63)))
         self._evaluation = None
         self._proposal = np.zeros((self.layers, 2), np.int64)
-        return self._observation(), {"evaluations": self._now.chip.evaluations}
+        return self._observation(), {}
 
     def step(self, action: npt.ArrayLike) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
         """Propose a map; InvalidAction for what is no action, ResetNeeded where no episode is under way."""
@@ -140,18 +142,21 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         count = len(now.problem.layers)
         self._proposal = np.zeros((self.layers, 2), np.int64)
         self._proposal[:count] = found.reshape(self.layers, 2)[:count] * now.mask[:count]
+        before = now.chip.evaluations
         evaluation = now.chip.evaluate(*self._proposal[:count].T.tolist())
         reward = evaluation.reward
         if self.reward == "rectified" and evaluation.measured_ps is None:
             reward = now.chip.evaluate(*evaluation.map[:2]).reward
         self._evaluation = evaluation
+        spent = now.chip.evaluations - before
+        self.evaluations += spent
         info = {
             "epsilon": evaluation.epsilon,
             "latency_ps": evaluation.latency_ps,
             "measured_ps": evaluation.measured_ps,
             "speedup": evaluation.speedup,
             "plan": self.plan(),
-            "evaluations": now.chip.evaluations,
+            "evaluations": spent,
         }
         return self._observation(), reward, True, False, info
 
