@@ -1,9 +1,9 @@
-"""Tier placement beside figure 3 of the EGRL paper: ``python benchmarks/tier_placement.py [--stacked] [--generated N] [--speed]``.
+"""Tier placement beside figure 3 of the EGRL paper: ``python benchmarks/tier_placement.py [--stacked] [--generated N]``.
 
 Prints markdown tables: for each network the speedup over the chip's compiler of the paper's baselines, of the local search and
 of the proven optimum, with the evaluations of the hardware (complete maps tried) that each took. ``--stacked`` adds networks
-of 5,000 layers, ``--generated`` so many of those that policies are trained on,
-and ``--speed`` prints nothing but evaluations of the simulated chip a second. The others are those of ``examples/data``.
+of 5,000 layers, ``--generated`` so many of those that policies are trained on; the others are those of ``examples/data``.
+``--speed`` prints nothing but evaluations of the simulated chip a second.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.speed:
-        return speeds(arguments.seed)
+        speeds(arguments.seed)
+        return
     compile_ahead()
     head = "network|precision|layers|compiler|Greedy-DP|random|annealing|search|search, long|optimum|proof"
     paper = "paper: Greedy-DP|EA|EGRL"
