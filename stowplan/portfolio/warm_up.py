@@ -9,14 +9,17 @@ from stowplan import kinds
 from stowplan.compiled import cache_folder
 
 #: What is compiled besides the kinds' own.
-_GAME = "stowplan.learned_guidance.memory_mapping.game.kernel:warm_up"
+_OTHERS = {
+    "MMapGame": "stowplan.learned_guidance.memory_mapping.game.kernel:warm_up",
+    "simulated chip": "stowplan.hardware.nnp_i.kernel:warm_up",
+}
 
 
 def main() -> int:
     """Compile what is not compiled yet; returns the exit code, 0."""
     began = time.monotonic()
     print("the heuristics are compiled once for a machine, which takes about half a minute:", file=sys.stderr, flush=True)
-    parts = {each.title: each.warm_up for each in kinds.registered() if each.warm_up} | {"MMapGame": _GAME}
+    parts = {each.title: each.warm_up for each in kinds.registered() if each.warm_up} | _OTHERS
     for kind, function in parts.items():
         before = time.monotonic()
         kinds.load(function)()

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stowplan.compiled import njit
-from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -138,3 +138,12 @@ def rectify(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
             if found != wanted:
                 moved[k] += size
     return moved
+
+
+def warm_up() -> None:
+    """Compile both, where they have not been, on a network of one layer."""
+    tier = Tier(name="only", capacity=1, bandwidth=1)
+    data = arrays_of(Problem(tiers=(tier,), layers=(Layer(name="one", output_bytes=1),)))
+    tiers = np.zeros((1, 1), np.int64)
+    rectify(data, tiers, tiers.copy())
+    latencies(data, tiers, tiers)

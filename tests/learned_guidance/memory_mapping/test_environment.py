@@ -7,7 +7,6 @@ import pickle
 import random
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 
 from tests.paths import ROOT
-from tests.patience import HANG
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -76,18 +74,6 @@ def play(env: Any, rng: random.Random, manner: str = "masked", **reset_arguments
 @pytest.mark.parametrize("options", [{}, {"on_illegal": "lose"}, {"reward_unit": "ps", "drop_backup": False}])
 def test_the_checker_of_gymnasium_has_nothing_to_say(options: dict[str, Any]) -> None:
     check_env(gymnasium.make(MMAP_GAME, **options).unwrapped)
-
-
-def test_the_name_is_found_without_an_import() -> None:
-    code = (
-        "import gymnasium; env = gymnasium.make('stowplan.learned_guidance.environments:stowplan/MMapGame-v0');"
-        "import importlib, stowplan.learned_guidance.environments as room; importlib.reload(room);"
-        "print(env.reset(seed=0)[1]['action_mask'])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=HANG, check=False
-    )
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", "[0 0 1]\n")
 
 
 def test_an_environment_is_made_again_from_its_spec(tmp_path: Path) -> None:

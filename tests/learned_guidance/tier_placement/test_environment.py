@@ -6,7 +6,6 @@ import copy
 import pickle
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 
 from tests.paths import EXAMPLES, ROOT
-from tests.patience import HANG
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -74,18 +72,6 @@ def test_the_checker_of_gymnasium_has_nothing_to_say(options: dict[str, Any]) ->
 def test_the_checker_of_stable_baselines() -> None:
     checker = pytest.importorskip("stable_baselines3.common.env_checker")
     checker.check_env(TierPlacementEnv(problem=problems(), features="chip"), warn=False)
-
-
-def test_the_name_is_found_without_an_import() -> None:
-    code = (
-        "import gymnasium; env = gymnasium.make('stowplan.learned_guidance.environments:stowplan/TierPlacement-v0');"
-        "import importlib, stowplan.learned_guidance.environments as room; importlib.reload(room);"
-        "print(env.reset(seed=0)[1], 'torch' in __import__('sys').modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=HANG, check=False
-    )
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", "{} False\n")
 
 
 def test_an_environment_is_made_again_from_its_spec(tmp_path: Path) -> None:
