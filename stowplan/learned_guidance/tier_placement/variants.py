@@ -36,6 +36,16 @@ AS_IT_IS, THINNED, STACKED = 0.2, 0.25, 0.05
 #: A network is stacked so many times, at most.
 COPIES = 3
 
+#: Widths of thinned networks, in eighths of what they were: from the first to the last.
+EIGHTHS = 4, 12
+
+#: Operations whose weights are kernels, from all channels to all, and others that leave channels in z.
+_KERNELS = frozenset({"conv", "fc"})
+_KEEP_CHANNELS = _KERNELS | {
+    *("batchnorm", "softmax", "maxpool", "avgpool", "add", "mul", "bias_add", "activation", "gelu", "relu", "tanh", "sigmoid"),
+    *("concat", "resize"),
+}
+
 #: Blocks are looked for in so many layers.
 _LONGEST_BLOCK = 64
 
@@ -74,16 +84,70 @@ def with_fast_memory(problem: Problem, factor: float) -> Problem:
     return msgspec.structs.replace(problem, tiers=tiers)
 
 
+def with_width(problem: Problem, eighths: int) -> Problem:
+    """The same network with so many eighths of the channels in all maps whose channels are a multiple of 8.
+
+    Kernels grow with both their inputs and outputs, times to compute with what is computed. Only for networks in which
+    channels stay in z; others are returned as they are: attention, which reshapes, and convolutions in a few groups.
+    """
+    whole("eighths {}", eighths, 1)
+    rows = np.array(problem.features, np.int64)
+    layers = problem.layers
+    if not len(rows) or eighths == 8:
+        return problem
+    column = {name: rows[:, number] for number, name in enumerate(FEATURES)}
+    joined = {source for layer in layers if layer.op == "concat" for source in layer.inputs}
+    if not _KEEP_CHANNELS.issuperset(layer.op for layer in layers) or any(column["ofm_z"][source] % 8 for source in joined):
+        return problem
+    is_given = np.array([not layer.inputs for layer in layers])
+    before = np.stack([column["ifm_z"], column["ofm_z"]])
+    after = np.where((before % 8 > 0) | np.stack([is_given, np.zeros_like(is_given)]), before, before * eighths // 8)
+    depthwise = (column["groups"] > 1) & (column["groups"] == column["ifm_z"])
+    if (column["groups"] > 1)[~depthwise].any():
+        return problem
+    # Of a kernel, inputs times outputs; of biases and scales, outputs.
+    area = np.maximum(1, column["kernel_x"] * column["kernel_y"])
+    made: list[Layer] = []
+    changed = rows.copy()
+    for at, layer in enumerate(layers):
+        (ins, outs), (new_ins, new_outs) = before[:, at].tolist(), after[:, at].tolist()
+        reads = 1 if depthwise[at] else ins
+        new_reads = 1 if depthwise[at] else new_ins
+        is_kernel = layer.op in _KERNELS
+        kernel = int(area[at]) * reads * outs if is_kernel else 0
+        width = layer.output_bytes // int(column["ofm_size"][at] * column["batch"][at])
+        rest = layer.weight_bytes - kernel * width
+        if rest < 0 or layer.weight_read_bytes is not None:
+            return problem
+        weights = int(area[at]) * new_reads * new_outs * width * is_kernel + rest * new_outs // outs
+        work = new_reads * new_outs / max(1, reads * outs) if is_kernel else max(new_ins, new_outs) / max(ins, outs)
+        made.append(
+            msgspec.structs.replace(
+                layer,
+                output_bytes=layer.output_bytes // outs * new_outs,
+                weight_bytes=weights,
+                compute_ps=round(layer.compute_ps * work),
+            )
+        )
+        for name, old, new in (("ifm", ins, new_ins), ("ofm", outs, new_outs)):
+            changed[at, FEATURES.index(f"{name}_z")] = new
+            changed[at, FEATURES.index(f"{name}_size")] = rows[at, FEATURES.index(f"{name}_size")] // max(1, old) * new
+        changed[at, FEATURES.index("weight_size")] = weights
+        if depthwise[at]:
+            changed[at, FEATURES.index("groups")] = new_ins
+    return _with_layers(problem, made, [tuple(row) for row in changed.tolist()], f"x{eighths}/8")
+
+
 def thinned(problem: Problem, chance: np.random.Generator) -> Problem:
-    """The same network with some of its blocks left out, and half the time with other capacities of fast memory.
+    """The same network with some blocks left out, another width, and half the time other capacities of fast memory.
 
     A block is a run of layers with one way in and one way out, both of one shape, in which what comes in is read more than
-    once: a residual block, attention, a feed-forward pair. What read its output reads its input instead. Where a network has no
-    such blocks, only capacities change.
+    once: a residual block, attention, a feed-forward pair. What read its output reads its input instead. For widths see
+    :func:`with_width`.
     """
     part = float(chance.uniform(0.1, 0.6))
     left_out = [block for block in blocks(problem) if chance.random() < part]
-    result = without(problem, left_out)
+    result = with_width(without(problem, left_out), int(chance.integers(EIGHTHS[0], EIGHTHS[1] + 1)))
     return with_fast_memory(result, _fast_memory(chance))
 
 

@@ -12,7 +12,9 @@ import stowplan
 from stowplan.errors import UsageError
 from stowplan.hardware.network import Network
 from stowplan.hardware.nnp_i.chip import Chip
+from stowplan.hardware.nnp_i.costs import build_problem
 from stowplan.hardware.nnp_i.features import FEATURES
+from stowplan.hardware.nnp_i.target import load_target
 from stowplan.learned_guidance.tier_placement.networks import FORMS, Form, random_network
 from stowplan.learned_guidance.tier_placement.variants import (
     FAST_MEMORY,
@@ -23,6 +25,7 @@ from stowplan.learned_guidance.tier_placement.variants import (
     thinned,
     varied,
     with_fast_memory,
+    with_width,
     without,
 )
 from stowplan.models.tier_placement.problem import Problem
@@ -122,6 +125,46 @@ def test_without_a_block_its_readers_read_what_it_read() -> None:
     assert len(blocks(without(problem, blocks(problem)))) == 0
 
 
+@pytest.mark.parametrize("form", ["residual", "unet"])
+@pytest.mark.parametrize("eighths", [4, 12, 16])
+def test_other_widths_are_what_the_network_would_be_built_with(form: Form, eighths: int) -> None:
+    chip, compared = load_target("nnp-i"), 0
+    for seed in range(8):
+        wide, narrow = (
+            build_problem(random_network(form, np.random.default_rng(seed), layers=40, width=width), chip, "fp16")
+            for width in (64, 8 * eighths)
+        )
+        if any(layer.op == "fc" and layer.output_bytes < 100 for layer in wide.layers[:-2]):
+            # Squeezed maps are rounded to multiples of 8.
+            continue
+        found = with_width(wide, eighths)
+        check_features(found)
+        for at, (layer, other) in enumerate(zip(found.layers, narrow.layers, strict=True)):
+            if layer.op in ("fc", "softmax") or at == len(found.layers) - 1:
+                # Classes, which are no channels.
+                continue
+            assert layer.compute_ps == pytest.approx(other.compute_ps, abs=4)
+            assert msgspec.structs.replace(layer, compute_ps=other.compute_ps) == other
+            left = slice(COLUMN["n_ops_left"], COLUMN["n_w_left"] + 1)
+            rows = list(found.features[at]), list(narrow.features[at])
+            rows[0][left] = rows[1][left] = []
+            assert rows[0] == rows[1]
+            compared += 1
+    assert compared > 40
+
+
+def test_widths_of_real_networks() -> None:
+    problem = read("resnet50")
+    found = with_width(problem, 4)
+    check_features(found)
+    # Most weights are kernels between hidden maps, a quarter of what they were.
+    assert 0.25 < found.features[0][COLUMN["n_w_left"]] / problem.features[0][COLUMN["n_w_left"]] < 0.27
+    assert with_width(problem, 8) == problem
+    # In attention channels do not stay in z.
+    assert with_width(read("bert_base_s128"), 4) == read("bert_base_s128")
+    assert with_width(chain(4), 4) == chain(4)
+
+
 @pytest.mark.parametrize("name", ["resnet50", "bert_base_s384"])
 def test_thinned_networks_are_valid(name: str) -> None:
     problem = read(name, "fp16")
@@ -213,7 +256,7 @@ def test_varied_draws_of_all_kinds() -> None:
     problems = [read("resnet50"), read("resnet101", "fp16")]
     chance = np.random.default_rng(5)
     drawn = [varied(problems, chance) for _ in range(60)]
-    kinds = {name.rpartition(" ")[2] if " " in name else name.partition("-")[0] for name in (each.name for each in drawn)}
+    kinds = {word for each in drawn for word in each.name.partition("-")[0].split() if "/" not in word}
     assert kinds == {"resnet50", "resnet101", "thinned", "stacked", *FORMS}
     assert drawn[0] == varied(problems, np.random.default_rng(5))
     assert all(varied([], chance).name.startswith(FORMS) for _ in range(5))
