@@ -29,8 +29,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"count": 2.0}, "count is 2.0, expected a whole number"),
-        ({"limit": 2.0}, "limit is 2.0, expected a whole number"),
+        ({"count": 2.0}, "count is 2.0"),
+        ({"limit": 2.0}, "limit is 2.0"),
         ({"count": "2"}, "count is '2': expected `int`, got `str`"),
         ({"count": True}, "count is True"),
         ({"rate": math.nan}, "rate is nan, expected a finite number"),
