@@ -1,8 +1,8 @@
-"""Tier placement beside figure 3 of the EGRL paper: ``python benchmarks/tier_placement.py [--time-limit S] [--stacked]``.
+"""Tier placement beside figure 3 of the EGRL paper: ``python benchmarks/tier_placement.py [--stacked] [--generated N]``.
 
 Prints markdown tables: for each network the speedup over the chip's compiler of the paper's baselines, of the local search and
 of the proven optimum, with the evaluations of the hardware (complete maps tried) that each took. ``--stacked`` adds networks
-of 5,000 layers. The networks are those of ``examples/data``.
+of 5,000 layers, ``--generated`` so many of those that policies are trained on. The others are those of ``examples/data``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import itertools
 import time
 from pathlib import Path
 
-import msgspec
+import numpy as np
 
 import stowplan
 from stowplan.hardware.nnp_i.compiler import compiler_plan
+from stowplan.learned_guidance.tier_placement.networks import FORMS
+from stowplan.learned_guidance.tier_placement.variants import generated, stacked
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.portfolio.tier_placement import arrays, heuristics
 from stowplan.portfolio.tier_placement.arrays import Data
@@ -41,6 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each proof")
     parser.add_argument("--stacked", action="store_true", help="networks of 5,000 layers, too")
+    parser.add_argument("--generated", type=int, default=0, metavar="N", help="random networks, too")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -57,7 +60,7 @@ def main() -> None:
     if arguments.stacked:
         print("\n| network | LLC, SRAM | compiler | found | bound | gap | seconds |\n|---|---|--:|--:|--:|--:|--:|")
         for name, scaled in itertools.product(("resnet50", "resnet101", "bert_base_s128"), (False, True)):
-            problem = stack(read(name, "int8"), scaled)
+            problem = stacked(read(name, "int8"), LAYERS, scaled=scaled)
             room = ", ".join(f"{tier.capacity >> 20} MiB" for tier in problem.tiers[1:])
             began = time.monotonic()
             result = solve(problem, arguments)
@@ -67,29 +70,27 @@ def main() -> None:
                 f"| {name}, stacked | {room} | {' | '.join(values)} | {result.gap:.3%} | {seconds:.0f} |",
                 flush=True,
             )
+    if arguments.generated:
+        print("\n| network | precision | layers | weights over LLC | LLC | compiler | optimum | proof |")
+        print("|---|---|--:|--:|--:|--:|--:|---|")
+        chance = np.random.default_rng(arguments.seed)
+        for number in range(arguments.generated):
+            problem = generated(chance, form=FORMS[number % len(FORMS)])
+            print(f"| {' | '.join([*describe(problem), *prove(problem, arguments)])} |", flush=True)
+
+
+def describe(problem: Problem) -> list[str]:
+    """Form, precision, layers, weights read over LLC, LLC, the compiler's latency."""
+    compiled = compiler_plan(problem)
+    latency = "-" if compiled is None else f"{compiled.objective_ps / 1e6:.1f} us"
+    read, room = sum(layer.weights_read for layer in problem.layers), problem.tiers[1].capacity
+    precision = problem.cost_model.rpartition(" ")[2]
+    return [problem.name, precision, str(len(problem.layers)), f"{read / room:.1f}", f"{room >> 20} MiB", latency]
 
 
 def read(name: str, precision: str) -> Problem:
     problem: Problem = stowplan.read(EXAMPLES / f"{name}.layers.json", "nnp-i", precision=precision)
     return problem
-
-
-def stack(problem: Problem, scaled: bool = False) -> Problem:
-    """Copies of a network, one behind the other, cut off at :data:`LAYERS` layers.
-
-    ``scaled``: with as many times the fast memory, so that there is as much to decide as in a single copy.
-    """
-    count = len(problem.layers)
-    layers = []
-    for number in range(LAYERS):
-        copy, own = divmod(number, count)
-        layer = problem.layers[own]
-        inputs = tuple(source + copy * count for source in layer.inputs) or ((number - 1,) if copy else ())
-        layers.append(msgspec.structs.replace(layer, name=f"{layer.name}.{copy}", inputs=inputs))
-    slowest, *faster = problem.tiers
-    times = LAYERS // count if scaled else 1
-    tiers = (slowest, *(msgspec.structs.replace(tier, capacity=tier.capacity * times) for tier in faster))
-    return msgspec.structs.replace(problem, tiers=tiers, layers=tuple(layers), features=(), name=f"{problem.name} stacked")
 
 
 def compare(problem: Problem, seed: int) -> list[str]:

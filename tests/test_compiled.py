@@ -27,7 +27,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 ROOT = Path(compiled.__file__).parent
 
 
-@pytest.mark.parametrize("room", ["learned_guidance", "portfolio"])
+@pytest.mark.parametrize("room", ["hardware", "learned_guidance", "portfolio"])
 def test_every_compiled_source_is_part_of_the_digest(room: str) -> None:
     decorated = {path for path in (ROOT / room).rglob("*.py") if "\n@njit" in path.read_text()}
     assert decorated

@@ -10,7 +10,7 @@ import numpy as np
 from stowplan.errors import UsageError
 from stowplan.hardware.nnp_i import kernel
 from stowplan.hardware.nnp_i.compiler import MemoryMap, compiler_map
-from stowplan.hardware.nnp_i.rectifier import Rectifier
+from stowplan.hardware.nnp_i.rectifier import Rectified, Rectifier
 from stowplan.hardware.nnp_i.timing import Timing
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
@@ -95,35 +95,55 @@ class Chip:
 
     def evaluate(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> Evaluation:
         """Compile a proposal and, where it can be executed as it is, run one inference. UsageError: it is no map at all."""
-        found, epsilon = self._rectifier.rectify(weight_tiers, output_tiers)
-        self.evaluations += 1
+        found, epsilon = self._rectified(weight_tiers, output_tiers)
         latency = self.timing.latency_ps(found.weight_tiers, found.output_tiers)
-        if epsilon > 0:
-            return Evaluation(found, epsilon, latency, None, -REWARD_SCALE * epsilon, 0.0)
-        self.inferences += 1
-        measured = float(latency)
-        if self._noise:
-            # Measurements stay positive, however unlucky.
-            measured *= max(0.01, 1.0 + self._noise * float(self._chance.standard_normal()))
-        speedup = self.compiler_ps / measured if measured else 1.0
-        return Evaluation(found, 0.0, latency, measured, REWARD_SCALE * speedup, speedup)
+        measured, speedups = self._run(np.array([latency]), np.array([epsilon]))
+        is_executed = epsilon == 0
+        return Evaluation(
+            map=found,
+            epsilon=epsilon,
+            latency_ps=latency,
+            measured_ps=float(measured[0]) if is_executed else None,
+            reward=REWARD_SCALE * (float(speedups[0]) if is_executed else -epsilon),
+            speedup=float(speedups[0]),
+        )
+
+    def evaluate_many(self, maps: kernel.Ints) -> Evaluations:
+        """:meth:`evaluate` of many proposals ``[K, N, 2]``, tiers of weights and outputs, at once; measured in their order."""
+        found, epsilon = self.compiled(maps)
+        latency = kernel.latencies(self._arrays, found[..., 0], found[..., 1])
+        _, speedups = self._run(latency, epsilon)
+        rewards = REWARD_SCALE * np.where(epsilon > 0, -epsilon, speedups)
+        return Evaluations(found, epsilon, latency, rewards, speedups)
 
     def compiled(self, maps: kernel.Ints) -> tuple[kernel.Ints, kernel.Floats]:
-        """What the compiler makes of proposals, without running them: ``[K, N, 2]`` tiers, and epsilons ``[K]``.
+        """What the compiler makes of proposals ``[K, N, 2]``, without running them; does not count as an evaluation.
 
-        Tiers of weights of 0 bytes are 0 in the result, whatever was proposed. UsageError where a tier does not exist.
+        Returns
+        -------
+        tuple
+            Tiers ``[K, N, 2]``, 0 for weights of 0 bytes whatever was proposed, and epsilons ``[K]``.
+
+        Raises
+        ------
+        UsageError
+            An array of another shape, or a tier that does not exist.
         """
-        count = len(self.problem.layers)
-        if maps.ndim != 3 or maps.shape[1:] != (count, 2):
-            raise UsageError(f"found maps of shape {maps.shape}, expected (any number, {count}, 2)")
-        if maps.size and not (maps.min() >= 0 and maps.max() < len(self.problem.tiers)):
-            raise UsageError(f"found tiers {maps.min()} to {maps.max()}, expected 0 to {len(self.problem.tiers) - 1}")
+        count, tiers = len(self.problem.layers), len(self.problem.tiers)
+        maps = np.asarray(maps)
+        if maps.ndim != 3 or maps.shape[1:] != (count, 2) or maps.dtype.kind not in "iu":
+            found = f"{maps.dtype} maps of shape {maps.shape}"
+            raise UsageError(f"found {found}, expected whole numbers of shape (any number of maps, {count}, 2)")
+        if maps.size and not 0 <= maps.min() <= maps.max() < tiers:
+            raise UsageError(f"found tiers from {maps.min()} to {maps.max()}, expected 0 to {tiers - 1}")
         if self.problem.address_spaces:
-            found = [self._rectifier.rectify(each[:, 0].tolist(), each[:, 1].tolist()) for each in maps]
-            tiers = np.array([np.stack(each.map[:2], axis=1) for each in found], np.int64).reshape(-1, count, 2)
-            return tiers, np.array([each.epsilon for each in found])
-        weights, outputs = maps[..., 0].astype(np.int64), maps[..., 1].astype(np.int64)
-        wanted = np.where(self._arrays.weights > 0, weights, 0), outputs.copy()
+            each = [self._rectifier.rectify(one[:, 0].tolist(), one[:, 1].tolist()) for one in maps]
+            found_maps = np.array([np.stack(one.map[:2], axis=1) for one in each], np.int64).reshape(-1, count, 2)
+            return found_maps, np.array([one.epsilon for one in each], np.float64)
+        # Copies: they are changed in place.
+        weights, outputs = (np.array(maps[..., which], np.int64, order="C") for which in range(2))
+        weights[:, self._arrays.weights == 0] = 0
+        wanted = weights.copy(), outputs.copy()
         moved = kernel.rectify(self._arrays, weights, outputs)
         for failed in np.flatnonzero(moved < 0):
             weights[failed], outputs[failed] = self.compiler.weight_tiers, self.compiler.output_tiers
@@ -131,20 +151,28 @@ class Chip:
             moved[failed] += self._arrays.outputs[outputs[failed] != wanted[1][failed]].sum()
         return np.stack([weights, outputs], axis=2), moved / self._total
 
-    def evaluate_many(self, maps: kernel.Ints) -> Evaluations:
-        """:meth:`evaluate` of many proposals ``[K, N, 2]`` at once, in their order."""
-        found, epsilon = self.compiled(maps)
-        latency = kernel.latencies(self._arrays, found[..., 0], found[..., 1])
-        speedups = np.zeros(len(maps))
+    def _rectified(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> Rectified:
+        """Of one proposal, with offsets where tiers are address spaces."""
+        if self.problem.address_spaces:
+            return self._rectifier.rectify(weight_tiers, output_tiers)
+        wanted = self._rectifier.checked(weight_tiers, output_tiers)
+        maps, epsilon = self.compiled(np.stack(wanted[:2], axis=1)[np.newaxis])
+        weights, outputs = maps[0].T.tolist()
+        return Rectified(MemoryMap(tuple(weights), tuple(outputs)), float(epsilon[0]))
+
+    def _run(self, latency_ps: kernel.Ints, epsilon: kernel.Floats) -> tuple[kernel.Floats, kernel.Floats]:
+        """Inferences of those maps that needed no rectifying: what they took, and speedups (0 of the others)."""
         executed = np.flatnonzero(epsilon == 0)
-        measured = latency[executed].astype(float)
-        if self._noise:
-            measured *= np.maximum(0.01, 1.0 + self._noise * self._chance.standard_normal(len(executed)))
-        speedups[executed] = np.where(measured > 0, self.compiler_ps / np.where(measured > 0, measured, 1.0), 1.0)
-        self.evaluations += len(maps)
+        self.evaluations += len(latency_ps)
         self.inferences += len(executed)
-        rewards = REWARD_SCALE * np.where(epsilon > 0, -epsilon, speedups)
-        return Evaluations(found, epsilon, latency, rewards, speedups)
+        measured = latency_ps.astype(np.float64)
+        if self._noise:
+            # Measurements stay positive, however unlucky.
+            measured[executed] *= np.maximum(0.01, 1.0 + self._noise * self._chance.standard_normal(len(executed)))
+        speedups = np.zeros(len(measured))
+        takes_time = measured[executed] > 0
+        speedups[executed] = np.where(takes_time, self.compiler_ps / np.where(takes_time, measured[executed], 1.0), 1.0)
+        return measured, speedups
 
     def plan(self, found: MemoryMap) -> Plan:
         """A map that can be executed, as a plan."""

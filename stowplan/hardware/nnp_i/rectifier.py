@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stowplan.arguments import show
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.nnp_i.compiler import MemoryMap, Placer, compiler_map, spill_order
 from stowplan.hardware.nnp_i.room import Room
@@ -23,14 +24,16 @@ class Rectified(NamedTuple):
 
 
 class Rectifier:
-    """The compiler's check of proposals for one problem."""
+    """The compiler's check of proposals for one problem.
+
+    This is the plain form, one proposal at a time, and the only one for tiers that are address spaces.
+    :func:`stowplan.hardware.nnp_i.kernel.rectify` does the same for many, compiled.
+    """
 
     def __init__(self, problem: Problem):
         self._problem = problem
         self._weights = np.array([layer.weight_bytes for layer in problem.layers], np.int64)
         self._outputs = np.array([layer.output_bytes for layer in problem.layers], np.int64)
-        self._capacity = np.array([tier.capacity for tier in problem.tiers], np.int64)
-        self._leaves = np.array(problem.last_use, np.int64) + 1
         self._total = max(1, int(self._weights.sum() + self._outputs.sum()))
 
     def rectify(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> Rectified:
@@ -56,16 +59,7 @@ class Rectifier:
         InputError
             The compiler finds no map at all.
         """
-        count, tiers = len(self._problem.layers), len(self._problem.tiers)
-        for name, proposed in (("weight_tiers", weight_tiers), ("output_tiers", output_tiers)):
-            if len(proposed) != count or not all(0 <= tier < tiers for tier in proposed):
-                raise UsageError(f"found {name} {list(proposed)[:8]}..., expected {count} numbers from 0 to {tiers - 1}")
-        wanted = MemoryMap(
-            tuple(int(tier) if size else 0 for tier, size in zip(weight_tiers, self._weights, strict=True)),
-            tuple(map(int, output_tiers)),
-        )
-        if not self._problem.address_spaces and self._fits(wanted):
-            return Rectified(wanted, 0.0)
+        wanted = self.checked(weight_tiers, output_tiers)
         try:
             found = self._place(wanted)
         except InputError:
@@ -79,15 +73,16 @@ class Rectifier:
         )
         return Rectified(found, moved / self._total)
 
-    def _fits(self, wanted: MemoryMap) -> bool:
-        """Whether every tier holds what it is meant to, at every step."""
-        count = len(self._problem.layers)
-        change = np.zeros((count + 1, len(self._capacity)), np.int64)
-        np.add.at(change, (np.zeros(count, np.int64), np.array(wanted.weight_tiers)), self._weights)
-        outputs = np.array(wanted.output_tiers)
-        np.add.at(change, (np.arange(count), outputs), self._outputs)
-        np.subtract.at(change, (self._leaves, outputs), self._outputs)
-        return bool((np.cumsum(change[:count], axis=0) <= self._capacity).all())
+    def checked(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> MemoryMap:
+        """A proposal as a map, with 0 for weights of 0 bytes; UsageError as for :meth:`rectify`."""
+        count, tiers = len(self._problem.layers), len(self._problem.tiers)
+        for name, proposed in (("weight_tiers", weight_tiers), ("output_tiers", output_tiers)):
+            if len(proposed) != count or not all(tier in range(tiers) for tier in proposed):
+                raise UsageError(f"found {name} {show(list(proposed))}, expected {count} numbers from 0 to {tiers - 1}")
+        return MemoryMap(
+            tuple(int(tier) if size else 0 for tier, size in zip(weight_tiers, self._weights, strict=True)),
+            tuple(map(int, output_tiers)),
+        )
 
     def _place(self, wanted: MemoryMap) -> MemoryMap:
         tiers = len(self._problem.tiers)

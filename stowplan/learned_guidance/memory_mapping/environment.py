@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Literal, SupportsFloat, SupportsInt, TypeAlias, cast, get_args
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from stowplan.errors import InputError
 from stowplan.learned_guidance.memory_mapping.game.demo import demo_problem
 from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.picture import Picture, as_pixels, as_text
+from stowplan.learned_guidance.problem_source import Given, ProblemSource, check_choice
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
 RewardUnit = Literal["normalised", "greedy", "ps"]
 OnIllegal = Literal["replace", "lose", "raise"]
-
-ProblemSource: TypeAlias = Problem | str | Path
-"""A problem, or the path of a problem file (``stowplan convert`` writes them)."""
-
-ProblemDraw: TypeAlias = Callable[[np.random.Generator], Problem]
-"""Makes problems at random, the same for the same generator: ``synthetic``, or windows of a large program."""
 
 Observation: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -74,7 +67,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
 
     def __init__(
         self,
-        problem: ProblemSource | Sequence[ProblemSource] | ProblemDraw | None = None,
+        problem: Given[Problem] = None,
         *,
         strict_copy_windows: bool = False,
         drop_backup: bool = True,
@@ -83,12 +76,10 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         observation: ObservationConfig | None = None,
         render_mode: str | None = None,
     ):
-        _check_choice("reward_unit", reward_unit, get_args(RewardUnit))
-        _check_choice("on_illegal", on_illegal, get_args(OnIllegal))
-        _check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
-        self._draw = problem if callable(problem) else None
-        self.problems = () if callable(problem) else _problems(problem)
-        """What episodes are drawn from; none where a function draws them."""
+        check_choice("reward_unit", reward_unit, get_args(RewardUnit))
+        check_choice("on_illegal", on_illegal, get_args(OnIllegal))
+        check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
+        self._source = ProblemSource(problem, Problem, "memory-mapping", demo_problem)
         self.strict_copy_windows, self.drop_backup = strict_copy_windows, drop_backup
         self.reward_unit, self.on_illegal, self.render_mode = reward_unit, on_illegal, render_mode
         self.action_space = gymnasium.spaces.Discrete(len(Action))
@@ -101,6 +92,11 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         self._mask = np.zeros(len(Action), np.bool_)
         self._is_over = True
         self._is_forfeited = False
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What episodes are drawn from; none where a function draws them."""
+        return self._source.problems
 
     @property
     def problem(self) -> Problem:
@@ -190,21 +186,12 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
 
     def _choose(self, options: Mapping[str, Any]) -> Observer:
         """The next episode's game, with its observer."""
-        unknown = sorted(set(options) - {"problem"})
-        if unknown:
-            raise InputError(f"found reset option {unknown[0]!r}, expected 'problem'")
-        wanted = options.get("problem")
-        if wanted is None and self._draw is not None:
-            return self._new_game(self._draw(self.np_random))
-        if wanted is None:
-            wanted = self.np_random.integers(len(self.problems)) if len(self.problems) > 1 else 0
-        if not isinstance(wanted, (int, np.integer)):
-            return self._new_game(_read(wanted))
-        if not 0 <= wanted < len(self.problems):
-            raise InputError(f"found problem {wanted}, expected a number below {len(self.problems)}")
-        observer = self._observers[wanted]
+        chosen = self._source.choose(options, self.np_random)
+        if isinstance(chosen, Problem):
+            return self._new_game(chosen)
+        observer = self._observers[chosen]
         if observer is None:
-            observer = self._observers[wanted] = self._new_game(self.problems[wanted])
+            observer = self._observers[chosen] = self._new_game(self.problems[chosen])
         return observer
 
     def _new_game(self, problem: Problem) -> Observer:
@@ -259,29 +246,3 @@ def _observation_space(config: ObservationConfig) -> gymnasium.Space[Observation
         spaces[KEYS.get(name, name)] = gymnasium.spaces.Box(low, high, array.shape[1:], array.dtype)
     # Gymnasium declares a Dict as a space of dictionaries of spaces.
     return cast("gymnasium.Space[Observation]", gymnasium.spaces.Dict(spaces))
-
-
-def _problems(given: ProblemSource | Sequence[ProblemSource] | None) -> tuple[Problem, ...]:
-    if given is None:
-        return (demo_problem(),)
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        return (_read(given),)
-    problems = tuple(_read(each) for each in given)
-    if not problems:
-        raise InputError("found no problems, expected at least one")
-    return problems
-
-
-def _read(source: ProblemSource) -> Problem:
-    if isinstance(source, Problem):
-        return source
-    if isinstance(source, (str, Path)):
-        return Problem.load(source)
-    raise InputError(
-        f"found a problem of type {type(source).__name__}, expected a memory-mapping Problem or the path of its file"
-    )
-
-
-def _check_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    if value not in choices:
-        raise InputError(f"found {name}={value!r}, expected one of {', '.join(map(repr, choices))}")

@@ -28,6 +28,7 @@ _LOGARITHMIC = frozenset(FEATURES) - {"op_id"}
 #: Logarithms (of base 2) are divided by this: sizes of gigabytes come to about 1.
 _MAGNITUDE = 32.0
 
+
 #: Columns that ``chip`` adds, for T tiers: see :func:`_chip_features`.
 def chip_columns(tiers: int) -> tuple[str, ...]:
     """Names of the columns that ``chip`` adds."""

@@ -1,0 +1,231 @@
+"""Networks to train on: stacked, thinned and generated ones are valid, have the right features, and have something to gain."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+import stowplan
+from stowplan.errors import UsageError
+from stowplan.hardware.network import Network
+from stowplan.hardware.nnp_i.chip import Chip
+from stowplan.hardware.nnp_i.features import FEATURES
+from stowplan.learned_guidance.tier_placement.networks import FORMS, Form, random_network
+from stowplan.learned_guidance.tier_placement.variants import (
+    FAST_MEMORY,
+    WEIGHTS,
+    blocks,
+    generated,
+    stacked,
+    thinned,
+    varied,
+    with_fast_memory,
+    without,
+)
+from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.verify import verify
+from stowplan.portfolio.tier_placement import arrays, heuristics
+from tests.models.tier_placement.cases import chain
+from tests.paths import EXAMPLES
+
+COLUMN = {name: number for number, name in enumerate(FEATURES)}
+
+
+def read(name: str, precision: str = "int8") -> Problem:
+    problem: Problem = stowplan.read(EXAMPLES / f"{name}.layers.json", "nnp-i", precision=precision)
+    return problem
+
+
+def saved(problem: Problem) -> Problem:
+    """The problem, written and read again."""
+    return Problem.decode(msgspec.json.encode(problem))
+
+
+def check_features(problem: Problem) -> None:
+    """Node features say what the problem says."""
+    width = {"int8": 1, "fp16": 2}[problem.cost_model.rpartition(" ")[2]]
+    left = 0
+    for after, (row, layer) in enumerate(zip(reversed(problem.features), reversed(problem.layers), strict=True)):
+        left += layer.weight_bytes
+        assert len(row) == len(FEATURES)
+        assert row[COLUMN["n_ops_left"]] == after
+        assert row[COLUMN["n_w_left"]] == left
+        assert row[COLUMN["weight_size"]] == layer.weight_bytes
+        assert row[COLUMN["ofm_size"]] * row[COLUMN["batch"]] * width == layer.output_bytes
+        for name in ("ifm", "ofm"):
+            assert row[COLUMN[f"{name}_size"]] == math.prod(row[COLUMN[f"{name}_{axis}"]] for axis in "xyz")
+        inputs = [problem.features[source] for source in layer.inputs]
+        shapes = [other[COLUMN["ofm_x"] : COLUMN["ofm_z"] + 1] for other in inputs]
+        assert not inputs or row[COLUMN["ifm_x"] : COLUMN["ifm_z"] + 1] in shapes or layer.external_bytes
+
+
+@pytest.mark.parametrize("name", ["resnet50", "bert_base_s128"])
+def test_stacked_networks_are_copies_one_behind_the_other(name: str) -> None:
+    problem = read(name)
+    count = len(problem.layers)
+    found = stacked(problem, 2 * count + 3)
+    assert len(found.layers) == 2 * count + 3
+    assert found.tiers == problem.tiers
+    assert found.layers[count].inputs == (count - 1,)
+    assert found.layers[count + 5].inputs == tuple(source + count for source in problem.layers[5].inputs)
+    assert [layer.compute_ps for layer in found.layers[count : 2 * count]] == [layer.compute_ps for layer in problem.layers]
+    assert found.features[0][COLUMN["n_ops_left"]] == 2 * count + 2
+    left = [sum(layer.weight_bytes for layer in found.layers[at:]) for at in range(len(found.layers))]
+    assert [row[COLUMN["n_w_left"]] for row in found.features] == left
+    assert [row[: COLUMN["n_ops_left"]] for row in found.features[count : 2 * count]] == [
+        row[: COLUMN["n_ops_left"]] for row in problem.features
+    ]
+    assert [tier.capacity for tier in stacked(problem, 3 * count, scaled=True).tiers] == [
+        problem.tiers[0].capacity,
+        *(3 * tier.capacity for tier in problem.tiers[1:]),
+    ]
+
+
+def test_one_copy_is_the_network_itself() -> None:
+    problem = read("resnet101")
+    found = stacked(problem, len(problem.layers), scaled=True)
+    assert found.features == problem.features
+    names = tuple(layer.name for layer in problem.layers)
+    renamed = tuple(msgspec.structs.replace(layer, name=name) for layer, name in zip(found.layers, names, strict=True))
+    assert renamed == problem.layers
+
+
+def test_networks_without_features_are_stacked_without() -> None:
+    assert stacked(chain(4), 10).features == ()
+    assert without(chain(4), []).features == ()
+
+
+def test_blocks_are_those_of_the_architectures() -> None:
+    # 3, 4, 6 and 3 bottlenecks, of which the first of each stage changes the shape.
+    found = blocks(read("resnet50"))
+    assert len(found) == 2 + 3 + 5 + 2
+    assert found[0] == (5, 8)
+    # Attention and feed-forward pair of 12 layers.
+    found = blocks(read("bert_base_s128"))
+    assert len(found) == 24
+    assert found[:2] == [(1, 24), (25, 31)]
+
+
+def test_without_a_block_its_readers_read_what_it_read() -> None:
+    problem = read("resnet50")
+    found = without(problem, [(5, 8), (8, 11)])
+    assert len(found.layers) == len(problem.layers) - 6
+    assert found.layers[5].name == problem.layers[5].name
+    assert found.layers[6].name == problem.layers[12].name
+    assert found.layers[6].inputs == (5,)
+    # Layer 15 read 11, which stands for 5 now, and 14.
+    assert found.layers[9].inputs == (5, 8)
+    check_features(found)
+    assert len(blocks(without(problem, blocks(problem)))) == 0
+
+
+@pytest.mark.parametrize("name", ["resnet50", "bert_base_s384"])
+def test_thinned_networks_are_valid(name: str) -> None:
+    problem = read(name, "fp16")
+    sizes, memories = set(), set()
+    for seed in range(12):
+        found = thinned(problem, np.random.default_rng(seed))
+        check_features(found)
+        sizes.add(len(found.layers))
+        memories.add(found.tiers[1].capacity)
+        assert found == thinned(problem, np.random.default_rng(seed))
+        assert saved(found) == found
+        chip = Chip(found)
+        assert verify(found, chip.plan(chip.compiler)).ok
+    assert max(sizes) <= len(problem.layers)
+    assert len(sizes) > 4
+    assert 3 < len(memories) < 11
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("layers", [8, 40, 150])
+def test_generated_networks_are_valid(form: Form, layers: int) -> None:
+    problems = [generated(np.random.default_rng([seed, layers]), form=form, layers=layers) for seed in range(6)]
+    for seed, problem in enumerate(problems):
+        check_features(problem)
+        assert problem == generated(np.random.default_rng([seed, layers]), form=form, layers=layers)
+        assert saved(problem) == problem
+        assert problem.name.startswith(form)
+        # The whole network is reached: nothing but the last layer is an output.
+        assert [number for number, last in enumerate(problem.last_use) if last == number] == [len(problem.layers) - 1]
+        chip = Chip(problem)
+        assert verify(problem, chip.plan(chip.compiler)).ok
+        if layers >= 40:
+            assert 0.5 * layers < len(problem.layers) < 1.6 * layers
+    assert len({problem.digest for problem in problems}) == len(problems)
+
+
+def test_generated_networks_are_of_all_sizes_forms_and_chips() -> None:
+    chance = np.random.default_rng(0)
+    problems = [generated(chance) for _ in range(120)]
+    filled = np.array([sum(layer.weights_read for layer in p.layers) / p.tiers[1].capacity for p in problems])
+    assert (filled < 1).mean() > 0.15
+    assert ((filled > 1) & (filled < 4)).mean() > 0.3
+    assert (filled > 4).mean() > 0.1
+    assert np.median(filled) == pytest.approx(math.sqrt(WEIGHTS[0] * WEIGHTS[1]), rel=0.5)
+    assert {p.name.partition("-")[0] for p in problems} == set(FORMS)
+    assert {p.cost_model for p in problems} == {"roofline int8", "roofline fp16"}
+    memories = np.array([p.tiers[1].capacity / (24 << 20) for p in problems])
+    assert 0.3 < (memories == 1).mean() < 0.7
+    assert FAST_MEMORY[0] * 0.99 <= memories.min() < 0.7
+    assert 2.5 < memories.max() <= FAST_MEMORY[1]
+    assert {p.features[number][0] for p in problems for number in range(len(p.layers))} > set(range(6))
+    counts = [len(p.layers) for p in problems]
+    assert min(counts) < 30
+    assert max(counts) > 250
+
+
+def test_most_generated_networks_have_something_to_gain() -> None:
+    chance = np.random.default_rng(3)
+    speedups = []
+    for form in FORMS * 4:
+        problem = generated(chance, form=form, layers=40)
+        chip, data = Chip(problem), arrays.build(problem)
+        begin = heuristics.any_map(data)
+        assert begin is not None
+        search = heuristics.Search(data, begin, 0)
+        search.cool(20_000, search.scale(), lambda: False)
+        speedups.append(chip.compiler_ps / search.walk.latency)
+    assert sum(speedup > 1.02 for speedup in speedups) >= 13
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_generated_networks_are_solved(seed: int) -> None:
+    problem = generated(np.random.default_rng(seed), layers=24)
+    result = stowplan.solve(problem, time_limit=60, workers=2, seed=0)
+    assert result.plan is not None
+    assert verify(problem, result.plan).ok
+    assert result.gap is not None
+    assert result.gap < 0.01
+
+
+def test_a_network_of_a_form_is_a_network() -> None:
+    network = random_network("unet", np.random.default_rng(1), layers=30, width=16)
+    assert isinstance(network, Network)
+    assert network == random_network("unet", np.random.default_rng(1), layers=30, width=16)
+
+
+def test_varied_draws_of_all_kinds() -> None:
+    problems = [read("resnet50"), read("resnet101", "fp16")]
+    chance = np.random.default_rng(5)
+    drawn = [varied(problems, chance) for _ in range(60)]
+    kinds = {name.rpartition(" ")[2] if " " in name else name.partition("-")[0] for name in (each.name for each in drawn)}
+    assert kinds == {"resnet50", "resnet101", "thinned", "stacked", *FORMS}
+    assert drawn[0] == varied(problems, np.random.default_rng(5))
+    assert all(varied([], chance).name.startswith(FORMS) for _ in range(5))
+
+
+def test_errors() -> None:
+    chance = np.random.default_rng(0)
+    with pytest.raises(UsageError, match="found form 'tree', expected one of residual, transformer"):
+        generated(chance, form="tree")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="found layers 3, expected at least 8"):
+        generated(chance, layers=3)
+    with pytest.raises(UsageError, match="found layers 0"):
+        stacked(chain(3), 0)
+    with pytest.raises(UsageError, match="found factor 0"):
+        with_fast_memory(chain(3), 0)
