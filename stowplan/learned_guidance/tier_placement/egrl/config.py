@@ -81,7 +81,7 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Part of the tensors that such a proposal sends to a tier drawn evenly."""
     sample_rollouts: bool = True
     """Whether the learner's proposals are drawn from its policy; else they are its likeliest tiers."""
-    updates_per_evaluation: float = 1.0
+    updates_per_evaluation: float = 0.25
     batch_size: int = 24
     replay_size: int = 100_000
     actor_rate: float = 1e-3
@@ -97,7 +97,7 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Standard deviation of the noise on one-hot actions that the critic learns from, which stay from 0 to 1."""
     actor_actions: Literal["likeliest", "soft"] = "soft"
     """What the critic judges of the policy: probabilities times the one-hot of the likeliest, or all probabilities."""
-    imitation: float = 0.0
+    imitation: float = 1.0
     """Weight of the cross entropy between the policy and the best maps: demonstrations, and the best found of each network."""
 
     def __post_init__(self) -> None:
@@ -139,6 +139,8 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "reevaluate": True,
             "bootstrap": True,
             "actor_actions": "likeliest",
+            "updates_per_evaluation": 1.0,
+            "imitation": 0.0,
             **changes,
         }
         return cls(**values)
