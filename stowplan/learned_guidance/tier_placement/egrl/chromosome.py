@@ -102,4 +102,5 @@ def draw(probabilities: Floats, chance: np.random.Generator) -> Ints:
     """[...] Numbers drawn from distributions ``[..., T]``."""
     summed = np.cumsum(probabilities, axis=-1)
     drawn = chance.random(probabilities.shape[:-1])[..., None] * summed[..., -1:]
-    return np.minimum((drawn >= summed).sum(axis=-1), probabilities.shape[-1] - 1).astype(np.int64)
+    found: Ints = np.minimum((drawn >= summed).sum(axis=-1), probabilities.shape[-1] - 1).astype(np.int64)
+    return found

@@ -76,9 +76,7 @@ class Learner:
         self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), lr=config.critic_rate)
         self.steps = 0
 
-    def update(
-        self, network: int, maps: Ints, rewards: Floats, shown: Ints | None, chance: np.random.Generator
-    ) -> Losses:
+    def update(self, network: int, maps: Ints, rewards: Floats, shown: Ints | None, chance: np.random.Generator) -> Losses:
         """One step of both.
 
         Parameters
@@ -108,7 +106,7 @@ class Learner:
             _follow(self.target_critic, self.critic, config.target_rate)
         self.steps += 1
         error = (values.detach().mean(1) - targets).abs().mean()
-        return Losses(float(critic_loss), float(actor_loss), float(entropy), float(error))
+        return Losses(critic_loss.item(), actor_loss.item(), float(entropy), float(error))
 
     def _actor_loss(self, inputs: Inputs, shown: Ints | None) -> tuple[Tensor, Tensor]:
         # The state is the same at the beginning of every episode, so one of them is as good as a batch.
@@ -199,4 +197,3 @@ def _follow(target: nn.Module, source: nn.Module, rate: float) -> None:
     with torch.no_grad():
         for old, new in zip(target.parameters(), source.parameters(), strict=True):
             old.lerp_(new, rate)
-

@@ -1,11 +1,11 @@
 """Graph U-Nets (Gao and Ji, 2019) as EGRL's actor and critic: graph attention, top-k pooling, summed skips.
 
-The parameters of a network are one row of numbers, which is what evolution works on; a forward pass takes one row for all graphs
-of a batch, or a row for each: a whole population in one go. All graphs of a batch are of one structure, and differ in what their
-nodes say.
+The parameters of a network are one row of numbers, which is what evolution works on; a forward pass takes one row for all
+graphs of a batch, or a row for each: a whole population in one go. All graphs of a batch are of one structure, and differ in
+what their nodes say.
 
-Gao and Ji square the adjacency of what is left before each pooling, so that nodes whose neighbours are gone stay connected. Here
-level ``l`` has the edges of the graph's power ``2 ** l`` between the nodes that are left, which can be had once for all.
+Gao and Ji square the adjacency of what is left before each pooling, so that nodes whose neighbours are gone stay connected.
+Here level ``l`` has the edges of the graph's power ``2 ** l`` between the nodes that are left, which can be had once for all.
 """
 
 from __future__ import annotations
@@ -136,6 +136,7 @@ class RowNetwork(nn.Module):
         x = functional.elu(_linear(parts, "first", x))
         above: list[tuple[Tensor, Tensor, Tensor]] = []
         kept: Tensor | None = None
+        edges = structure.edges(0, None, copies)
         for level in range(depth):
             if level:
                 vector = parts[f"pool{level - 1}"]
@@ -146,7 +147,7 @@ class RowNetwork(nn.Module):
                 above.append((x, edges, chosen))
                 x = x.gather(1, _wide(chosen, x)) * score.gather(1, chosen)[..., None]
                 kept = chosen if kept is None else kept.gather(1, chosen)
-            edges = structure.edges(level, kept, copies)
+                edges = structure.edges(level, kept, copies)
             x = x + self._convolved(parts, level, x, edges)
         for number in range(depth, 2 * depth - 1):
             below = x
@@ -186,12 +187,13 @@ class Actor(RowNetwork):
         yield from _dense("tiers", hidden, 2 * self.shape.tiers)
 
     def forward(self, states: Tensor, structure: Structure, rows: Tensor | None = None) -> Tensor:
-        """``[B, N, features]`` to ``[B, N, 2, tiers]``: weights, then outputs; ``rows`` [B, P] for a network of its own each."""
+        """``[B, N, features]`` to ``[B, N, 2, tiers]``: weights, then outputs; ``rows`` [B, P] where each has its own."""
         parts = self._unpacked(rows)
         x = self._nodes(parts, states, structure)
         for name in ("layer0", "layer1"):
             x = torch.tanh(_linear(parts, name, x))
-        return _linear(parts, "tiers", x).unflatten(-1, (2, self.shape.tiers))
+        logits = _linear(parts, "tiers", x)
+        return logits.view(*logits.shape[:2], 2, self.shape.tiers)
 
     def favour_slowest(self, row: Tensor, amount: float) -> None:
         """Add to the logits of the slowest tier, in a row of parameters."""

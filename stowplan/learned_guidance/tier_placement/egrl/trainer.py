@@ -2,8 +2,8 @@
 
 A generation is of one network: members propose maps, the learner's policy some more, and all are evaluated. Graph networks are
 one population for all networks; chromosomes are of one network each. A tick is one forward pass of as many members as are quick
-together (the last one of a generation evaluates all proposals, and selects), or one step of the learner. The trainer is an agent
-of :mod:`stowplan.learned_guidance.training.run`.
+together (the last one of a generation evaluates all proposals, and selects), or one step of the learner. The trainer is an
+agent of :mod:`stowplan.learned_guidance.training.run`.
 """
 
 from __future__ import annotations

@@ -120,10 +120,12 @@ def test_a_run_may_stop_at_any_tick(tmp_path: Path, problems: list[Any], changes
     assert_equal(content(straight, tmp_path / "straight"), content(stopping, tmp_path / "resumed"))
 
 
-@pytest.mark.usefixtures("_nodes_at_once")
 @pytest.mark.parametrize("problems", [ONE, SEVERAL], ids=["one network", "several networks"])
-def test_a_run_that_is_given_more_is_the_run_that_had_it_all_along(tmp_path: Path, problems: list[Any]) -> None:
+def test_a_run_that_is_given_more_is_the_run_that_had_it_all_along(
+    tmp_path: Path, problems: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the first limit cuts a generation at."""
+    monkeypatch.setattr(training, "NODES_AT_ONCE", 10)
     straight = Trainer(problems, small_config(evaluations=25), seed=5, noise=0.05)
     finished(straight)
     for first in (1, 17):

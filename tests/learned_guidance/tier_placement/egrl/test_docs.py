@@ -1,0 +1,42 @@
+"""docs/egrl.md states the hyperparameters and the columns that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import msgspec
+import pytest
+
+pytest.importorskip("torch")
+
+from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
+from stowplan.learned_guidance.tier_placement.egrl.progress import COLUMNS
+from tests.paths import ROOT
+
+PAGE = (ROOT / "docs" / "egrl.md").read_text(encoding="utf-8")
+
+
+def stated(value: object) -> str:
+    return json.dumps(msgspec.to_builtins(value)).strip('"')
+
+
+def test_the_table_has_the_values_of_both_presets() -> None:
+    paper, cpu = EgrlConfig.paper(), EgrlConfig.cpu()
+    expected = [
+        (field.name, stated(getattr(paper, field.name)), stated(getattr(cpu, field.name)))
+        for field in msgspec.structs.fields(EgrlConfig)
+    ]
+    table = PAGE.partition("## Hyperparameters")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \| ([^|]*) \| [^|]* \|$", table, flags=re.MULTILINE) == expected
+
+
+def test_the_paper_s_column_agrees_with_its_preset() -> None:
+    found = re.findall(r"^\| `(\w+)` \| [^|]* ([\d.e-]+) \| ([^|]*) \|", PAGE, flags=re.MULTILINE)
+    assert len(found) == 15
+    assert [name for name, printed, value in found if float(printed) != float(value)] == []
+
+
+def test_every_column_of_the_curve_is_explained() -> None:
+    table = PAGE.partition("| column | |")[2].partition("\n\n")[0]
+    assert re.findall(r"`(\w+)`", table) == [*COLUMNS]
