@@ -11,6 +11,7 @@ import msgspec
 
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.tier_placement.graph import FeatureSet
+from stowplan.learned_guidance.training.settings import check_ranges, check_types
 
 
 class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,7 +50,7 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Part of the changed weights that change ten times as much."""
     reset_mutation: float = 0.02
     """Part of the changed weights that are drawn anew."""
-    chromosome_moves: float = 2.0
+    chromosome_moves: float = 1.3
     """Tensors that a mutation of a chromosome sends to another tier, on average; 0: all priors are multiplied by N(1, 0.1)."""
     temperatures: tuple[float, float] = (0.02, 0.1)
     """Of the first chromosomes, drawn evenly."""
@@ -67,8 +68,6 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Whether a seeded chromosome's prior is the graph network's likeliest map; else its posterior."""
     reevaluate: bool = False
     """Whether elites are evaluated again in each generation; else they keep their fitness."""
-    slow_bias: float = 0.0
-    """Graph networks begin with up to so much in favour of the slowest tier, in their logits."""
     frozen: bool = False
     """For attribution: graph networks of the population stay as they were drawn at random."""
 
@@ -101,12 +100,11 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Weight of the cross entropy between the policy and the best maps: demonstrations, and the best found of each network."""
 
     def __post_init__(self) -> None:
-        for name, least in _AT_LEAST.items():
-            if not getattr(self, name) >= least:
-                raise UsageError(f"training: {name} is {getattr(self, name)}, expected {least} or more")
-        for name in _FRACTIONS:
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise UsageError(f"training: {name} is {getattr(self, name)}, expected 0 to 1")
+        check_types(self)
+        check_ranges(self, _AT_LEAST, _FRACTIONS)
+        low, high = self.temperatures
+        if not 0.0 < low <= high:
+            raise UsageError(f"training: temperatures is {self.temperatures}, expected two above 0, the lower first")
         if self.hidden % self.heads:
             raise UsageError(f"training: hidden is {self.hidden}, expected a multiple of heads ({self.heads})")
         if not self.population and not self.learner:
@@ -167,6 +165,7 @@ _AT_LEAST: dict[str, float] = {
     "tournament": 1,
     "mutation_strength": 0.0,
     "chromosome_moves": 0.0,
+    "seeded_temperature": 1e-6,
     "least_temperature": 1e-6,
     "rollouts": 0,
     "updates_per_evaluation": 0.0,

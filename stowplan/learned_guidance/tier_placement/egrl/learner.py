@@ -161,10 +161,9 @@ class Learner:
 
     def fresh_weights(self, chance: np.random.Generator) -> Floats:
         """Those of a new actor, in one row."""
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(chance.integers(2**31)))
             actor = Actor(self.shape)
-            actor.favour_slowest(actor.row, float(chance.uniform(0.0, self.config.slow_bias)))
         return actor.row.detach().numpy()
 
     def load_weights(self, weights: Floats) -> None:

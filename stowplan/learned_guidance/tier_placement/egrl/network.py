@@ -195,12 +195,6 @@ class Actor(RowNetwork):
         logits = _linear(parts, "tiers", x)
         return logits.view(*logits.shape[:2], 2, self.shape.tiers)
 
-    def favour_slowest(self, row: Tensor, amount: float) -> None:
-        """Add to the logits of the slowest tier, in a row of parameters."""
-        place, _ = self._places["tiers.bias"]
-        row[place] += amount
-        row[place + self.shape.tiers] += amount
-
 
 class Critic(RowNetwork):
     """Two estimates of the reward of a map."""
