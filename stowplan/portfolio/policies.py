@@ -42,7 +42,15 @@ class PolicySource:
         return Path(named) if named else Path(str(resources.files("stowplan.learned_guidance") / "checkpoints" / self.file))
 
     def candidates(
-        self, options: Options, others: int, *, quick: str, seconds: float, slow: tuple[str, ...] = (), module: str
+        self,
+        options: Options,
+        others: int,
+        *,
+        quick: str,
+        seconds: float,
+        slow: tuple[str, ...] = (),
+        module: str,
+        unavailable: str = "",
     ) -> list[Candidate]:
         """The learned candidates of a kind; where they cannot run they say why.
 
@@ -56,9 +64,13 @@ class PolicySource:
             Names of those that are had by name only.
         module
             Where there are functions of these names.
+        unavailable
+            Why none of them can do anything with the problem; empty where they can.
         """
-        unavailable, checkpoint = "", None
-        if find_spec("torch") is None:
+        checkpoint = None
+        if unavailable:
+            pass
+        elif find_spec("torch") is None:
             unavailable = "needs torch: pip install 'stowplan[learned]'"
         elif not self.path.is_file():
             unavailable = f"found no policy {self.path}: name one in {self.variable}, or train one ({self.command} --help)"
