@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 POLICY = PolicySource(file="egrl.pt", variable="STOWPLAN_EGRL_POLICY", command="stowplan train egrl")
 
 #: What a forward pass and decoding take for a layer: seconds, on one core at leisure.
-LAYER_SECONDS = 2e-4
+LAYER_SECONDS = 1e-4
 
 #: Evaluations of a deterministic run, with the steps of the learner that go with them, for each second of its limit, times the
 #: layers of the network.
