@@ -54,32 +54,16 @@ class Decoder:
     def __init__(self, problem: Problem):
         self.problem = problem
         self._arrays = kernel.arrays_of(problem)
-        self._readers, self._first_reader = _readers(self._arrays)
+        self._owner = np.repeat(np.arange(len(problem.layers)), np.diff(self._arrays.first_input))
+        """Who reads each of the inputs."""
+        self._readers, self._first_reader = self._reading()
         layers = len(problem.layers)
         steps = np.stack([np.full(layers, layers), self._arrays.last - np.arange(layers) + 1], axis=1)
         sizes = np.stack([self._arrays.weights, self._arrays.outputs], axis=1)
         self._log_room = np.log(np.maximum(1.0, sizes.astype(float) * steps))
 
     def likeliest(self, probabilities: Floats) -> Plan:
-        """Every tensor in its likeliest tier, as the chip's compiler rectifies it.
-
-        Parameters
-        ----------
-        probabilities
-            [N, 2, T] Of tiers, for the weights and for the output of each layer.
-
-        Returns
-        -------
-        Plan
-            With its latency in ps, and offsets where tiers are address spaces.
-
-        Raises
-        ------
-        UsageError
-            Probabilities of another shape.
-        InputError
-            No tier has room for a tensor, whatever one does.
-        """
+        """Every tensor in its likeliest tier, as the chip's compiler rectifies it; see :meth:`filled` for the rest."""
         return self._plan(self._checked(probabilities).argmax(axis=-1))
 
     def filled(self, probabilities: Floats, *, seed: int = 0, orders: int | None = None) -> Plan:
@@ -112,13 +96,26 @@ class Decoder:
         layers = len(checked)
         if orders is None:
             orders = min(MOST_ORDERS, max(2 * len(SIZE_PARTS), TENSORS // (2 * layers)))
-        maps = filled_maps(self._arrays, self._readers, self._first_reader, self._orders(checked, orders, seed), ROUNDS)
+        maps = self._filled(self._orders(checked, orders, seed), ROUNDS)
         weights, outputs = (np.ascontiguousarray(maps[..., part]) for part in range(2))
         # The slowest tier may be too small for what is left to it.
         moved = kernel.rectify(self._arrays, weights, outputs)
         latencies = kernel.latencies(self._arrays, weights, outputs)
         best = int(np.where(moved < 0, np.iinfo(np.int64).max, latencies).argmin())
         return self._plan(np.stack([weights[best], outputs[best]], axis=1))
+
+    def _filled(self, orders: Ints, rounds: int) -> Ints:
+        data = self._arrays
+        moved = data.external + data.weight_moves[:, 0] + data.output_moves[:, 0]
+        np.add.at(moved, self._owner, data.output_moves[data.inputs, 0])
+        return filled_maps(data, self._readers, self._first_reader, moved, orders, rounds)
+
+    def _reading(self) -> tuple[Ints, Ints]:
+        """Readers of all outputs, one behind the other, and where those of each begin ``[n + 1]``."""
+        inputs = self._arrays.inputs
+        order = np.argsort(inputs, kind="stable")
+        begins = np.searchsorted(inputs[order], np.arange(len(self.problem.layers) + 1))
+        return self._owner[order], begins.astype(np.int64)
 
     def _checked(self, probabilities: Floats) -> Floats:
         expected = (len(self.problem.layers), 2, len(self.problem.tiers))
@@ -161,21 +158,16 @@ def plan_of(problem: Problem, found: MemoryMap) -> Plan:
     return Plan(problem=problem.digest, objective_ps=latency, **found._asdict())
 
 
-def _readers(data: Arrays) -> tuple[Ints, Ints]:
-    """Readers of all outputs, ``[n]`` ranges of them one behind the other."""
-    owner = np.repeat(np.arange(len(data.weights)), np.diff(data.first_input))
-    order = np.argsort(data.inputs, kind="stable")
-    return owner[order], np.searchsorted(data.inputs[order], np.arange(len(data.weights) + 1)).astype(np.int64)
-
-
 @njit
-def filled_maps(data: Arrays, readers: Ints, first_reader: Ints, orders: Ints, rounds: int) -> Ints:
+def filled_maps(data: Arrays, readers: Ints, first_reader: Ints, slow: Ints, orders: Ints, rounds: int) -> Ints:
     """Maps of orders, one each; of the slowest tier they may ask more than it has.
 
     Parameters
     ----------
     readers, first_reader
         Layers that read each output: ``readers[first_reader[i] : first_reader[i + 1]]``.
+    slow
+        [n] Picoseconds that each layer moves bytes for, with everything in the slowest tier.
     orders
         [K, T - 1, 2 n] Tensors in the order in which they are to come into tier 1, 2 ... or a faster one; tensor 2 i is the
         weights of layer i, 2 i + 1 its output.
@@ -196,11 +188,7 @@ def filled_maps(data: Arrays, readers: Ints, first_reader: Ints, orders: Ints, r
         used[:] = 0
         stored[:] = 0
         peak[:] = 0
-        moved = data.external.copy()
-        for i in range(layers):
-            moved[i] += data.weight_moves[i, 0] + data.output_moves[i, 0]
-            for at in range(data.first_input[i], data.first_input[i + 1]):
-                moved[i] += data.output_moves[data.inputs[at], 0]
+        moved = slow.copy()
         found = maps[k]
         for turn in range(rounds):
             if turn:

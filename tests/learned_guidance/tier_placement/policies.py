@@ -23,14 +23,13 @@ def small_network(layers: int = 12, *, address_spaces: bool = False) -> Problem:
     return featured(chain(layers, address_spaces=address_spaces))
 
 
-def write_policy(path: Path, problem: Problem | None = None, evaluations: int = 12) -> Path:
+def write_policy(path: Path) -> Path:
     """A policy file that knows next to nothing."""
-    from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
     from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
     from stowplan.learned_guidance.training.run import run
+    from tests.learned_guidance.tier_placement.egrl.networks import small_config
 
-    config = EgrlConfig.cpu(evaluations=evaluations, population=5, hidden=8, heads=2, depth=2, batch_size=2)
-    trainer = Trainer([problem or small_network()], config, seed=0)
+    trainer = Trainer([small_network()], small_config(evaluations=12), seed=0)
     run(trainer)
     trainer.save_policy(path)
     return path

@@ -10,7 +10,6 @@ from stowplan.errors import InputError, UsageError
 from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.hardware.nnp_i.timing import Timing
-from stowplan.learned_guidance.tier_placement import decode
 from stowplan.learned_guidance.tier_placement.decode import Decoder, Floats, Ints
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from stowplan.models.tier_placement.verify import verify
@@ -84,7 +83,7 @@ def test_filling_is_as_the_reference_does_it(rounds: int) -> None:
             continue
         decoder = Decoder(problem)
         orders = decoder._orders(posterior(problem, seed), 4, seed)
-        maps = decode.filled_maps(decoder._arrays, decoder._readers, decoder._first_reader, orders, rounds)
+        maps = decoder._filled(orders, rounds)
         for order, found in zip(orders, maps, strict=True):
             assert found.ravel().tolist() == Reference(problem, order).fill(rounds), seed
 
