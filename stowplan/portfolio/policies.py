@@ -51,6 +51,7 @@ class PolicySource:
         slow: tuple[str, ...] = (),
         module: str,
         unavailable: str = "",
+        always: bool = False,
     ) -> list[Candidate]:
         """The learned candidates of a kind; where they cannot run they say why.
 
@@ -66,6 +67,8 @@ class PolicySource:
             Where there are functions of these names.
         unavailable
             Why none of them can do anything with the problem; empty where they can.
+        always
+            Whether a run has the quick one of itself whatever part of the time it takes, because nothing else has a plan as soon.
         """
         checkpoint = None
         if unavailable:
@@ -77,7 +80,7 @@ class PolicySource:
         else:
             checkpoint = hashlib.sha256(self.path.read_bytes()).hexdigest()
         share = (START_SECONDS + seconds) / options.time_limit
-        by_name_only = others >= options.workers and share > POLICY_SHARE
+        by_name_only = not always and others >= options.workers and share > POLICY_SHARE
         make = partial(Candidate, family="learned", unavailable=unavailable, checkpoint=checkpoint)
         return [
             make(name=quick, function=f"{module}:{quick}", share=min(share, MOST_SHARE), by_name_only=by_name_only),

@@ -20,6 +20,9 @@ POLICY = PolicySource(file="egrl.pt", variable="STOWPLAN_EGRL_POLICY", command="
 #: What a forward pass and decoding take for a layer: seconds, on one core at leisure.
 LAYER_SECONDS = 1e-4
 
+#: Beyond this many layers, the local search has its first plan after the policy, and one that is further from the bound.
+LARGE = 1_500
+
 #: Evaluations of a deterministic run, with the steps of the learner that go with them, for each second of its limit, times the
 #: layers of the network.
 DETERMINISTIC_LAYERS = 400
@@ -39,6 +42,7 @@ def candidates(problem: Problem, options: Options, others: int) -> list[Candidat
         slow=("egrl_tuned",),
         module=__name__,
         unavailable=unavailable,
+        always=len(problem.layers) > LARGE,
     )
 
 
