@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from stowplan.learned_guidance.tier_placement.variants import generated, stacked
 
 import stowplan
 from stowplan.errors import InputError
@@ -29,6 +28,7 @@ from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.imitation import Example, imitate
 from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Shape
 from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
+from stowplan.learned_guidance.tier_placement.variants import generated, stacked
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.models.tier_placement.bounds import linear_bound
 from stowplan.models.tier_placement.problem import Problem

@@ -68,7 +68,7 @@ class PolicySource:
         unavailable
             Why none of them can do anything with the problem; empty where they can.
         always
-            Whether a run has the quick one of itself whatever part of the time it takes, because nothing else has a plan as soon.
+            Whether a run has the quick one of itself whatever it takes, because nothing else has a plan as soon.
         """
         checkpoint = None
         if unavailable:
