@@ -73,6 +73,11 @@ def test_training_on_by_name_only(any_file: Path) -> None:
     assert chosen(Options(candidates=("egrl_tuned", "egrl"))) == LEARNED
 
 
+def test_on_large_networks_it_is_not_stopped_just_before_its_plan(any_file: Path) -> None:
+    found = {each.name: each.share for each in KIND.candidates(small_network(2_000), Options(time_limit=40))}
+    assert found["egrl"] == policies.MOST_SHARE
+
+
 # Where they cannot run
 
 
