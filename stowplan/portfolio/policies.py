@@ -42,7 +42,16 @@ class PolicySource:
         return Path(named) if named else Path(str(resources.files("stowplan.learned_guidance") / "checkpoints" / self.file))
 
     def candidates(
-        self, options: Options, others: int, *, quick: str, seconds: float, slow: tuple[str, ...] = (), module: str
+        self,
+        options: Options,
+        others: int,
+        *,
+        quick: str,
+        seconds: float,
+        slow: tuple[str, ...] = (),
+        module: str,
+        unavailable: str = "",
+        always: bool = False,
     ) -> list[Candidate]:
         """The learned candidates of a kind; where they cannot run they say why.
 
@@ -56,18 +65,26 @@ class PolicySource:
             Names of those that are had by name only.
         module
             Where there are functions of these names.
+        unavailable
+            Why none of them can do anything with the problem; empty where they can.
+        always
+            Whether a run has the quick one of itself whatever it takes, because nothing else has a plan as soon.
         """
-        unavailable, checkpoint = "", None
-        if find_spec("torch") is None:
+        checkpoint = None
+        if unavailable:
+            pass
+        elif find_spec("torch") is None:
             unavailable = "needs torch: pip install 'stowplan[learned]'"
         elif not self.path.is_file():
             unavailable = f"found no policy {self.path}: name one in {self.variable}, or train one ({self.command} --help)"
         else:
             checkpoint = hashlib.sha256(self.path.read_bytes()).hexdigest()
         share = (START_SECONDS + seconds) / options.time_limit
-        by_name_only = others >= options.workers and share > POLICY_SHARE
+        by_name_only = not always and others >= options.workers and share > POLICY_SHARE
+        # On a busy machine it takes several times as long; it must not be stopped just before its plan.
+        share = MOST_SHARE if always else min(share, MOST_SHARE)
         make = partial(Candidate, family="learned", unavailable=unavailable, checkpoint=checkpoint)
         return [
-            make(name=quick, function=f"{module}:{quick}", share=min(share, MOST_SHARE), by_name_only=by_name_only),
+            make(name=quick, function=f"{module}:{quick}", share=share, by_name_only=by_name_only),
             *(make(name=name, function=f"{module}:{name}", share=MOST_SHARE, by_name_only=True) for name in slow),
         ]

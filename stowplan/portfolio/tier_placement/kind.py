@@ -12,6 +12,7 @@ from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking, identify
+from stowplan.portfolio.tier_placement import learned
 
 _HERE = "stowplan.portfolio.tier_placement.candidates"
 
@@ -48,7 +49,11 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     # By name only: what the paper compares with. They are no match for the search.
     named = {*options.candidates} & {"random", "annealing"}
     found += [Candidate(name, "baseline", f"{_HERE}:{name}", share=0.1) for name in sorted(named)]
-    return found
+    asked_for = [each for each in found if {each.name, each.family} & {*options.candidates}]
+    policies = learned.candidates(problem, options, len(asked_for))
+    # Before what only proves, or searches long; after the MILP, which on small networks is done before torch has started.
+    place = 1 if len(problem.layers) > EXACT_LAYERS else 2
+    return found[:place] + policies + found[place:]
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:

@@ -106,7 +106,8 @@ def test_tens_of_thousands_of_moves_scale_to_five_thousand_layers() -> None:
                 inputs = (copy * count - 1,)
             layers.append(msgspec.structs.replace(layer, name=f"{layer.name}.{copy}", inputs=inputs))
     large = msgspec.structs.replace(problem, layers=tuple(layers[:5000]), features=())
-    assert [candidate.name for candidate in KIND.candidates(large, Recorder().options)] == ["search", "linear"]
+    named = [candidate.name for candidate in KIND.candidates(large, Recorder().options) if candidate.family != "learned"]
+    assert named == ["search", "linear"]
     context = Recorder(time_limit=2, deterministic=True, looks=10**9)
     candidates.linear(large, context)
     candidates.search(large, context)

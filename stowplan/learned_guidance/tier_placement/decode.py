@@ -1,0 +1,304 @@
+"""From a policy's probabilities to maps that can be executed: its likeliest tiers, or tiers filled in its order; compiled.
+
+No tensor makes a layer slower by standing in a faster tier, so fast memory is there to be filled, and what a policy has to say
+is who comes first. *Filled* takes it at that: the fastest tier takes the tensors in the order of their odds of it, each that
+finds room at every step of its life; the next takes what is left in the order of the odds of it or of a faster one. Then
+tensors that gain nothing where they stand, because their layers wait for something else, leave for others. A map is judged by
+the cost model in microseconds, so one posterior is filled in several ways, and the best map is kept.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from stowplan.compiled import njit
+from stowplan.errors import UsageError
+from stowplan.hardware.nnp_i import kernel
+from stowplan.hardware.nnp_i.compiler import MemoryMap
+from stowplan.hardware.nnp_i.kernel import Arrays
+from stowplan.hardware.nnp_i.rectifier import Rectifier
+from stowplan.hardware.nnp_i.timing import Timing
+from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.problem import Layer, Problem, Tier
+
+Floats = npt.NDArray[np.floating]
+Ints = npt.NDArray[np.int64]
+
+#: Orders that odds alone give, and with a part of the logarithm of the room that a tensor takes (bytes times steps) against it.
+SIZE_PARTS = (0.0, 0.25, 0.5)
+
+#: Standard deviations of the noise on the logarithms of odds in further orders, in turn.
+NOISE = (0.5, 1.0, 2.0)
+
+#: Orders of a posterior: at least those of :data:`SIZE_PARTS` and as many with noise, at most so many, and in between such that
+#: all of them together place about so many tensors.
+MOST_ORDERS, TENSORS = 64, 100_000
+
+#: Rounds of filling and of taking out what gains nothing.
+ROUNDS = 2
+
+#: Probabilities are kept so far from 0 and 1.
+_LEAST = 1e-9
+
+
+class Decoder:
+    """Makes maps of posteriors for one problem.
+
+    Parameters
+    ----------
+    problem
+        Any number of tiers. Where tiers are address spaces, offsets are the rectifier's, which may have to move tensors.
+    """
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self._arrays = kernel.arrays_of(problem)
+        self._owner = np.repeat(np.arange(len(problem.layers)), np.diff(self._arrays.first_input))
+        """Who reads each of the inputs."""
+        self._readers, self._first_reader = self._reading()
+        layers = len(problem.layers)
+        steps = np.stack([np.full(layers, layers), self._arrays.last - np.arange(layers) + 1], axis=1)
+        sizes = np.stack([self._arrays.weights, self._arrays.outputs], axis=1)
+        self._log_room = np.log(np.maximum(1.0, sizes.astype(float) * steps))
+
+    def likeliest(self, probabilities: Floats) -> Plan:
+        """Every tensor in its likeliest tier, as the chip's compiler rectifies it; see :meth:`filled` for the rest."""
+        return self._plan(self._checked(probabilities).argmax(axis=-1))
+
+    def filled(self, probabilities: Floats, *, seed: int = 0, orders: int | None = None) -> Plan:
+        """The best map by latency of several that are filled in the order of a posterior; see the module.
+
+        Parameters
+        ----------
+        probabilities
+            [N, 2, T] Of tiers, for the weights and for the output of each layer. Of tensors with equal odds the first go first.
+        seed
+            Of the noise.
+        orders
+            How many; None: as many as take a few tenths of a second, see :data:`TENSORS`.
+
+        Returns
+        -------
+        Plan
+            With its latency in ps, and offsets where tiers are address spaces.
+
+        Raises
+        ------
+        UsageError
+            Probabilities of another shape.
+        InputError
+            No tier has room for a tensor, whatever one does.
+        """
+        checked = self._checked(probabilities)
+        if checked.shape[-1] == 1:
+            return self._plan(np.zeros(checked.shape[:2], np.int64))
+        layers = len(checked)
+        if orders is None:
+            orders = min(MOST_ORDERS, max(2 * len(SIZE_PARTS), TENSORS // (2 * layers)))
+        maps = self._filled(self._orders(checked, orders, seed), ROUNDS)
+        weights, outputs = (np.ascontiguousarray(maps[..., part]) for part in range(2))
+        # The slowest tier may be too small for what is left to it.
+        moved = kernel.rectify(self._arrays, weights, outputs)
+        latencies = kernel.latencies(self._arrays, weights, outputs)
+        best = int(np.where(moved < 0, np.iinfo(np.int64).max, latencies).argmin())
+        return self._plan(np.stack([weights[best], outputs[best]], axis=1))
+
+    def _filled(self, orders: Ints, rounds: int) -> Ints:
+        data = self._arrays
+        moved = data.external + data.weight_moves[:, 0] + data.output_moves[:, 0]
+        np.add.at(moved, self._owner, data.output_moves[data.inputs, 0])
+        return filled_maps(data, self._readers, self._first_reader, moved, orders, rounds)
+
+    def _reading(self) -> tuple[Ints, Ints]:
+        """Readers of all outputs, one behind the other, and where those of each begin ``[n + 1]``."""
+        inputs = self._arrays.inputs
+        order = np.argsort(inputs, kind="stable")
+        begins = np.searchsorted(inputs[order], np.arange(len(self.problem.layers) + 1))
+        return self._owner[order], begins.astype(np.int64)
+
+    def _checked(self, probabilities: Floats) -> Floats:
+        expected = (len(self.problem.layers), 2, len(self.problem.tiers))
+        if probabilities.shape != expected:
+            raise UsageError(f"found probabilities of shape {probabilities.shape}, expected {expected}")
+        return probabilities
+
+    def _orders(self, probabilities: Floats, count: int, seed: int) -> Ints:
+        """[K, T - 1, 2 N] Tensors by their odds of a tier or a faster one, for the second slowest tier first."""
+        faster = np.cumsum(probabilities[..., ::-1].astype(float), axis=-1)[..., -2::-1]
+        faster = np.clip(faster, _LEAST, 1 - _LEAST)
+        odds = np.moveaxis(np.log(faster) - np.log1p(-faster), -1, 0)
+        chance = np.random.default_rng(seed)
+        found = []
+        for number in range(count):
+            part = SIZE_PARTS[number % len(SIZE_PARTS)]
+            scores = odds - part * self._log_room
+            if number >= len(SIZE_PARTS):
+                heat = NOISE[number // len(SIZE_PARTS) % len(NOISE)]
+                # The same for all tiers: that a tensor is worth more or less than it seems.
+                scores = scores + heat * chance.standard_normal(self._log_room.shape)
+            found.append(np.argsort(-scores.reshape(len(scores), -1), axis=-1, kind="stable"))
+        return np.stack(found).astype(np.int64)
+
+    def _plan(self, tiers: Ints) -> Plan:
+        found = Rectifier(self.problem).rectify(tiers[:, 0].tolist(), tiers[:, 1].tolist()).map
+        return plan_of(self.problem, found)
+
+
+def warm_up() -> None:
+    """Compile what posteriors are decoded with, on a network of one layer."""
+    tiers = (Tier(name="slow", capacity=8, bandwidth=10**9), Tier(name="fast", capacity=1, bandwidth=10**10))
+    layers = (Layer(name="one", output_bytes=1, weight_bytes=1),)
+    Decoder(Problem(tiers=tiers, layers=layers)).filled(np.full((1, 2, 2), 0.5))
+
+
+def plan_of(problem: Problem, found: MemoryMap) -> Plan:
+    """A valid map as a plan."""
+    latency = Timing(problem).latency_ps(found.weight_tiers, found.output_tiers)
+    return Plan(problem=problem.digest, objective_ps=latency, **found._asdict())
+
+
+@njit
+def filled_maps(data: Arrays, readers: Ints, first_reader: Ints, slow: Ints, orders: Ints, rounds: int) -> Ints:
+    """Maps of orders, one each; of the slowest tier they may ask more than it has.
+
+    Parameters
+    ----------
+    readers, first_reader
+        Layers that read each output: ``readers[first_reader[i] : first_reader[i + 1]]``.
+    slow
+        [n] Picoseconds that each layer moves bytes for, with everything in the slowest tier.
+    orders
+        [K, T - 1, 2 n] Tensors in the order in which they are to come into tier 1, 2 ... or a faster one; tensor 2 i is the
+        weights of layer i, 2 i + 1 its output.
+    rounds
+        How often tiers are filled; before each but the first, what gains nothing where it stands is taken out.
+
+    Returns
+    -------
+    Ints
+        [K, n, 2] Tiers of weights and outputs.
+    """
+    count, tiers, layers = len(orders), len(data.capacity), len(data.weights)
+    maps = np.zeros((count, layers, 2), np.int64)
+    used = np.zeros((tiers, layers), np.int64)
+    stored = np.zeros(tiers, np.int64)
+    peak = np.zeros(tiers, np.int64)
+    for k in range(count):
+        used[:] = 0
+        stored[:] = 0
+        peak[:] = 0
+        moved = slow.copy()
+        found = maps[k]
+        for turn in range(rounds):
+            if turn:
+                _empty(data, readers, first_reader, orders[k], found, used, stored, peak, moved)
+            for t in range(tiers - 1, 0, -1):
+                for tensor in orders[k, t - 1]:
+                    i, part = tensor // 2, tensor % 2
+                    if (
+                        found[i, part] >= t
+                        or (part == 0 and data.weights[i] == 0)
+                        or not _fits(data, used, stored, peak, tensor, t)
+                    ):
+                        continue
+                    saved = _saved(data, tensor, found[i, part], t)
+                    # In the first round all are taken that fit: what gains nothing yet may gain once others stand beside it.
+                    if turn and _gain(data, readers, first_reader, moved, tensor, saved) == 0:
+                        continue
+                    if found[i, part]:
+                        _enter(data, used, stored, peak, tensor, found[i, part], -1)
+                    _enter(data, used, stored, peak, tensor, t, 1)
+                    _move(readers, first_reader, moved, tensor, saved)
+                    found[i, part] = t
+    return maps
+
+
+@njit
+def _empty(
+    data: Arrays,
+    readers: Ints,
+    first_reader: Ints,
+    orders: Ints,
+    found: Ints,
+    used: Ints,
+    stored: Ints,
+    peak: Ints,
+    moved: Ints,
+) -> None:
+    """Take out tensors that gain nothing where they stand, the last of each order first."""
+    for t in range(1, len(data.capacity)):
+        for tensor in orders[t - 1, ::-1]:
+            i, part = tensor // 2, tensor % 2
+            if found[i, part] != t:
+                continue
+            saved = _saved(data, tensor, t, 0)
+            if _gain(data, readers, first_reader, moved, tensor, saved) == 0:
+                _enter(data, used, stored, peak, tensor, t, -1)
+                _move(readers, first_reader, moved, tensor, saved)
+                found[i, part] = 0
+
+
+@njit
+def _saved(data: Arrays, tensor: int, was: int, to: int) -> int:
+    """Picoseconds that each move of a tensor takes less."""
+    i = tensor // 2
+    if tensor % 2:
+        return int(data.output_moves[i, was] - data.output_moves[i, to])
+    return int(data.weight_moves[i, was] - data.weight_moves[i, to])
+
+
+@njit
+def _fits(data: Arrays, used: Ints, stored: Ints, peak: Ints, tensor: int, t: int) -> bool:
+    """Whether a tier has room for a tensor at every step of its life."""
+    i = tensor // 2
+    if tensor % 2 == 0:
+        return bool(stored[t] + peak[t] + data.weights[i] <= data.capacity[t])
+    room = data.capacity[t] - stored[t] - data.outputs[i]
+    if room < 0:
+        return False
+    if peak[t] <= room:
+        return True
+    fits = True
+    for step in range(i, data.last[i] + 1):
+        if used[t, step] > room:
+            fits = False
+            break
+    return fits
+
+
+@njit
+def _enter(data: Arrays, used: Ints, stored: Ints, peak: Ints, tensor: int, t: int, sign: int) -> None:
+    """Take a tensor into a tier (sign 1) or out of it (-1)."""
+    i = tensor // 2
+    if tensor % 2 == 0:
+        stored[t] += sign * data.weights[i]
+        return
+    most = 0
+    for step in range(i, data.last[i] + 1):
+        most = max(most, used[t, step])
+        used[t, step] += sign * data.outputs[i]
+        peak[t] = max(peak[t], used[t, step])
+    if sign < 0 and most == peak[t]:
+        peak[t] = used[t].max()
+
+
+@njit
+def _gain(data: Arrays, readers: Ints, first_reader: Ints, moved: Ints, tensor: int, saved: int) -> int:
+    """By how much the network gets faster where each move of a tensor takes so much less."""
+    i = tensor // 2
+    found = max(data.compute[i], moved[i]) - max(data.compute[i], moved[i] - saved)
+    if tensor % 2:
+        for at in range(first_reader[i], first_reader[i + 1]):
+            step = readers[at]
+            found += max(data.compute[step], moved[step]) - max(data.compute[step], moved[step] - saved)
+    return int(found)
+
+
+@njit
+def _move(readers: Ints, first_reader: Ints, moved: Ints, tensor: int, saved: int) -> None:
+    i = tensor // 2
+    moved[i] -= saved
+    if tensor % 2:
+        for at in range(first_reader[i], first_reader[i + 1]):
+            moved[readers[at]] -= saved
