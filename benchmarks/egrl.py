@@ -14,17 +14,25 @@ several commands may work on one folder side by side. ``docs/benchmarks-egrl.md`
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import egrl_methods
-from egrl_methods import METHODS, OPTIMUM, VARIANTS, run_of, seeds_of
-from egrl_runs import ROOT, Run, make_all, outlook
+import egrl_charts
+import egrl_maps
+import egrl_tables
+import egrl_transfer
+from egrl_methods import METHODS, OPTIMUM, VARIANTS, perform, run_of, seeds_of
+from egrl_runs import ROOT, Record, Run, finished, load, make_all, outlook, problem_of
+from egrl_tables import Place, Records
 from one_core import ONE_THREAD
+from tables import write_into
+
+from stowplan.hardware.nnp_i.compiler import compiler_plan
+from stowplan.models.tier_placement.plan import Plan
 
 NETWORKS = ("resnet50", "resnet101", "bert_base_s128", "bert_base_s384")
 PRECISIONS = ("int8", "fp16")
@@ -35,7 +43,7 @@ BUDGET = 4_000
 PAGE = ROOT / "docs" / "benchmarks-egrl.md"
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Part:
     """A part of the page: its runs, where the options do not say otherwise."""
 
@@ -56,10 +64,17 @@ PARTS = {
 }
 
 
+Texts = dict[str, str]
+"""Tables, by the name of their place in the page."""
+
+
+def _methods(name: str, options: argparse.Namespace) -> list[str]:
+    return [method for method in PARTS[name].methods if not options.methods or method in options.methods]
+
+
 def runs_of(name: str, options: argparse.Namespace) -> list[Run]:
     """Runs of a part; those of one seed for all methods and networks come before those of the next."""
     part = PARTS[name]
-    methods = [method for method in part.methods if not options.methods or method in options.methods]
     precisions = options.precisions or part.precisions
     seeds = options.seeds or list(range(part.seeds))
     places = [(network, precision) for precision in precisions for network in options.networks]
@@ -68,7 +83,7 @@ def runs_of(name: str, options: argparse.Namespace) -> list[Run]:
         found += [
             run_of(method, *place, seed, options.evaluations, part.noise)
             for place in places
-            for method in methods
+            for method in _methods(name, options)
             if seed in seeds_of(method, seeds, part.noise)
         ]
     return found
@@ -85,7 +100,7 @@ def make(options: argparse.Namespace) -> None:
     if not options.worker:
         print(outlook(runs, options.folder), file=sys.stderr, flush=True)
     if options.processes == 1:
-        make_all(runs, options.folder, egrl_methods.perform, lambda line: print(line, file=sys.stderr, flush=True))
+        make_all(runs, options.folder, perform, lambda line: print(line, file=sys.stderr, flush=True))
         return
     command = [sys.executable, __file__, *sys.argv[1:], "--processes", "1", "--worker"]
     workers = [subprocess.Popen(command, env={**os.environ, **ONE_THREAD}) for _ in range(options.processes)]
@@ -97,6 +112,91 @@ def make(options: argparse.Namespace) -> None:
         raise
     if any(failed):
         sys.exit("a process failed; what is finished is kept")
+
+
+def figure3(options: argparse.Namespace) -> Texts:
+    methods, records = _methods("figure3", options), Records(finished(runs_of("figure3", options), options.folder))
+    egrl_charts.curves(records, methods, options.pictures / "egrl-figure3.png", options.evaluations)
+    return {
+        "figure3": egrl_tables.final(records, methods),
+        "effort": egrl_tables.effort(records, methods),
+        "targets": egrl_tables.targets(records),
+    }
+
+
+def attribution(options: argparse.Namespace) -> Texts:
+    methods, records = _methods("attribution", options), Records(finished(runs_of("attribution", options), options.folder))
+    egrl_charts.bars(records, methods, options.pictures / "egrl-attribution.png")
+    return {"attribution": egrl_tables.attribution(records, methods)}
+
+
+def noise(options: argparse.Namespace) -> Texts:
+    # Beside them the same methods without noise, of figure 3, where these are there.
+    methods, runs = _methods("noise", options), runs_of("noise", options)
+    still = [dataclasses.replace(run, noise=0.0) for run in runs if run.noise]
+    known = [record for run in dict.fromkeys(still) if (record := load(run, options.folder)) is not None]
+    records = Records([*finished(runs, options.folder), *known])
+    return {"noise": egrl_tables.noisy(records, methods, PARTS["noise"].noise)}
+
+
+def figure4(options: argparse.Namespace) -> Texts:
+    runs = runs_of("figure4", options)
+    records = Records(finished(runs, options.folder))
+    found = list(egrl_transfer.trials(runs, options.networks, options.folder))
+    if not found:
+        return {}
+    egrl_charts.transfer(records, found, options.pictures / "egrl-figure4.png")
+    return {"figure4": egrl_transfer.summary(found, records), "figure4-course": egrl_transfer.course(found)}
+
+
+def maps(options: argparse.Namespace) -> Texts:
+    runs = runs_of("maps", options)
+    records = Records(finished(runs, options.folder))
+    gathered, best, compilers, labelled = [], {}, {}, {}
+    for place in records.places:
+        compiler, ours = compiler_plan(problem_of(*place)), _best(records, place)
+        if compiler is None or ours is None:
+            continue
+        best[place], compilers[place] = ours, compiler
+        optimum = records.optimum(place)
+        plans: list[tuple[str, Plan]] = [("compiler", compiler), ("EGRL", ours.plan)]
+        labelled[place] = [*plans, *([("optimum", optimum.plan)] if optimum else [])]
+        own = [run for run in runs if (run.network, run.precision, run.method) == (*place, "egrl")]
+        gathered.append(egrl_maps.gather(own, options.folder, compiler, records))
+    if not best:
+        return {}
+    clouds = {each.place: (egrl_maps.embedded(each), each.kinds) for each in gathered}
+    egrl_charts.map_clouds(clouds, options.pictures / "egrl-figure5.png")
+    egrl_charts.shifts(best, compilers, options.pictures / "egrl-figure6.png")
+    egrl_charts.map_bands(labelled, options.pictures / "egrl-figure7.png")
+    return {"figure5": egrl_maps.spread(gathered)}
+
+
+def _best(records: Records, place: Place) -> Record | None:
+    """EGRL's fastest map of all seeds; None where no seed has one."""
+    found = [record for record in records.of(place, "egrl") if record.latency_ps is not None]
+    return min(found, key=lambda record: (record.latency_ps, record.seed), default=None)
+
+
+REPORTS: dict[str, Callable[[argparse.Namespace], Texts]] = {
+    "figure3": figure3,
+    "attribution": attribution,
+    "noise": noise,
+    "figure4": figure4,
+    "maps": maps,
+}
+
+
+def report(options: argparse.Namespace) -> None:
+    """Tables and pictures of what is finished."""
+    for name in options.only:
+        texts = REPORTS[name](options)
+        if options.write:
+            write_into(PAGE, texts)
+        else:
+            for place, text in texts.items():
+                print(f"{place}:\n\n{text}\n", flush=True)
+    print(f"pictures are in {options.pictures}", file=sys.stderr)
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
@@ -126,6 +226,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
         sys.exit(130)
     if options.runs_only or options.worker:
         return
+    options.pictures = PAGE.parent if options.write else options.folder
+    options.pictures.mkdir(parents=True, exist_ok=True)
+    report(options)
 
 
 if __name__ == "__main__":

@@ -279,7 +279,7 @@ def _record(
         noise=run.noise,
         evaluations=run.evaluations,
         config=None if run.config is None else msgspec.to_builtins(run.config),
-        code=code_digest(),
+        code=code_digest(run.config is not None),
         problem=run.problem.digest,
         compiler_ps=int(compiler_ps),
         latency_ps=None if latency_ps is None else int(latency_ps),

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: What decides the results of a run besides its configuration.
-SOURCES = ("learned_guidance/tier_placement", "hardware/nnp_i", "portfolio/tier_placement/heuristics.py")
+#: Sources that decide the results of methods that train, and of the others, besides the cost model in the problem.
+TRAINING = ("learned_guidance/tier_placement", "hardware/nnp_i")
+SEARCHING = ("portfolio/tier_placement/heuristics.py", "portfolio/tier_placement/engine.py", "hardware/nnp_i")
 
 
 @cache
@@ -42,10 +43,10 @@ def problem_of(network: str, precision: str) -> Problem:
 
 
 @cache
-def code_digest() -> str:
+def code_digest(trains: bool) -> str:
     """Of the sources that decide results, comments and all."""
     digest = hashlib.sha256()
-    for place in SOURCES:
+    for place in TRAINING if trains else SEARCHING:
         path = ROOT / "stowplan" / place
         for source in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             digest.update(source.read_bytes())
@@ -226,7 +227,7 @@ def finished(runs: Sequence[Run], folder: Path) -> list[Record]:
     found = [record for record in records if record is not None]
     if len(found) < len(runs):
         print(f"{len(runs) - len(found)} of {len(runs)} runs are not finished: what follows leaves them out", file=sys.stderr)
-    old = sum(record.code != code_digest() for record in found)
+    old = sum(record.code != code_digest(record.config is not None) for record in found)
     if old:
         print(
             f"{old} of {len(found)} runs were made by another version of the code; delete them to make them anew",
