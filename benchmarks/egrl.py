@@ -114,11 +114,25 @@ def make(options: argparse.Namespace) -> None:
         sys.exit("a process failed; what is finished is kept")
 
 
+def _picture(name: str, what: str) -> str:
+    return f"![{what}]({name})"
+
+
+def _seeds(records: Records, noise: float = 0.0) -> str:
+    """How many seeds EGRL has, at least and at most."""
+    counts = sorted({len(found) for place in records.places if (found := records.of(place, "egrl", noise))})
+    if len(counts) > 1:
+        return f"{counts[0]} to {counts[-1]} seeds"
+    return "no seed" if not counts else "one seed" if counts == [1] else f"{counts[0]} seeds"
+
+
 def figure3(options: argparse.Namespace) -> Texts:
     methods, records = _methods("figure3", options), Records(finished(runs_of("figure3", options), options.folder))
     egrl_charts.curves(records, methods, options.pictures / "egrl-figure3.png", options.evaluations)
+    picture = _picture("egrl-figure3.png", "Best speedup so far over evaluations: mean and standard deviation over seeds")
+    budget = f"{options.evaluations:,} evaluations, {_seeds(records)}; in brackets the part of the optimum."
     return {
-        "figure3": egrl_tables.final(records, methods),
+        "figure3": "\n\n".join([picture, budget, egrl_tables.final(records, methods)]),
         "effort": egrl_tables.effort(records, methods),
         "targets": egrl_tables.targets(records),
     }
@@ -127,7 +141,9 @@ def figure3(options: argparse.Namespace) -> Texts:
 def attribution(options: argparse.Namespace) -> Texts:
     methods, records = _methods("attribution", options), Records(finished(runs_of("attribution", options), options.folder))
     egrl_charts.bars(records, methods, options.pictures / "egrl-attribution.png")
-    return {"attribution": egrl_tables.attribution(records, methods)}
+    picture = _picture("egrl-attribution.png", "Difference of each variant to EGRL; faint marks are single networks")
+    budget = f"{options.evaluations:,} evaluations, {_seeds(records)}."
+    return {"attribution": "\n\n".join([picture, budget, egrl_tables.attribution(records, methods)])}
 
 
 def noise(options: argparse.Namespace) -> Texts:
@@ -136,7 +152,9 @@ def noise(options: argparse.Namespace) -> Texts:
     still = [dataclasses.replace(run, noise=0.0) for run in runs if run.noise]
     known = [record for run in dict.fromkeys(still) if (record := load(run, options.folder)) is not None]
     records = Records([*finished(runs, options.folder), *known])
-    return {"noise": egrl_tables.noisy(records, methods, PARTS["noise"].noise)}
+    part = PARTS["noise"].noise
+    budget = f"{options.evaluations:,} evaluations, {_seeds(records, part)}."
+    return {"noise": "\n\n".join([budget, egrl_tables.noisy(records, methods, part)])}
 
 
 def figure4(options: argparse.Namespace) -> Texts:
@@ -146,7 +164,9 @@ def figure4(options: argparse.Namespace) -> Texts:
     if not found:
         return {}
     egrl_charts.transfer(records, found, options.pictures / "egrl-figure4.png")
-    return {"figure4": egrl_transfer.summary(found, records), "figure4-course": egrl_transfer.course(found)}
+    picture = _picture("egrl-figure4.png", "Policies on networks that they were not trained on, over their training")
+    summary = "\n\n".join([picture, f"{_seeds(records)}.".capitalize(), egrl_transfer.summary(found, records)])
+    return {"figure4": summary, "figure4-course": egrl_transfer.course(found)}
 
 
 def maps(options: argparse.Namespace) -> Texts:
@@ -169,7 +189,12 @@ def maps(options: argparse.Namespace) -> Texts:
     egrl_charts.map_clouds(clouds, options.pictures / "egrl-figure5.png")
     egrl_charts.shifts(best, compilers, options.pictures / "egrl-figure6.png")
     egrl_charts.map_bands(labelled, options.pictures / "egrl-figure7.png")
-    return {"figure5": egrl_maps.spread(gathered)}
+    picture = _picture("egrl-figure5.png", "Maps as fast as the compiler's, the best maps, the compiler's and the optimum")
+    return {
+        "figure5": "\n\n".join([picture, egrl_maps.spread(gathered)]),
+        "figure6": _picture("egrl-figure6.png", "Where the bytes of each tier of the compiler's map stand in EGRL's best"),
+        "figure7": _picture("egrl-figure7.png", "The tier of every tensor in the compiler's map, EGRL's best and the optimum"),
+    }
 
 
 def _best(records: Records, place: Place) -> Record | None:
