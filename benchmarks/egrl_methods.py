@@ -173,27 +173,27 @@ def _train(run: Run, config: EgrlConfig) -> tuple[Record, Arrays]:
     network.chip.evaluate_many = meter  # type: ignore[method-assign]
     kept: Arrays = {}
     moments = [moment for moment in MOMENTS if run.method == "egrl" and not run.noise]
+    judge, judged = Chip(run.problem), 0.0
     while not trainer.done:
-        before, members = len(meter.speedups), trainer.members[0]
         trainer.tick()
-        if len(meter.speedups) > before:
-            while moments and trainer.evaluations >= moments[0] / 100 * config.evaluations:
-                kept |= _policies(moments.pop(0), trainer, members, meter.speedups[-1])
-    seconds = time.process_time() - began
+        while moments and trainer.evaluations >= moments[0] / 100 * config.evaluations:
+            paused = time.process_time()
+            kept |= _policies(moments.pop(0), trainer, judge)
+            judged += time.process_time() - paused
+    seconds = time.process_time() - began - judged
     assert network.best.latency_ps == meter.latency_ps
     if kept:
         kept |= meter.gathered()
     return _metered(run, network.chip, meter, seconds), kept
 
 
-def _policies(moment: int, trainer: Trainer, members: list, speedups: np.ndarray) -> Arrays:
-    """Weights of the learner, and of the graph network of the population whose map of this generation was the best."""
+def _policies(moment: int, trainer: Trainer, judge: Chip) -> Arrays:
+    """Weights of the learner, and of the graph network of the population whose map is the best; the run's chip is not asked."""
     found = {f"learner_{moment}": trainer.learner.weights()}
-    # Members propose first, in their order; the learner's rollouts follow.
-    networks = [at for at, member in enumerate(members[: len(speedups)]) if not member.is_chromosome]
+    networks = [member.encoding for member in trainer.members[0] if not member.is_chromosome]
     if networks:
-        best = max(networks, key=lambda at: speedups[at])
-        found[f"member_{moment}"] = members[best].encoding
+        likeliest = trainer.learner.posteriors(0, networks).argmax(-1).astype(np.int64)
+        found[f"member_{moment}"] = networks[int(judge.evaluate_many(likeliest).rewards.argmax())]
     return found
 
 

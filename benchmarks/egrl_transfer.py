@@ -87,7 +87,7 @@ def posterior(config: EgrlConfig, network: str, precision: str, weights: np.ndar
     expected = len(learner.weights())
     if len(weights) != expected:
         raise InputError(f"found a policy of {len(weights)} weights, expected {expected}: delete runs that other code made")
-    return learner.posterior(0, weights)
+    return learner.posteriors(0, [weights])[0]
 
 
 @cache
