@@ -185,8 +185,10 @@ def maps(options: argparse.Namespace) -> Texts:
         gathered.append(egrl_maps.gather(own, options.folder, compiler, records))
     if not best:
         return {}
-    clouds = {each.place: (egrl_maps.embedded(each), each.kinds) for each in gathered}
-    egrl_charts.map_clouds(clouds, options.pictures / "egrl-figure5.png")
+    points = {each.place: (egrl_maps.embedded(each), each.kinds) for each in gathered}
+    clouds = {place: (found, kinds) for place, (found, kinds) in points.items() if found is not None}
+    if clouds:
+        egrl_charts.map_clouds(clouds, options.pictures / "egrl-figure5.png")
     egrl_charts.shifts(best, compilers, options.pictures / "egrl-figure6.png")
     egrl_charts.map_bands(labelled, options.pictures / "egrl-figure7.png")
     picture = _picture("egrl-figure5.png", "Maps as fast as the compiler's, the best maps, the compiler's and the optimum")

@@ -12,7 +12,7 @@ import numpy as np
 from egrl_methods import MOMENTS, VARIANTS
 from egrl_runs import Record, problem_of
 from egrl_tables import Place, Records, best_at, differences, standard_error, titles
-from egrl_transfer import Transfer, Trial, speedups_of, transfers
+from egrl_transfer import Transfer, Trial, even, speedups_of, transfers
 
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.report.figures import FAINT, INK, save_figure
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Colours of Okabe and Ito (2008), which colour-blind eyes tell apart; lines differ in their dashes as well.
-BLUE, ORANGE, PURPLE, GREEN, SKY, RED, GREY = "#0072b2", "#e69f00", "#cc79a7", "#009e73", "#56b4e9", "#d55e00", "#8a8a8a"
+BLUE, ORANGE, PURPLE, GREEN, SKY, GREY, DARK_RED = "#0072b2", "#e69f00", "#cc79a7", "#009e73", "#56b4e9", "#8a8a8a", "#8c2d3c"
 
 #: Colour, dashes and width of each method's line.
 LINES: Mapping[str, tuple[str, str, float]] = {
@@ -40,7 +40,7 @@ LINES: Mapping[str, tuple[str, str, float]] = {
 
 #: Where the compiler and the optimum stand, in all pictures.
 COMPILER_LINE = {"color": INK, "linewidth": 1.0, "linestyle": (0, (1, 2))}
-OPTIMUM_LINE = {"color": RED, "linewidth": 1.4, "linestyle": (0, (6, 2))}
+OPTIMUM_LINE = {"color": DARK_RED, "linewidth": 1.4, "linestyle": (0, (6, 2))}
 
 
 def _grid(figure: Figure, places: Sequence[Place]) -> dict[Place, Axes]:
@@ -67,12 +67,21 @@ def _plain(panel: Axes) -> None:
         panel.spines[side].set_visible(False)
 
 
-def _legend_below(figure: Figure, panels: Sequence[Axes], columns: int = 9) -> None:
-    """One legend for all panels, each name once."""
+def _label_axes(panels: Mapping[Place, Axes], across: str, up: str) -> None:
+    """Name the axes at the left and the lower edge of a grid of panels."""
+    networks, precisions = (list(dict.fromkeys(place[at] for place in panels)) for at in range(2))
+    for (network, precision), panel in panels.items():
+        if network == networks[0]:
+            panel.set_ylabel(up)
+        if precision == precisions[-1]:
+            panel.set_xlabel(across)
+
+
+def _legend_below(figure: Figure, panels: Sequence[Axes], inches: float = 1.35) -> None:
+    """One legend for all panels, each name once; ``inches`` is what a name takes."""
     named = {label: line for panel in panels for line, label in zip(*panel.get_legend_handles_labels(), strict=True)}
-    figure.legend(
-        named.values(), named.keys(), loc="outside lower center", ncols=min(columns, len(named)), frameon=False, fontsize=9
-    )
+    columns = max(1, min(int(figure.get_figwidth() / inches), len(named)))
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
 
 def curves(records: Records, methods: Sequence[str], path: Path, evaluations: int) -> None:
@@ -85,16 +94,18 @@ def _curves(records: Records, methods: Sequence[str], evaluations: int, figure: 
     panels = _grid(figure, records.places)
     used = np.unique(np.linspace(1, evaluations, 400).astype(int))
     for place, panel in panels.items():
-        # EGRL is drawn last, above the others.
-        for method in sorted(methods, key=lambda method: method == "egrl"):
+        for method in methods:
             group = records.of(place, method)
             if not group:
                 continue
             found = np.array([[best_at(record, at) for at in used] for record in group])
             colour, dashes, width = LINES[method]
             mean, deviation = found.mean(axis=0), found.std(axis=0, ddof=1) if len(group) > 1 else np.zeros(len(used))
-            panel.plot(used, mean, color=colour, linestyle=dashes, linewidth=width, label=titles([method])[0])
-            panel.fill_between(used, np.maximum(0, mean - deviation), mean + deviation, color=colour, alpha=0.18, linewidth=0)
+            # EGRL is drawn above the others.
+            look = {"color": colour, "linewidth": width, "linestyle": dashes, "zorder": 3 if method == "egrl" else 2}
+            panel.plot(used, mean, drawstyle="steps-post", label=titles([method])[0], **look)
+            low, high = np.maximum(0, mean - deviation), mean + deviation
+            panel.fill_between(used, low, high, step="post", color=colour, alpha=0.18, linewidth=0)
         panel.axhline(1, label="compiler", **COMPILER_LINE)
         best = records.optimum(place)
         if best is not None:
@@ -102,8 +113,7 @@ def _curves(records: Records, methods: Sequence[str], evaluations: int, figure: 
         panel.set_xlim(0, evaluations)
         panel.set_ylim(0, 1.07 * max(1.0, best.speedup if best else panel.get_ylim()[1]))
         _plain(panel)
-    figure.supxlabel("evaluations of the chip", fontsize=10)
-    figure.supylabel("best speedup over the compiler so far", fontsize=10)
+    _label_axes(panels, "evaluations of the chip", "best speedup so far")
     _legend_below(figure, list(panels.values()))
 
 
@@ -138,6 +148,7 @@ def _bars(records: Records, methods: Sequence[str], figure: Figure) -> None:
 TRANSFER_LINES = (
     ("learner", "filled", BLUE, "-", "o"),
     ("learner", "rectified", BLUE, "--", "o"),
+    ("learner", "likeliest", BLUE, ":", "o"),
     ("member", "filled", ORANGE, "-", "s"),
     ("member", "rectified", ORANGE, "--", "s"),
     ("member", "likeliest", ORANGE, ":", "s"),
@@ -155,14 +166,16 @@ def transfer(records: Records, found: Sequence[Trial], path: Path) -> None:
 
 def _transfer(records: Records, found: Sequence[Trial], rows: Sequence[Sequence[Transfer]], figure: Figure) -> None:
     axes = figure.subplots(len(rows), max(map(len, rows)), squeeze=False)
-    for panels, row in zip(axes, rows, strict=True):
+    for panels, row, is_last in zip(axes, rows, [each is rows[-1] for each in rows], strict=True):
         for number, panel in enumerate(panels):
             panel.set_visible(number < len(row))
         for panel, each in zip(panels, row, strict=False):
             _draw_transfer(panel, records, found, each)
-    figure.supxlabel("training done, percent of the evaluations", fontsize=10)
-    figure.supylabel("speedup over the compiler", fontsize=10)
-    _legend_below(figure, list(axes.flat), columns=4)
+            if panel is panels[0]:
+                panel.set_ylabel("speedup over the compiler")
+            if is_last:
+                panel.set_xlabel("training done, percent of the evaluations")
+    _legend_below(figure, list(axes.flat), inches=2.7)
 
 
 def _draw_transfer(panel: Axes, records: Records, found: Sequence[Trial], transfer: Transfer) -> None:
@@ -182,6 +195,9 @@ def _draw_transfer(panel: Axes, records: Records, found: Sequence[Trial], transf
         panel.axhline(greedy, color=GREEN, linewidth=1.4, linestyle="-.", label="Greedy-DP on the network itself")
     if best is not None:
         panel.axhline(best.speedup, label="proven optimum", **OPTIMUM_LINE)
+    filled = even(*place)
+    if filled is not None:
+        panel.axhline(filled, color=GREY, linewidth=1.4, linestyle="-", label="filled without any policy", zorder=1)
     panel.set_title(f"{transfer.source} → {transfer.target}, {transfer.precision}", fontsize=10)
     panel.set_xlim(0, 103)
     panel.set_ylim(bottom=0)
@@ -198,7 +214,7 @@ def _clouds(clouds: Mapping[Place, tuple[np.ndarray, Sequence[str]]], figure: Fi
     looks = {
         "near": (SKY, "o", 14, "as fast as the compiler's, within 5 %"),
         "best": (ORANGE, "s", 14, "the best, within 0.5 %"),
-        "optimum": (RED, "D", 70, "proven optimum"),
+        "optimum": (DARK_RED, "D", 70, "proven optimum"),
         "compiler": (INK, "*", 190, "the compiler's map"),
     }
     for place, (points, kinds) in clouds.items():
@@ -212,12 +228,12 @@ def _clouds(clouds: Mapping[Place, tuple[np.ndarray, Sequence[str]]], figure: Fi
         if len(own):
             panel.annotate(
                 *("", own[0]), xytext=(26, 26), textcoords="offset points",
-                arrowprops={"arrowstyle": "-|>", "color": RED, "linewidth": 1.8, "shrinkB": 7},
+                arrowprops={"arrowstyle": "-|>", "color": DARK_RED, "linewidth": 1.8, "shrinkB": 7},
             )  # fmt: skip
         panel.set_xticks([])
         panel.set_yticks([])
         panel.margins(0.12)
-    _legend_below(figure, list(panels.values()))
+    _legend_below(figure, list(panels.values()), inches=2.8)
 
 
 def shifts(best: Mapping[Place, Record], compilers: Mapping[Place, Plan], path: Path) -> None:

@@ -63,28 +63,30 @@ def one_hot(maps: np.ndarray, place: Place) -> np.ndarray:
     """[K, columns] Booleans: a column for each tensor that takes room and each tier."""
     problem = problem_of(*place)
     taken = np.array([[layer.weight_bytes > 0, layer.output_bytes > 0] for layer in problem.layers])
-    return (maps[:, taken][..., None] == np.arange(len(problem.tiers))).reshape(len(maps), -1)
+    return (maps[:, taken][..., None] == np.arange(len(problem.tiers))).reshape(len(maps), taken.sum() * len(problem.tiers))
 
 
-def embedded(maps: Maps, seed: int = 0) -> np.ndarray:
-    """Points ``[K, 2]``; umap-learn comes with the extra ``viz``."""
+def embedded(maps: Maps, seed: int = 0) -> np.ndarray | None:
+    """Points ``[K, 2]``, None of too few maps for a picture; umap-learn comes with the extra ``viz``."""
+    if len(maps.tiers) <= NEIGHBOURS:
+        return None
     hot = one_hot(maps.tiers, maps.place)
     with warnings.catch_warnings():
         # It says that a seed makes it use one thread, which is meant.
         warnings.simplefilter("ignore")
         from umap import UMAP
 
-        neighbours = min(NEIGHBOURS, len(hot) - 1)
         found: np.ndarray = UMAP(
-            n_neighbors=neighbours, min_dist=LEAST_DISTANCE, metric="jaccard", random_state=seed, n_jobs=1
+            n_neighbors=NEIGHBOURS, min_dist=LEAST_DISTANCE, metric="jaccard", random_state=seed, n_jobs=1
         ).fit_transform(hot)
     return found
 
 
 def distances(left: np.ndarray, right: np.ndarray) -> float:
     """Mean Jaccard distance between rows of two sets of one-hot maps, or between different rows of one; NaN of none."""
-    found = pdist(left, "jaccard") if left is right else cdist(left, right, "jaccard")
-    return float(found.mean()) if found.size else float("nan")
+    if min(len(left), len(right)) < (2 if left is right else 1):
+        return float("nan")
+    return float((pdist(left, "jaccard") if left is right else cdist(left, right, "jaccard")).mean())
 
 
 def spread(found: Sequence[Maps]) -> str:

@@ -21,7 +21,6 @@ from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.decode import Decoder
-
     from stowplan.learned_guidance.tier_placement.egrl.learner import Learner
 
 #: Whose policies: the learner's actor, and the best graph network of the population.
@@ -124,6 +123,7 @@ def decoded(network: str, precision: str, probabilities: np.ndarray) -> dict[str
     return found
 
 
+@cache
 def even(network: str, precision: str) -> float | None:
     """Speedup of tiers filled where all tiers are equally likely: what filling gives without any policy."""
     problem = problem_of(network, precision)
