@@ -100,7 +100,8 @@ def make(options: argparse.Namespace) -> None:
     if not options.worker:
         print(outlook(runs, options.folder), file=sys.stderr, flush=True)
     if options.processes == 1:
-        make_all(runs, options.folder, perform, lambda line: print(line, file=sys.stderr, flush=True))
+        if make_all(runs, options.folder, perform, lambda line: print(line, file=sys.stderr, flush=True)):
+            sys.exit("a run failed; what is finished is kept")
         return
     command = [sys.executable, __file__, *sys.argv[1:], "--processes", "1", "--worker"]
     workers = [subprocess.Popen(command, env={**os.environ, **ONE_THREAD}) for _ in range(options.processes)]
@@ -111,7 +112,7 @@ def make(options: argparse.Namespace) -> None:
             worker.terminate()
         raise
     if any(failed):
-        sys.exit("a process failed; what is finished is kept")
+        sys.exit(1)
 
 
 def _picture(name: str, what: str) -> str:

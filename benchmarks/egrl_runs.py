@@ -11,6 +11,7 @@ import io
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -177,27 +178,32 @@ def claim(path: Path) -> Iterator[bool]:
 
 
 def make_all(runs: Sequence[Run], folder: Path, perform: Perform, show: Callable[[str], None]) -> int:
-    """Make the runs that are missing, but those that another process has in hand; returns how many were made here.
+    """Make the runs that are missing, but those that another process has in hand; returns how many of them failed.
 
-    A run that fails stops all: the same would happen to the next.
+    A run that fails is left out; its error is on standard error.
     """
     folder.mkdir(parents=True, exist_ok=True)
     missing = [run for run in runs if not run.file(folder).exists()]
-    made, began = 0, time.monotonic()
+    failed, began = 0, time.monotonic()
     for number, run in enumerate(missing, 1):
         path = run.file(folder)
         with claim(path) as mine:
             # Another process may have finished it since.
             if not mine or path.exists():
                 continue
-            found, arrays = perform(run)
+            try:
+                found, arrays = perform(run)
+            except Exception:
+                traceback.print_exc()
+                show(f"{run.name}: failed")
+                failed += 1
+                continue
             save(run, folder, found, arrays)
-        made += 1
         passed = time.monotonic() - began
         left = sum(not each.file(folder).exists() for each in missing[number:])
         rest = f", {left} left" if left else ""
         show(f"[{passed:.0f} s{rest}] {run.name}: speedup {found.speedup:.4f} after {found.seconds:.0f} s of processor time")
-    return made
+    return failed
 
 
 def outlook(runs: Sequence[Run], folder: Path) -> str:

@@ -66,8 +66,9 @@ def test_a_run_is_made_once(benchmarks: Any, tmp_path: Path) -> None:
 
     wanted = [benchmarks.egrl_methods.run_of("egrl", "resnet50", "int8", seed, 200) for seed in range(3)]
     shown: list[str] = []
-    assert runs.make_all(wanted[:2], tmp_path, perform, shown.append) == 2
-    assert runs.make_all(wanted, tmp_path, perform, shown.append) == 1
+    assert runs.make_all(wanted[:2], tmp_path, perform, shown.append) == 0
+    assert made == [0, 1]
+    assert runs.make_all(wanted, tmp_path, perform, shown.append) == 0
     assert made == [0, 1, 2]
     assert len(shown) == 3
     assert [found.seed for found in runs.finished(wanted, tmp_path)] == [0, 1, 2]
@@ -105,7 +106,23 @@ def test_a_killed_run_is_begun_anew(benchmarks: Any, tmp_path: Path) -> None:
         benchmarks.egrl_runs.make_all([run], tmp_path, killed, print)
     assert list(tmp_path.iterdir()) == []
     perform = lambda run: (record(benchmarks, run.method, run.seed, 1.5), {})  # noqa: E731
-    assert benchmarks.egrl_runs.make_all([run], tmp_path, perform, print) == 1
+    assert benchmarks.egrl_runs.make_all([run], tmp_path, perform, print) == 0
+    assert run.file(tmp_path).exists()
+
+
+def test_a_run_that_fails_is_left_out(benchmarks: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (benchmarks.egrl_methods.run_of("ea", "resnet50", "int8", seed, 200) for seed in range(2))
+
+    def perform(run: Any) -> Any:
+        if run is first:
+            raise ValueError("what went wrong")
+        return record(benchmarks, run.method, run.seed, 1.5), {}
+
+    shown: list[str] = []
+    assert benchmarks.egrl_runs.make_all([first, second], tmp_path, perform, shown.append) == 1
+    assert [found.seed for found in benchmarks.egrl_runs.finished([first, second], tmp_path)] == [1]
+    assert shown[0] == "resnet50 int8, ea, seed 0: failed"
+    assert "what went wrong" in capsys.readouterr().err
 
 
 def test_a_run_that_another_process_has_in_hand_is_left_to_it(benchmarks: Any, tmp_path: Path) -> None:
@@ -115,7 +132,7 @@ def test_a_run_that_another_process_has_in_hand_is_left_to_it(benchmarks: Any, t
     perform = lambda run: (record(benchmarks, run.method, run.seed, 1.5), {})  # noqa: E731
     with runs.claim(first.file(tmp_path)) as mine:
         assert mine
-        assert runs.make_all([first, second], tmp_path, perform, print) == 1
+        assert runs.make_all([first, second], tmp_path, perform, print) == 0
     assert [found.seed for found in runs.finished([first, second], tmp_path)] == [1]
 
 
