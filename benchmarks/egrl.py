@@ -115,8 +115,10 @@ def make(options: argparse.Namespace) -> None:
         sys.exit(1)
 
 
-def _picture(name: str, what: str) -> str:
-    return f"![{what}]({name})"
+def _with_picture(options: argparse.Namespace, name: str, what: str, *texts: str) -> str:
+    """Texts below the link to a picture, where that was drawn."""
+    picture = f"![{what}]({name})" if (options.pictures / name).exists() else ""
+    return "\n\n".join(filter(None, [picture, *texts]))
 
 
 def _seeds(records: Records, noise: float = 0.0) -> str:
@@ -130,10 +132,10 @@ def _seeds(records: Records, noise: float = 0.0) -> str:
 def figure3(options: argparse.Namespace) -> Texts:
     methods, records = _methods("figure3", options), Records(finished(runs_of("figure3", options), options.folder))
     egrl_charts.curves(records, methods, options.pictures / "egrl-figure3.png", options.evaluations)
-    picture = _picture("egrl-figure3.png", "Best speedup so far over evaluations: mean and standard deviation over seeds")
+    what = "Best speedup so far over evaluations: mean and standard deviation over seeds"
     budget = f"{options.evaluations:,} evaluations, {_seeds(records)}; in brackets the part of the optimum."
     return {
-        "figure3": "\n\n".join([picture, budget, egrl_tables.final(records, methods)]),
+        "figure3": _with_picture(options, "egrl-figure3.png", what, budget, egrl_tables.final(records, methods)),
         "effort": egrl_tables.effort(records, methods),
         "targets": egrl_tables.targets(records),
     }
@@ -142,9 +144,10 @@ def figure3(options: argparse.Namespace) -> Texts:
 def attribution(options: argparse.Namespace) -> Texts:
     methods, records = _methods("attribution", options), Records(finished(runs_of("attribution", options), options.folder))
     egrl_charts.bars(records, methods, options.pictures / "egrl-attribution.png")
-    picture = _picture("egrl-attribution.png", "Difference of each variant to EGRL; faint marks are single networks")
+    what = "Difference of each variant to EGRL; faint marks are single networks"
     budget = f"{options.evaluations:,} evaluations, {_seeds(records)}."
-    return {"attribution": "\n\n".join([picture, budget, egrl_tables.attribution(records, methods)])}
+    table = egrl_tables.attribution(records, methods)
+    return {"attribution": _with_picture(options, "egrl-attribution.png", what, budget, table)}
 
 
 def noise(options: argparse.Namespace) -> Texts:
@@ -155,7 +158,7 @@ def noise(options: argparse.Namespace) -> Texts:
     records = Records([*finished(runs, options.folder), *known])
     part = PARTS["noise"].noise
     budget = f"{options.evaluations:,} evaluations, {_seeds(records, part)}."
-    return {"noise": "\n\n".join([budget, egrl_tables.noisy(records, methods, part)])}
+    return {"noise": f"{budget}\n\n{egrl_tables.noisy(records, methods, part)}"}
 
 
 def figure4(options: argparse.Namespace) -> Texts:
@@ -165,9 +168,12 @@ def figure4(options: argparse.Namespace) -> Texts:
     if not found:
         return {}
     egrl_charts.transfer(records, found, options.pictures / "egrl-figure4.png")
-    picture = _picture("egrl-figure4.png", "Policies on networks that they were not trained on, over their training")
-    summary = "\n\n".join([picture, f"{_seeds(records)}.".capitalize(), egrl_transfer.summary(found, records)])
-    return {"figure4": summary, "figure4-course": egrl_transfer.course(found)}
+    what = "Policies on networks that they were not trained on, over their training"
+    seeds = f"{_seeds(records)}.".capitalize()
+    return {
+        "figure4": _with_picture(options, "egrl-figure4.png", what, seeds, egrl_transfer.summary(found, records)),
+        "figure4-course": egrl_transfer.course(found),
+    }
 
 
 def maps(options: argparse.Namespace) -> Texts:
@@ -192,11 +198,13 @@ def maps(options: argparse.Namespace) -> Texts:
         egrl_charts.map_clouds(clouds, options.pictures / "egrl-figure5.png")
     egrl_charts.shifts(best, compilers, options.pictures / "egrl-figure6.png")
     egrl_charts.map_bands(labelled, options.pictures / "egrl-figure7.png")
-    picture = _picture("egrl-figure5.png", "Maps as fast as the compiler's, the best maps, the compiler's and the optimum")
+    near = "Maps as fast as the compiler's, the best maps, the compiler's and the optimum"
+    shifts = "Where the bytes of each tier of the compiler's map stand in EGRL's best"
+    bands = "The tier of every tensor in the compiler's map, EGRL's best and the optimum"
     return {
-        "figure5": "\n\n".join([picture, egrl_maps.spread(gathered)]),
-        "figure6": _picture("egrl-figure6.png", "Where the bytes of each tier of the compiler's map stand in EGRL's best"),
-        "figure7": _picture("egrl-figure7.png", "The tier of every tensor in the compiler's map, EGRL's best and the optimum"),
+        "figure5": _with_picture(options, "egrl-figure5.png", near, egrl_maps.spread(gathered)),
+        "figure6": _with_picture(options, "egrl-figure6.png", shifts),
+        "figure7": _with_picture(options, "egrl-figure7.png", bands),
     }
 
 

@@ -190,10 +190,7 @@ def _train(run: Run, config: EgrlConfig) -> tuple[Record, Arrays]:
 def _policies(moment: int, trainer: Trainer, judge: Chip) -> Arrays:
     """Weights of the learner, and of the graph network of the population whose map is the best; the run's chip is not asked."""
     found = {f"learner_{moment}": trainer.learner.weights()}
-    members = trainer.members
-    if members and isinstance(members[0], list):  # a population for each network
-        members = members[0]
-    networks = [member.encoding for member in members if not member.is_chromosome]
+    networks = [member.encoding for member in trainer.members if not member.is_chromosome]
     if networks:
         likeliest = trainer.learner.posteriors(0, networks).argmax(-1).astype(np.int64)
         found[f"member_{moment}"] = networks[int(judge.evaluate_many(likeliest).rewards.argmax())]
