@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -108,8 +109,11 @@ def make(options: argparse.Namespace) -> None:
     try:
         failed = [worker.wait() for worker in workers]
     except BaseException:
+        # As Ctrl-C ends this process, so it ends them; a terminal has told them already.
         for worker in workers:
-            worker.terminate()
+            worker.send_signal(signal.SIGINT)
+        for worker in workers:
+            worker.wait()
         raise
     if any(failed):
         sys.exit(1)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 
 #: Sources that decide the results of methods that train, and of the others, besides the cost model in the problem.
-TRAINING = ("learned_guidance/tier_placement", "hardware/nnp_i")
+TRAINING = ("learned_guidance/tier_placement/egrl", "learned_guidance/tier_placement/graph.py", "hardware/nnp_i")
 SEARCHING = ("portfolio/tier_placement/heuristics.py", "portfolio/tier_placement/engine.py", "hardware/nnp_i")
 
 
