@@ -218,7 +218,7 @@ def outlook(runs: Sequence[Run], folder: Path) -> str:
     expected = [statistics.fmean(known[_kind(run)]) for run in missing if _kind(run) in known]
     if expected:
         unknown = len(missing) - len(expected)
-        text += f"; about {sum(expected) / 60:.0f} minutes of a core for {len(expected)} of them by those done"
+        text += f"; about {max(1, round(sum(expected) / 60))} minutes of a core for {len(expected)} of them by those done"
         text += f", {unknown} are the first of their kind" if unknown else ""
     return text
 
