@@ -96,6 +96,16 @@ def test_other_configurations_are_other_runs(benchmarks: Any, tmp_path: Path) ->
     assert changed.file(tmp_path) not in files
 
 
+def test_every_method_has_a_run(benchmarks: Any, tmp_path: Path) -> None:
+    methods = benchmarks.egrl_methods
+    known = methods.METHODS | methods.VARIANTS
+    configs = {method: methods.run_of(method, "resnet50", "int8", 0, 200).config for method in known}
+    trained = [config for config in configs.values() if config is not None]
+    assert all(config.evaluations == 200 for config in trained)
+    # Two variants of one configuration would be one run under two names.
+    assert all(left != right for at, left in enumerate(trained) for right in trained[:at])
+
+
 def test_a_killed_run_is_begun_anew(benchmarks: Any, tmp_path: Path) -> None:
     run = benchmarks.egrl_methods.run_of("egrl", "resnet50", "int8", 0, 200)
 
