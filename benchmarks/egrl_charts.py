@@ -217,8 +217,8 @@ def map_clouds(clouds: Mapping[Place, tuple[np.ndarray, Sequence[str]]], path: P
 def _clouds(clouds: Mapping[Place, tuple[np.ndarray, Sequence[str]]], figure: Figure) -> None:
     panels = _grid(figure, list(clouds))
     looks = {
-        "near": (SKY, "o", 14, "as fast as the compiler's, within 5 %"),
         "best": (ORANGE, "s", 14, "the best, within 0.5 %"),
+        "near": (SKY, "o", 14, "as fast as the compiler's, within 5 %"),
         "optimum": (DARK_RED, "D", 70, "proven optimum"),
         "compiler": (INK, "*", 190, "the compiler's map"),
     }
