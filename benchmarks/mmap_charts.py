@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mmap_runs import Record
+from tables import table
 
 
 def best_at(found: Record, seconds: float) -> float:
     """Best R that a run had by a moment; NaN before its first game."""
     number = bisect_right(found.points, seconds, key=lambda point: point[0])
     return found.points[number - 1][2] if number else math.nan
-
-
-def table(rows: Iterable[Sequence[object]], head: Sequence[str]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
 def over_time(records: Sequence[Record], moments: Sequence[float]) -> str:

@@ -25,6 +25,7 @@ import mmap_small
 import mmap_speedups
 from mmap_methods import ABLATION, METHODS, Policies, settings_of
 from mmap_runs import SHARED, Record, Run, perform, run_all, save
+from tables import table
 
 from stowplan.portfolio.memory_mapping.learned import POLICY
 
@@ -75,7 +76,7 @@ def _rewards(records: Sequence[Record], methods: Sequence[str]) -> str:
             paper = dict(zip(PAPER_METHODS, results, strict=True))
             cells = [f"{paper[method]:.4f}" if method in paper else "" for method in methods]
             rows.append([f"*paper: {name}*", f"{size:,}", *cells])
-    return mmap_charts.table(rows, ["program", "moves", *methods])
+    return table(rows, ["program", "moves", *methods])
 
 
 def _mean_and_range(group: Sequence[Record]) -> str:

@@ -18,6 +18,7 @@ from queue import SimpleQueue
 
 import msgspec
 from mmap_programs import small_program
+from one_core import ONE_THREAD
 
 from stowplan import files
 from stowplan.frontends.read import read
@@ -28,9 +29,6 @@ from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 
 SHARED = Path(os.environ.get("STOWPLAN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
-
-#: Libraries must not use more than the core that a run has.
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
 
 @dataclass(frozen=True)

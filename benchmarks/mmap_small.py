@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from mmap_charts import table
 from mmap_methods import METHODS, settings_of
 from mmap_programs import prove, small_programs, small_windows
 from mmap_runs import Record, Run, load, normalised, perform, save
+from tables import table
 
 from stowplan import files
 from stowplan.models.memory_mapping.problem import Problem

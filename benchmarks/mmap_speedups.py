@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from mmap_charts import table
+from tables import table
 
 from stowplan import files
 from stowplan.frontends.options import ReadOptions

@@ -5,12 +5,13 @@ Matplotlib is an optional package (extra ``viz``) and is imported when the first
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
@@ -73,7 +74,7 @@ def _fill(
     figure.suptitle(plain(shorten(f"{problem.name} on {problem.target}, {problem.cost_model}", 110)), fontsize=11)
     if len(plans) == 2:
         _draw_transitions(problem, plans, parts.pop(0).subplots(1, 3))
-    _draw_bands(problem, plans, parts.pop(0).subplots())
+    draw_bands(problem, plans, parts.pop(0).subplots())
     if not limited:
         return
     axes = parts.pop(0).subplots(1, len(limited), squeeze=False)[0]
@@ -94,25 +95,40 @@ def _draw_transitions(problem: Problem, plans: Sequence[tuple[str, Plan]], axes:
     names = [tier.name for tier in problem.tiers]
     whats: tuple[What, ...] = ("weights", "outputs", "all")
     for ax, what, title in zip(axes, whats, ("weights", "outputs", "all tensors"), strict=True):
-        table = transitions(problem, before, after, what)
-        total = table.sum(axis=1, keepdims=True)
-        part = np.divide(table, total, out=np.zeros(table.shape), where=total > 0)
-        ax.imshow(part, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-        for row in range(len(names)):
-            for column in range(len(names)):
-                text = f"{part[row, column]:.0%}\n{table[row, column]}" if total[row, 0] else "–"
-                ax.text(column, row, text, ha="center", va="center", color="white" if part[row, column] > 0.55 else "#222222")
-        ax.set_xticks(range(len(names)), names)
-        ax.set_yticks(range(len(names)), names)
+        draw_transition(ax, transitions(problem, before, after, what), names, str)
         ax.set_title(title, fontsize=9)
         ax.set_xlabel(f"in {after_name}")
-        ax.tick_params(length=0)
-        for spine in ax.spines.values():
-            spine.set_visible(False)
     axes[0].set_ylabel(f"in {before_name}")
 
 
-def _draw_bands(problem: Problem, plans: Sequence[tuple[str, Plan]], ax: Axes) -> None:
+def draw_transition(ax: Axes, table: NDArray[np.int64], names: Sequence[str], show: Callable[[int], str]) -> None:
+    """A transition matrix: parts of each row, and what they are parts of.
+
+    Parameters
+    ----------
+    table
+        [tiers before, tiers after] As :func:`~stowplan.report.tier_placement.maps.transitions` counts.
+    names
+        Of the tiers.
+    show
+        How an entry is written below its part.
+    """
+    total = table.sum(axis=1, keepdims=True)
+    part = np.divide(table, total, out=np.zeros(table.shape), where=total > 0)
+    ax.imshow(part, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    for row in range(len(names)):
+        for column in range(len(names)):
+            text = f"{part[row, column]:.0%}\n{show(int(table[row, column]))}" if total[row, 0] else "–"
+            ax.text(column, row, text, ha="center", va="center", color="white" if part[row, column] > 0.55 else "#222222")
+    ax.set_xticks(range(len(names)), names)
+    ax.set_yticks(range(len(names)), names)
+    ax.tick_params(length=0)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+
+
+def draw_bands(problem: Problem, plans: Sequence[tuple[str, Plan]], ax: Axes) -> None:
+    """Bands for the weights and for the outputs of each labelled plan: the tier of every tensor, layers from left to right."""
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 

@@ -1,0 +1,1 @@
+"""Tests of what the benchmarks keep and count; their results are in the documentation."""
