@@ -21,7 +21,6 @@ from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.decode import Decoder
-
     from stowplan.learned_guidance.tier_placement.egrl.learner import Learner
 
 #: Whose policies: the learner's actor, and the best graph network of the population.
