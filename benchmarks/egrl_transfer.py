@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,8 +20,6 @@ from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 
 if TYPE_CHECKING:
-    from stowplan.learned_guidance.tier_placement.decode import Decoder
-
     from stowplan.learned_guidance.tier_placement.egrl.learner import Learner
 
 #: Whose policies: the learner's actor, and the best graph network of the population.
@@ -101,7 +99,8 @@ def _learner(config: bytes, network: str, precision: str) -> Learner:
 
 
 @cache
-def _chip(network: str, precision: str) -> tuple[Chip, Decoder | None]:
+def _chip(network: str, precision: str) -> tuple[Chip, Any]:
+    """A chip with the network, and its decoder; None where the package has none."""
     problem = problem_of(network, precision)
     try:
         from stowplan.learned_guidance.tier_placement.decode import Decoder
