@@ -17,10 +17,10 @@ from tables import mean_and_deviation, table
 
 from stowplan.errors import InputError
 from stowplan.hardware.nnp_i.chip import Chip
+from stowplan.learned_guidance.tier_placement.decode import Decoder
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 
 if TYPE_CHECKING:
-    from stowplan.learned_guidance.tier_placement.decode import Decoder
     from stowplan.learned_guidance.tier_placement.egrl.learner import Learner
 
 #: Whose policies: the learner's actor, and the best graph network of the population.
@@ -100,12 +100,9 @@ def _learner(config: bytes, network: str, precision: str) -> Learner:
 
 
 @cache
-def _chip(network: str, precision: str) -> tuple[Chip, Decoder | None]:
+def _chip(network: str, precision: str) -> tuple[Chip, Decoder]:
+    """A chip with the network, and its decoder."""
     problem = problem_of(network, precision)
-    try:
-        from stowplan.learned_guidance.tier_placement.decode import Decoder
-    except ImportError:
-        return Chip(problem), None
     return Chip(problem), Decoder(problem)
 
 
@@ -114,21 +111,19 @@ def decoded(network: str, precision: str, probabilities: np.ndarray) -> dict[str
     chip, decoder = _chip(network, precision)
     likeliest = probabilities.argmax(-1)[None].astype(np.int64)
     rectified, _ = chip.compiled(likeliest)
-    found = {
+    return {
         "likeliest": float(chip.evaluate_many(likeliest).speedups[0]),
         "rectified": float(chip.evaluate_many(rectified).speedups[0]),
+        "filled": chip.compiler_ps / decoder.filled(probabilities).objective_ps,
     }
-    if decoder is not None:
-        found["filled"] = chip.compiler_ps / decoder.filled(probabilities).objective_ps
-    return found
 
 
 @cache
-def even(network: str, precision: str) -> float | None:
+def even(network: str, precision: str) -> float:
     """Speedup of tiers filled where all tiers are equally likely: what filling gives without any policy."""
     problem = problem_of(network, precision)
     shape = (len(problem.layers), 2, len(problem.tiers))
-    return decoded(network, precision, np.full(shape, 1 / shape[-1], np.float32)).get("filled")
+    return decoded(network, precision, np.full(shape, 1 / shape[-1], np.float32))["filled"]
 
 
 def speedups_of(found: Sequence[Trial], transfer: Transfer, policy: str, decoding: str, moment: int) -> list[float]:
