@@ -2,6 +2,7 @@
 
     python benchmarks/latency_tables.py COMPILES                  # print the tables of docs/costs.md
     python benchmarks/latency_tables.py COMPILES --write FILE     # and learn the predictor that comes with the package
+    python benchmarks/latency_tables.py COMPILES --least          # what the cheapest patterns would save, nothing else
 
 COMPILES holds a folder for each program, with ``program.hlo.txt.gz`` (before memory-space assignment) and folders of their
 own ``compiled.hlo.txt.gz`` (after code generation, with ``estimated_cycles``): one compile each, whatever made it differ.
@@ -179,6 +180,7 @@ def main() -> None:
     parser.add_argument(
         "--parts", type=Path, metavar="FOLDER", help="write each program's predictor that learned nothing of it"
     )
+    parser.add_argument("--least", action="store_true", help="print what the cheapest patterns that were seen would save")
     parser.add_argument("--write", type=Path, metavar="FILE", help="learn from everything, and write the predictor")
     options = parser.parse_args()
     programs = []
@@ -187,6 +189,9 @@ def main() -> None:
             found = read_compiles(folder, options.most)
             programs += [found] if found else []
             print(f"{folder.name}: {len(found.assignments) if found else 0} assignments", file=sys.stderr, flush=True)
+    if options.least:
+        print_least(programs)
+        return
     samples = collect((each.name, each.signatures, each.table(range(len(each.assignments)))) for each in programs)
     print(f"{len(programs)} programs, {sum(len(each.assignments) for each in programs)} different assignments, "
           f"{len(samples.target)} samples\n", flush=True)  # fmt: skip
@@ -202,6 +207,30 @@ def main() -> None:
     print_correlations(shown, predictors, load_target(options.target))
     if options.write:
         fit(samples).save(options.write)
+
+
+def print_least(programs: Sequence[Compiles]) -> None:
+    """What it would save to have every instruction of the default in the cheapest pattern that any compile has shown.
+
+    No bound: other patterns may be cheaper still, and these need not be possible together.
+    """
+    whole = LatencyTable()
+    for each in programs:
+        whole.merge(each.table(range(len(each.assignments))))
+    print_row("module", "assignments", "the cheapest patterns save")
+    print("|---|--:|--:|")
+    shares = []
+    for each in programs:
+        default = each.assignments[min(1, len(each.assignments) - 1)]
+        total = least = 0
+        for step in each.program.steps:
+            placement = default.steps.get(step.name)
+            if placement is not None and placement.cycles is not None:
+                total += step.weight * placement.cycles
+                least += step.weight * min(whole.rows(each.signatures[step.name].signature).values())
+        shares.append(1 - least / total)
+        print_row(each.name, str(len(each.assignments)), f"{shares[-1]:.1%}")
+    print_row("median", "", f"{np.median(shares):.1%}")
 
 
 def print_errors(programs: Sequence[Compiles], predictors: dict[str, Predictor]) -> None:
