@@ -6,7 +6,7 @@ prevails is for selection to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -111,6 +111,7 @@ class Evolution:
         return replace(member, encoding=Chromosome.seeded(posterior, self.config.seeded_temperature))
 
     def _mate(self, member: Member, elites: list[Member], networks: list[Member]) -> Member:
+        """Whom a member is crossed with. Where graph networks are kept, they mate among themselves, or they would die out."""
         pool = elites
         if self.config.least_networks:
             pool = [*elites, *networks] if member.is_chromosome else networks
@@ -138,3 +139,22 @@ class Evolution:
         if is_reset.any():
             changed[places[is_reset]] = self.fresh()[places[is_reset]]
         return changed
+
+
+def restored(members: Sequence[Member], parents: Sequence[Member]) -> list[Member]:
+    """As many members of each encoding as there were parents.
+
+    Of what there are too many the children of the weakest parents leave, and the fittest parents of the other encoding stay in
+    their place. Several networks share graph networks but not chromosomes: else one network's selection would take from the
+    population of all, and sizes would drift.
+    """
+    found: list[Member] = []
+    for kind in (False, True):
+        before = sorted((parent for parent in parents if parent.is_chromosome == kind), key=lambda each: -each.fitness)
+        now = [member for member in members if member.is_chromosome == kind]
+        # Stable: of equals those that stand first stay, elites.
+        kept = sorted(range(len(now)), key=lambda at: -now[at].fitness)[: len(before)]
+        found += [now[at] for at in sorted(kept)]
+        staying = [parent for parent in before if all(parent is not member for member in now)]
+        found += staying[: len(before) - len(kept)]
+    return found

@@ -30,11 +30,12 @@ from stowplan.learned_guidance.tier_placement.egrl.checkpoint import (
     unpack_maps,
     unpack_members,
 )
-from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome, draw
+from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.learner import Learner
-from stowplan.learned_guidance.tier_placement.egrl.population import Evolution, Member
+from stowplan.learned_guidance.tier_placement.egrl.population import Evolution, Member, restored
 from stowplan.learned_guidance.tier_placement.egrl.progress import Progress, Tally
+from stowplan.learned_guidance.tier_placement.egrl.proposals import Proposer
 from stowplan.learned_guidance.tier_placement.egrl.replay import Replay
 from stowplan.learned_guidance.tier_placement.egrl.workload import Network
 from stowplan.learned_guidance.training import checkpoint
@@ -45,9 +46,6 @@ from stowplan.models.tier_placement.problem import Problem
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
-
-#: Nodes of one forward pass of the population, all members together: a second or so.
-NODES_AT_ONCE = 20_000
 
 
 class Trainer:
@@ -246,42 +244,16 @@ class Trainer:
             self._next_generation()
 
     def _proposed(self, first: int) -> list[Ints]:
-        """Proposals of the members asked from this one on, as many as go into one forward pass; at last the learner's."""
-        number = self._number
+        """Proposals of the members asked from this one on, as many as are quick together; at last the learner's."""
         asked = [self.members[at].encoding for at in self._asked[first:]]
-        most, taken = self._rows_at_once(number), 0
-        rows: list[Floats] = []
-        for encoding in asked:
-            if not isinstance(encoding, Chromosome):
-                if len(rows) == most:
-                    break
-                rows.append(encoding)
-            taken += 1
-        likeliest = iter(self._likeliest(number, rows))
-        found = [
-            encoding.draw(self._chance) if isinstance(encoding, Chromosome) else next(likeliest) for encoding in asked[:taken]
-        ]
-        if taken == len(asked):
-            found += [self._explored(number) for _ in range(self._planned - len(self._asked))]
-        for tiers in found:
-            tiers[~self.networks[number].graph.has_weights, 0] = 0
+        proposer = self._proposer(self._number)
+        found = proposer.proposed(asked, self._chance)
+        if len(found) == len(asked):
+            found += [proposer.explored(self._chance) for _ in range(self._planned - len(self._asked))]
         return found
 
-    def _rows_at_once(self, number: int) -> int:
-        return max(1, NODES_AT_ONCE // len(self.networks[number].problem.layers))
-
-    def _likeliest(self, number: int, rows: Sequence[Floats]) -> Ints:
-        """[M, N, 2] Of graph networks of these weights."""
-        most = self._rows_at_once(number)
-        parts = (rows[at : at + most] for at in range(0, len(rows), most))
-        return np.array([tiers for part in parts for tiers in self.learner.posteriors(number, part).argmax(-1)], np.int64)
-
-    def _explored(self, number: int) -> Ints:
-        """A proposal of the learner's policy, with some tensors sent anywhere."""
-        probabilities = self.learner.posterior(number)
-        tiers = draw(probabilities, self._chance) if self.config.sample_rollouts else probabilities.argmax(-1)
-        anywhere = self._chance.random(tiers.shape) < self.config.exploration
-        return np.where(anywhere, self._chance.integers(probabilities.shape[-1], size=tiers.shape), tiers)
+    def _proposer(self, number: int) -> Proposer:
+        return Proposer(self.config, self.learner, self.networks[number], number)
 
     def _evaluate(self, count: int) -> None:
         """Evaluate the first proposals that wait, all at once. One that was made before is evaluated and counted again."""
@@ -290,7 +262,7 @@ class Trainer:
         asked = self._asked[self._judged : self._judged + count]
         members = [self.members[at] for at in asked]
         if self.config.repair:
-            maps, members = self._repaired(self.networks[number], maps, members)
+            maps, members = self._proposer(number).repaired(maps, members)
         rewards = self.networks[number].evaluate(maps).tolist()
         for tiers, reward in zip(maps, rewards, strict=True):
             self.replay.add(number, tiers, reward)
@@ -300,17 +272,6 @@ class Trainer:
         self._judged += count
         self._tally.rewards += rewards
         del self._proposals[:count]
-
-    def _repaired(self, network: Network, maps: Ints, members: list[Member]) -> tuple[Ints, list[Member]]:
-        """Chromosomes propose what the compiler makes of their draws, and take it over."""
-        maps, members = maps.copy(), list(members)
-        encodings = {at: member.encoding for at, member in enumerate(members) if isinstance(member.encoding, Chromosome)}
-        if encodings:
-            found, _ = network.chip.compiled(maps[[*encodings]])
-            for (at, encoding), tiers in zip(encodings.items(), found, strict=True):
-                members[at] = Member(encoding.taking_over(tiers))
-                maps[at] = tiers
-        return maps, members
 
     def _next_generation(self) -> None:
         number, config = self._number, self.config
@@ -392,7 +353,7 @@ class Trainer:
         rows = [*{row.tobytes(): row for row in rows}.values()]
         rewards = np.zeros(len(rows))
         for number, network in enumerate(self.networks):
-            rewards += [network.reward(tiers) for tiers in self._likeliest(number, rows)]
+            rewards += [network.reward(tiers) for tiers in self._proposer(number).likeliest(rows)]
         return rows[int(rewards.argmax())]
 
     def save_policy(self, path: str | Path) -> str:
@@ -480,25 +441,6 @@ class Trainer:
         network = self.networks[number]
         shape = (len(network.problem.layers), 2, network.graph.tiers)
         return unpack_members(packed, len(self.learner.weights()), shape)
-
-
-def restored(members: Sequence[Member], parents: Sequence[Member]) -> list[Member]:
-    """As many members of each encoding as there were parents.
-
-    Of what there are too many the children of the weakest parents leave, and the fittest parents of the other encoding stay in
-    their place. Several networks share graph networks but not chromosomes: else one network's selection would take from the
-    population of all, and sizes would drift.
-    """
-    found: list[Member] = []
-    for kind in (False, True):
-        before = sorted((parent for parent in parents if parent.is_chromosome == kind), key=lambda each: -each.fitness)
-        now = [member for member in members if member.is_chromosome == kind]
-        # Stable: of equals those that stand first stay, elites.
-        kept = sorted(range(len(now)), key=lambda at: -now[at].fitness)[: len(before)]
-        found += [now[at] for at in sorted(kept)]
-        staying = [parent for parent in before if all(parent is not member for member in now)]
-        found += staying[: len(before) - len(kept)]
-    return found
 
 
 def _check_tiers(networks: Sequence[Network]) -> None:

@@ -17,8 +17,7 @@ pytest.importorskip("torch")
 import torch
 
 from stowplan.errors import InputError
-from stowplan.learned_guidance.tier_placement.egrl import checkpoint
-from stowplan.learned_guidance.tier_placement.egrl import trainer as training
+from stowplan.learned_guidance.tier_placement.egrl import checkpoint, proposals
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, POLICY, load_policy
 from stowplan.learned_guidance.tier_placement.egrl.network import Shape
 from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
@@ -34,7 +33,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint, within a generation, and a policy."""
     folder = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "NODES_AT_ONCE", 4)
+        patch.setattr(proposals, "NODES_AT_ONCE", 4)
         return train(folder)
 
 
