@@ -107,7 +107,7 @@ def test_plans_take_the_time_they_need_and_proofs_what_is_left(solve_fakes: Solv
 
 
 def test_a_candidate_that_hangs_is_ended_and_told_of(solve_fakes: SolveFakes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "NET", (1, 1.0))
+    monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "NET", (1, 5.0))
     with no_hang():
         result = solve_fakes("sleeps", deterministic=True, time_limit=0.5)
     assert (result.objective, result.stop_reason) == (ALL_SLOW - 9, "time_limit")
