@@ -18,7 +18,7 @@ from stowplan.cli.common import check_outputs
 from stowplan.cli.output import note
 from stowplan.cli.signals import INTERRUPTED as INTERRUPTED
 from stowplan.deadline import Deadline, limit_after
-from stowplan.errors import MissingDependencyError, UsageError
+from stowplan.errors import InputError, MissingDependencyError, UsageError
 from stowplan.learned_guidance.training.curve import CurveFile
 from stowplan.learned_guidance.training.run import Agent, run
 
@@ -44,6 +44,7 @@ Curve = Annotated[
 PolicyOutput = Annotated[
     Path | None, typer.Option("--policy", metavar="FILE", help="Write the trained network here, small enough to ship.")
 ]
+Preset = Annotated[str | None, typer.Option("--preset", metavar="NAME", help="Hyperparameters: cpu (the default) or paper.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any other hyperparameter, again and again (its page lists them)."),
@@ -173,6 +174,20 @@ class Common:
 def numbered_plan(folder: Path, number: int) -> Path:
     """Where the best plan of an input goes."""
     return folder / f"{number:03d}.plan.json"
+
+
+def demonstrated(digests: Sequence[str], digest: str, name: str, path: Path) -> list[int]:
+    """Numbers of the inputs whose plan a file holds: the plan of the problem of this digest and name.
+
+    Raises
+    ------
+    InputError
+        It is none of theirs.
+    """
+    numbers = [number for number, each in enumerate(digests) if each == digest]
+    if not numbers:
+        raise InputError(f"is a plan of another problem ({name}), expected one of those to train on", source=path)
+    return numbers
 
 
 def _prepare_torch() -> None:

@@ -24,12 +24,14 @@ from stowplan.cli.train.common import (
     Overwrite,
     Plans,
     PolicyOutput,
+    Preset,
     Resume,
     SaveEvery,
     Seed,
     Settings,
     StartFrom,
     TimeLimit,
+    demonstrated,
     numbered_plan,
 )
 from stowplan.deadline import Deadline
@@ -64,9 +66,7 @@ def egrl_command(
     ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
-    preset: Annotated[
-        str | None, typer.Option("--preset", metavar="NAME", help="Hyperparameters: cpu (the default) or paper.")
-    ] = None,
+    preset: Preset = None,
     method: Annotated[
         str | None,
         typer.Option("--method", metavar="NAME", help="egrl (the default), ea (evolution alone), pg (policy gradient alone)."),
@@ -219,9 +219,7 @@ def _demonstrate(trainer: Trainer, common: Common, deadline: Deadline, cancel: t
     problems = [network.problem for network in trainer.networks]
     for path in common.demonstrations:
         plan = Plan.load(path)
-        numbers = [number for number, problem in enumerate(problems) if problem.digest == plan.problem]
-        if not numbers:
-            raise InputError(f"is a plan of another problem ({plan.name}), expected one of those to train on", source=path)
+        numbers = demonstrated([problem.digest for problem in problems], plan.problem, plan.name, path)
         try:
             for number in numbers:
                 trainer.demonstrate(number, plan)

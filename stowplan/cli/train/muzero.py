@@ -26,12 +26,14 @@ from stowplan.cli.train.common import (
     Overwrite,
     Plans,
     PolicyOutput,
+    Preset,
     Resume,
     SaveEvery,
     Seed,
     Settings,
     StartFrom,
     TimeLimit,
+    demonstrated,
     numbered_plan,
 )
 from stowplan.deadline import Deadline
@@ -58,9 +60,7 @@ def muzero_command(
     steps: Annotated[int | None, typer.Option("--steps", metavar="N", help="Stop after this many training steps.")] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
-    preset: Annotated[
-        str | None, typer.Option("--preset", metavar="NAME", help="Hyperparameters: cpu (the default) or paper.")
-    ] = None,
+    preset: Preset = None,
     method: Annotated[
         str | None,
         typer.Option("--search", metavar="NAME", help="How moves are searched: gumbel, puct, or none (learning only)."),
@@ -237,9 +237,7 @@ def _demonstrate(trainer: Trainer, options: Common, deadline: Deadline, cancel: 
     seed = options.seed or 0
     for path in options.demonstrations:
         plan = plan_files.Plan.load(path)
-        numbers = [number for number, problem in enumerate(problems) if problem.digest == plan.problem]
-        if not numbers:
-            raise InputError(f"is a plan of another problem ({plan.program}), expected one of those to train on", source=path)
+        numbers = demonstrated([problem.digest for problem in problems], plan.problem, plan.program, path)
         found = verify(problems[numbers[0]], plan)
         if found.violations:
             raise InputError(f"is no valid plan: {found.violations[0]}", source=path)
