@@ -1,0 +1,399 @@
+"""What a policy of modulo scheduling sees: the graph, and what is placed of it, as arrays of fixed sizes.
+
+Static are the nodes and edges of the graph (:mod:`~stowplan.learned_guidance.modulo_scheduling.view`) and the links of the
+machine. Dynamic are places of nodes, the node to place, when its operands are there, and for each tile what stands there and
+what a placement would leave to the node's neighbours. Everything about a tile is relative to the node and its neighbours, so
+that machines of all sizes look alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stowplan.compiled import njit
+from stowplan.errors import InputError
+from stowplan.learned_guidance.modulo_scheduling.view import EDGE_FEATURES, NODE_FEATURES, View, view_of
+from stowplan.models.modulo_scheduling.problem import Problem
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from stowplan.learned_guidance.modulo_scheduling.state import Mapping
+
+Observation = dict[str, npt.NDArray[Any]]
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+#: Columns of a tile: what shows of the tile itself, of where the node's relatives stand, and (from :data:`LOOKAHEAD`) of what
+#: would be left for those that are not placed yet.
+TILE_COLUMNS = (
+    "legal", "load", "words", "row", "off_centre", "degree", "used",
+    "ready", "ready_ii", "issue", "issue_ii", "wait",
+    "free_0", "free_1", "free_2", "free_4",
+    "clocks", "steps_1", "steps_2", "steps_3", "steps_far",
+    "overreach", "tight", "least_left", "none_left", "one_left", "mean_left",
+)  # fmt: skip
+TILE_FEATURES = len(TILE_COLUMNS)
+LOOKAHEAD = TILE_COLUMNS.index("overreach")
+
+#: Columns of a node's state: placed, issue relative to the node to place, nearness to it, whether it is that node.
+STATE_FEATURES = 4
+
+#: Columns of the whole: see ``_globals``.
+GLOBAL_FEATURES = 16
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes of arrays: what is less is padded."""
+
+    nodes: int
+    edges: int
+    tiles: int
+    slots: int
+
+    @classmethod
+    def of(cls, problems: list[Problem] | tuple[Problem, ...], slots: int | None = None) -> Limits:
+        """The least that hold all problems; ``slots`` is the largest initiation interval, by default what spoke RAMs hold."""
+        views = [view_of(problem) for problem in problems]
+        return cls(
+            nodes=max(1, *(view.count for view in views)),
+            edges=max(1, *(len(view.edges) for view in views)),
+            tiles=max(view.tiles for view in views),
+            slots=slots or max(problem.machine.spoke_depth for problem in problems),
+        )
+
+    def check(self, view: View, ii: int) -> None:
+        """Raise InputError where a mapping does not fit."""
+        found = {"nodes": view.count, "edges": len(view.edges), "tiles": view.tiles, "slots": ii}
+        for name, value in found.items():
+            if value > getattr(self, name):
+                raise InputError(f"found {value} {name}, expected {getattr(self, name)} at most, as the observation has room for")
+
+
+def observation_space(limits: Limits) -> gymnasium.spaces.Dict:
+    """The Gymnasium space of :func:`observe`."""
+    from gymnasium import spaces
+
+    nodes, edges, tiles, slots = limits.nodes, limits.edges, limits.tiles, limits.slots
+
+    def real(*shape: int) -> spaces.Box:
+        return spaces.Box(-_MOST, _MOST, shape, np.float32)
+
+    def whole(low: int, high: int, *shape: int, kind: Any = np.int32) -> spaces.Box:
+        return spaces.Box(low, high, shape, kind)
+
+    return spaces.Dict(
+        {
+            "graph": whole(0, (1 << 22) - 1, 2),
+            "sizes": whole(0, 1 << 20, 4),
+            "nodes": real(nodes, NODE_FEATURES),
+            "edges": whole(-1, nodes, edges, 2, kind=np.int16),
+            "edge_features": real(edges, EDGE_FEATURES),
+            "hops": whole(-1, 1000, tiles, tiles, kind=np.int16),
+            "current": whole(0, nodes, 1, kind=np.int16),
+            "placed": whole(-1, tiles, nodes, kind=np.int16),
+            "states": real(nodes, STATE_FEATURES),
+            "tiles": real(tiles, TILE_FEATURES),
+            "ready": whole(0, 1 << 30, tiles),
+            "mask": whole(0, 1, tiles, slots, kind=np.int8),
+            "globals": real(GLOBAL_FEATURES),
+        }
+    )
+
+
+#: Real numbers of an observation stay within this.
+_MOST = 8.0
+
+
+def observe(mapping: Mapping, limits: Limits) -> Observation:
+    """A mapping in which something is left to place, or that is complete (then nothing is marked as the node to place).
+
+    Returns
+    -------
+    dict
+        ``graph`` [2] tells graphs apart; ``sizes`` [4] nodes, edges, tiles, initiation interval; ``nodes`` [N, F], ``edges``
+        [E, 2] (producer and consumer, -1 behind the last), ``edge_features`` [E, F]; ``hops`` [T, T] clocks from tile to tile,
+        -1 where there is no way; ``current`` [1] the node to place; ``placed`` [N] tiles, -1 for none; ``states`` [N, F];
+        ``tiles`` [T, F]; ``ready`` [T] earliest issue; ``mask`` [T, S] legal places; ``globals`` [F].
+
+    Raises
+    ------
+    InputError
+        The mapping does not fit the limits.
+    """
+    view = view_of(mapping.problem)
+    limits.check(view, mapping.ii)
+    static = _static(view, limits)
+    tiles = np.zeros((limits.tiles, TILE_FEATURES), np.float32)
+    states = np.zeros((limits.nodes, STATE_FEATURES), np.float32)
+    mask = np.zeros((limits.tiles, limits.slots), np.int8)
+    ready = np.zeros(limits.tiles, np.int32)
+    placed = np.full(limits.nodes, -1, np.int16)
+    whole = np.zeros(GLOBAL_FEATURES, np.float32)
+    current = int(mapping.current)
+    placed[: view.count] = mapping.tile
+    if current >= 0:
+        legal = mapping.mask()
+        mask[: view.tiles, : mapping.ii] = legal
+        ready[: view.tiles] = np.clip(mapping.ready, 0, 1 << 30)
+        _fill(
+            current, mapping.ii, view.latency, view.slots, view.room, view.path,
+            mapping.tile, mapping.time, mapping.ready, legal, view.hops, view.steps, view.near, view.group,
+            view.size, view.words, view.apart, view.demand, view.heights, *view.related, _grid(view), tiles, states, whole,
+        )  # fmt: skip
+    _whole(mapping, view, whole)
+    return {
+        **static,
+        "sizes": np.array([view.count, len(view.edges), view.tiles, mapping.ii], np.int32),
+        "current": np.array([max(current, 0)], np.int16),
+        "placed": placed,
+        "states": states,
+        "tiles": tiles,
+        "ready": ready,
+        "mask": mask,
+        "globals": whole,
+    }
+
+
+def _static(view: View, limits: Limits) -> Observation:
+    """What is the same in all observations of a graph; made once for each limits."""
+    kept: dict[Limits, Observation] = view.__dict__.setdefault("_padded", {})
+    if limits not in kept:
+        nodes = np.zeros((limits.nodes, NODE_FEATURES), np.float32)
+        nodes[: view.count] = np.clip(view.nodes, -_MOST, _MOST)
+        edges = np.full((limits.edges, 2), -1, np.int16)
+        edges[: len(view.edges)] = view.edges
+        edge_features = np.zeros((limits.edges, EDGE_FEATURES), np.float32)
+        edge_features[: len(view.edges)] = view.edge_features
+        hops = np.full((limits.tiles, limits.tiles), -1, np.int16)
+        hops[: view.tiles, : view.tiles] = view.hops
+        kept[limits] = {"graph": view.key, "nodes": nodes, "edges": edges, "edge_features": edge_features, "hops": hops}
+    return kept[limits]
+
+
+def _grid(view: View) -> Floats:
+    """[T, 3] Where a tile is in the grid, how far from its middle, and part of the most links that a tile has."""
+    kept: Floats | None = view.__dict__.get("_grid")
+    if kept is None:
+        machine = view.problem.machine
+        row, column = np.divmod(np.arange(view.tiles), machine.columns)
+        rows, columns = (row + 0.5) / machine.rows, (column + 0.5) / machine.columns
+        middle = np.maximum(np.abs(rows - 0.5), np.abs(columns - 0.5)) * 2
+        degree = (view.hops >= 0).sum(axis=1)
+        kept = np.stack([rows, middle, degree / degree.max()], axis=1).astype(np.float32)
+        view.__dict__["_grid"] = kept
+    return kept
+
+
+def _whole(mapping: Mapping, view: View, found: Floats) -> None:
+    """The columns of the whole that need no loop."""
+    ii, delay = mapping.ii, view.problem.rules.max_delay
+    done = int((mapping.tile >= 0).sum())
+    found[0] = np.log2(ii) / 4
+    found[1] = np.log2(max(view.count, 1)) / 6
+    found[2] = view.count / (view.tiles * ii)
+    found[3] = done / max(view.count, 1)
+    found[4] = (view.count - done) / max(1, view.tiles * ii - done)
+    found[5] = view.latency / 4
+    found[6] = np.log2(view.tiles) / 4
+    found[7] = 0.0 if delay is None else 1.0 / (1.0 + delay)
+    found[8] = min(view.least_ii / ii, 2.0)
+    found[9] = min(view.path / (ii * view.latency), _MOST)
+
+
+@njit
+def _fill(
+    current: int, ii: int, latency: int, most: int, room: int, path: int,
+    tile: Ints, time: Ints, ready: Ints, legal: npt.NDArray[np.bool_], hops: Ints, steps: Ints, near: Ints, group: Ints,
+    size: Ints, words: Ints, apart: npt.NDArray[np.bool_], demand: Ints, heights: Ints, ends: Ints, others: Ints, relations: Ints,
+    grid: Floats, tiles: Floats, states: Floats, whole: Floats,
+) -> None:  # fmt: skip
+    """Fill tiles, states and the rest of the whole."""
+    count, width = len(tile), len(hops)
+    slots = min(ii, most)
+    load = np.zeros(width, np.int64)
+    used = np.zeros(width, np.int64)
+    at_group = np.full(len(words), -1, np.int64)
+    last = 0
+    for number in range(count):
+        if tile[number] >= 0:
+            if at_group[group[number]] < 0:
+                # A group takes its tile whole, with the first that is placed.
+                load[tile[number]] += size[group[number]]
+                used[tile[number]] += words[group[number]]
+            at_group[group[number]] = tile[number]
+            last = max(last, time[number])
+    # Issues: the earliest legal on each tile.
+    issue = np.full(width, -1, np.int64)
+    first_ready, first_issue = 1 << 40, 1 << 40
+    open_tiles = 0
+    for at in range(width):
+        for slot in range(ii):
+            if legal[at, slot]:
+                when = ready[at] + (slot - ready[at]) % ii
+                if issue[at] < 0 or when < issue[at]:
+                    issue[at] = when
+        if issue[at] >= 0:
+            open_tiles += 1
+            first_ready = min(first_ready, ready[at])
+            first_issue = min(first_issue, issue[at])
+    if open_tiles == 0:
+        first_ready = first_issue = 0
+    # Tiles on which relatives that are not placed could stand.
+    start = ends[current - 1] if current > 0 else 0
+    relatives = ends[current] - start
+    could = np.zeros((relatives, width), np.bool_)
+    waiting = 0
+    producers, consumers = 0, 0
+    for at in range(relatives):
+        other = others[start + at]
+        if tile[other] >= 0:
+            if relations[start + at] & 2:
+                producers += 1
+            if relations[start + at] & 1:
+                consumers += 1
+            continue
+        waiting += 1
+        mine = group[other]
+        for where in range(width):
+            fits = load[where] + size[mine] <= slots and (demand[other] < 0 or demand[other] == where)
+            if at_group[mine] >= 0:
+                fits = at_group[mine] == where
+            could[at, where] = fits
+        low = ends[other - 1] if other > 0 else 0
+        for place in range(low, ends[other]):
+            there = tile[others[place]]
+            if there < 0:
+                continue
+            for where in range(width):
+                if could[at, where]:
+                    relation = relations[place]
+                    if relation & 1 and hops[where, there] < 0:
+                        could[at, where] = False
+                    elif relation & 2 and hops[there, where] < 0:
+                        could[at, where] = False
+                    elif relation & 4 and where == there and group[others[place]] != mine:
+                        could[at, where] = False
+    free_all = 0
+    for where in range(width):
+        free_all += slots - load[where]
+    for at in range(width):
+        row = tiles[at]
+        row[0] = 1.0 if issue[at] >= 0 else 0.0
+        row[1] = load[at] / slots
+        row[2] = used[at] / room
+        row[3], row[4], row[5] = grid[at, 0], grid[at, 1], grid[at, 2]
+        row[6] = 1.0 if load[at] else 0.0
+        row[7] = _within((ready[at] - first_ready) / (2.0 * latency))
+        row[8] = _within((ready[at] - first_ready) / (1.0 * ii))
+        if issue[at] >= 0:
+            row[9] = _within((issue[at] - first_issue) / (2.0 * latency))
+            row[10] = _within((issue[at] - first_issue) / (1.0 * ii))
+            row[11] = (issue[at] - ready[at]) / ii
+        else:
+            row[9] = row[10] = 4.0
+        free_1, free_2, free_4, all_1, all_2, all_4 = 0, 0, 0, 0, 0, 0
+        for where in range(width):
+            apart_by = steps[at, where]
+            left = slots - load[where]
+            if apart_by <= 1:
+                free_1 += left
+                all_1 += slots
+            if apart_by <= 2:
+                free_2 += left
+                all_2 += slots
+            if apart_by <= 4:
+                free_4 += left
+                all_4 += slots
+        row[12] = 1.0 if load[at] < slots else 0.0
+        row[13], row[14], row[15] = free_1 / all_1, free_2 / all_2, free_4 / all_4
+        # Where relatives stand.
+        clocks = 0.0
+        for place in range(relatives):
+            there = tile[others[start + place]]
+            if there >= 0:
+                if relations[start + place] & 2:
+                    clocks += max(hops[there, at], 0)
+                if relations[start + place] & 1:
+                    clocks += max(hops[at, there], 0)
+        row[16] = _within(clocks / 4.0)
+        over, tight = 0.0, 0.0
+        far_1, far_2, far_3, far_4, n_1, n_2, n_3, n_4 = 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0
+        for number in range(count):
+            if tile[number] < 0 or number == current:
+                continue
+            edges, links = near[number, current], steps[tile[number], at]
+            if edges >= 15:
+                continue
+            if links > edges:
+                over += (links - edges) / (1.0 + edges)
+            elif links == edges and edges > 1:
+                tight += 1.0 / edges
+            if edges == 1:
+                far_1 += links
+                n_1 += 1
+            elif edges == 2:
+                far_2 += links
+                n_2 += 1
+            elif edges == 3:
+                far_3 += links
+                n_3 += 1
+            else:
+                far_4 += links / (1.0 + edges)
+                n_4 += 1
+        row[17], row[18] = far_1 / max(n_1, 1) / 2, far_2 / max(n_2, 1) / 2
+        row[19], row[20] = far_3 / max(n_3, 1) / 2, far_4 / max(n_4, 1)
+        row[21], row[22] = _within(over), _within(tight / 2)
+        # What is left to relatives that wait.
+        least, total, none, one = 1 << 30, 0, 0, 0
+        more = 0 if at_group[group[current]] >= 0 else size[group[current]]
+        for place in range(relatives):
+            other = others[start + place]
+            if tile[other] >= 0:
+                continue
+            relation = relations[start + place]
+            together = group[other] == group[current]
+            choices = 0
+            for where in range(width):
+                if not could[place, where]:
+                    continue
+                if relation & 1 and hops[at, where] < 0:
+                    continue
+                if relation & 2 and hops[where, at] < 0:
+                    continue
+                if together != (where == at) and (together or apart[group[other], group[current]]):
+                    continue
+                if where == at and not together and load[at] + more + size[group[other]] > slots:
+                    continue
+                choices += 1
+            least = min(least, choices)
+            total += choices
+            none += choices == 0
+            one += choices == 1
+        row[23] = min(least, 5) / 5.0
+        row[24] = _within(1.0 * none)
+        row[25] = _within(1.0 * one)
+        row[26] = min(total / max(waiting, 1) / 5.0, 2.0)
+    for number in range(count):
+        state = states[number]
+        if tile[number] >= 0:
+            state[0] = 1.0
+            state[1] = _within((time[number] - first_issue) / (4.0 * latency))
+        state[2] = 1.0 / (1.0 + near[number, current])
+        state[3] = 1.0 if number == current else 0.0
+    whole[10] = open_tiles / width
+    whole[11] = producers / 4.0
+    whole[12] = consumers / 4.0
+    whole[13] = waiting / 8.0
+    whole[14] = _within((first_issue + heights[current] + latency) / (1.0 * path))
+    whole[15] = _within((last + latency) / (1.0 * path))
+
+
+@njit
+def _within(value: float) -> float:
+    return min(max(value, -8.0), 8.0)

@@ -1,0 +1,1 @@
+"""PPO for modulo scheduling: a graph network that places a loop body instruction by instruction."""

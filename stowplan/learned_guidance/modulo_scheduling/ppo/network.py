@@ -1,0 +1,213 @@
+"""The model of the paper's figure 4: a graph network over the loop body, attention from the node to place, an MLP over the state.
+
+The head does not know how many tiles and slots there are: it scores each tile by what the observation says of it, by the
+attention that rests on the nodes there and within one link, and by the embedding of the state; and each slot of a tile by how
+long it makes the node wait. The probability of a place is that of its tile times that of its slot on it.
+
+Observations are those of :func:`stowplan.learned_guidance.modulo_scheduling.observation.observe`, in batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from stowplan.learned_guidance.modulo_scheduling.observation import (
+    GLOBAL_FEATURES,
+    LOOKAHEAD,
+    STATE_FEATURES,
+    TILE_FEATURES,
+)
+from stowplan.learned_guidance.modulo_scheduling.view import EDGE_FEATURES, NODE_FEATURES
+from stowplan.learned_guidance.nn.layers import Dense
+
+#: Columns of a slot: wait behind the tile's first legal one, in intervals and in clocks, whether it is that one, its issue.
+SLOT_FEATURES = 4
+
+#: Score of what is no tile or slot.
+_NEVER = -1e9
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a network, and parts left out for ablations."""
+
+    hidden: int = 48
+    layers: int = 3
+    """Rounds of messages along the edges; 0 leaves the graph network out."""
+    heads: int = 4
+    attention: bool = True
+    """Else all nodes count alike."""
+    lookahead: bool = True
+    """Whether the columns of tiles that look ahead are seen."""
+
+
+class MessageLayer(nn.Module):
+    """Messages along edges and against them, in sums and maxima, around a shortcut."""
+
+    def __init__(self, hidden: int):
+        super().__init__()
+        self.along = nn.Linear(hidden, hidden)
+        self.against = nn.Linear(hidden, hidden)
+        self.edge = nn.Linear(EDGE_FEATURES, 2 * hidden)
+        self.update = nn.Sequential(Dense(3 * hidden, hidden), nn.Linear(hidden, hidden))
+        self.norm = nn.LayerNorm(hidden)
+
+    def forward(self, nodes: Tensor, source: Tensor, target: Tensor, features: Tensor) -> Tensor:
+        """Nodes [M, H], ends of edges [E] and their columns [E, F] to nodes [M, H]."""
+        along, against = self.edge(features).chunk(2, dim=1)
+        received = _sum(torch.relu(self.along(nodes)[source] + along), target, len(nodes))
+        returned = _sum(torch.relu(self.against(nodes)[target] + against), source, len(nodes))
+        found: Tensor = self.norm(nodes + self.update(torch.cat([nodes, received, returned], dim=1)))
+        return found
+
+
+def _sum(values: Tensor, place: Tensor, count: int) -> Tensor:
+    return values.new_zeros(count, values.shape[1]).index_add_(0, place, values)
+
+
+class GraphNetwork(nn.Module):
+    """Embeddings of the nodes of a loop body."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.first = Dense(NODE_FEATURES, shape.hidden)
+        self.layers = nn.ModuleList(MessageLayer(shape.hidden) for _ in range(shape.layers))
+
+    def forward(self, nodes: Tensor, edges: Tensor, features: Tensor, sizes: Tensor) -> Tensor:
+        """[G, N, F], [G, E, 2], [G, E, F] and [G, 4] to embeddings [G, N, H]; padded nodes are embedded too, alone."""
+        graphs, count = nodes.shape[:2]
+        hidden = self.first(nodes).flatten(0, 1)
+        if len(self.layers):
+            there = torch.arange(edges.shape[1], device=edges.device) < sizes[:, 1:2]
+            offsets = (torch.arange(graphs, device=edges.device) * count)[:, None, None]
+            ends = (edges.long() + offsets)[there]
+            source, target, columns = ends[:, 0], ends[:, 1], features[there]
+            for layer in self.layers:
+                hidden = layer(hidden, source, target, columns)
+        found: Tensor = hidden.view(graphs, count, -1)
+        return found
+
+
+class Network(nn.Module):
+    """Actor and critic; they share all but their heads."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.shape = shape
+        hidden, heads = shape.hidden, shape.heads
+        self.graph = GraphNetwork(shape)
+        self.query = nn.Linear(hidden + GLOBAL_FEATURES, hidden)
+        self.key = nn.Linear(hidden + STATE_FEATURES, hidden)
+        self.value = nn.Linear(hidden + STATE_FEATURES, hidden)
+        self.dynamic = Dense(GLOBAL_FEATURES + 2 * TILE_FEATURES, hidden)
+        self.state = Dense(3 * hidden, hidden)
+        self.tile = nn.Linear(TILE_FEATURES + 2 * heads + 2 * hidden, 2 * hidden)
+        self.tile_state = nn.Linear(hidden, 2 * hidden)
+        self.tile_second = Dense(2 * hidden, hidden)
+        self.tile_score = nn.Linear(hidden, 1)
+        self.slot = nn.Linear(SLOT_FEATURES, 16)
+        self.slot_tile = nn.Linear(hidden, 16)
+        self.slot_score = nn.Linear(16, 1)
+        self.critic = nn.Sequential(Dense(3 * hidden, hidden), nn.Linear(hidden, 1))
+        # An untrained network prefers nothing.
+        for layer in (self.tile_score, self.slot_score):
+            nn.init.normal_(layer.weight, std=1e-2)
+            nn.init.zeros_(layer.bias)
+
+    def embed(self, observation: dict[str, Tensor]) -> Tensor:
+        """[B, N, H] Embeddings of the nodes; every graph of the batch is looked at once."""
+        keys = observation["graph"].long()
+        _, inverse = torch.unique(keys[:, 0] << 22 | keys[:, 1], return_inverse=True)
+        first = torch.full((int(inverse.max()) + 1,), len(keys), device=keys.device)
+        first.scatter_reduce_(0, inverse, torch.arange(len(keys), device=keys.device), "amin")
+        names = ("nodes", "edges", "edge_features", "sizes")
+        embedded: Tensor = self.graph(*(observation[name][first] for name in names))
+        return embedded[inverse]
+
+    def forward(self, observation: dict[str, Tensor], embedded: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Scores and values of a batch.
+
+        Parameters
+        ----------
+        observation
+            As :func:`~stowplan.learned_guidance.modulo_scheduling.observation.observe` gives it, each array with B in front.
+        embedded
+            [B, N, H] from :meth:`embed`, where it is known.
+
+        Returns
+        -------
+        tuple
+            [B, T, S] logarithms of probabilities of places before masking, and [B] values.
+        """
+        nodes = self.embed(observation) if embedded is None else embedded
+        batch, count, hidden = nodes.shape
+        tiles = observation["tiles"]
+        if not self.shape.lookahead:
+            tiles = torch.cat([tiles[..., :LOOKAHEAD], torch.zeros_like(tiles[..., LOOKAHEAD:])], dim=-1)
+        width, sizes, whole = tiles.shape[1], observation["sizes"].long(), observation["globals"]
+        ii = sizes[:, 3]
+        is_node = torch.arange(count, device=nodes.device) < sizes[:, :1]
+        is_tile = torch.arange(width, device=nodes.device) < sizes[:, 2:3]
+        current = nodes[torch.arange(batch, device=nodes.device), observation["current"].long()[:, 0]]
+
+        # Attention from the node to place over all nodes.
+        informed = torch.cat([nodes, observation["states"]], dim=2)
+        heads = self.shape.heads
+        values = self.value(informed)
+        if self.shape.attention:
+            query = self.query(torch.cat([current, whole], dim=1)).view(batch, heads, -1)
+            keys = self.key(informed).view(batch, count, heads, -1)
+            weights = torch.einsum("bhd,bnhd->bnh", query, keys) * (hidden // heads) ** -0.5
+            weights = torch.softmax(weights.masked_fill(~is_node[:, :, None], _NEVER), dim=1)
+        else:
+            weights = (is_node / sizes[:, :1].clamp(min=1))[:, :, None].expand(-1, -1, heads)
+        weighted = (weights[..., None] * values.view(batch, count, heads, -1)).flatten(2)
+        context = weighted.sum(dim=1)
+
+        # The state of the machine.
+        masked = tiles * is_tile[..., None]
+        pooled = torch.cat([masked.sum(dim=1) / sizes[:, 2:3].clamp(min=1), masked.amax(dim=1)], dim=1)
+        state = self.state(torch.cat([current, context, self.dynamic(torch.cat([whole, pooled], dim=1))], dim=1))
+
+        # What stands on a tile, and within one link of it, as attention sees it.
+        place = observation["placed"].long()
+        there = torch.cat([weights, weighted], dim=2) * (place >= 0)[..., None]
+        stands = there.new_zeros(batch, width, there.shape[2])
+        stands = stands.scatter_add(1, place.clamp(min=0)[..., None].expand_as(there), there)
+        near = torch.bmm((observation["hops"] >= 0).to(stands.dtype), stands)
+        scored = self.tile(torch.cat([tiles, stands, near], dim=2)) + self.tile_state(state)[:, None]
+        scored = self.tile_second(torch.relu(scored))
+        tile_scores = self.tile_score(scored)[..., 0].masked_fill(~is_tile, _NEVER)
+        legal = observation["mask"] > 0
+        tile_scores = tile_scores.masked_fill(~legal.any(dim=2) & is_tile, 0.5 * _NEVER)
+
+        slots = self._slots(scored, observation["ready"], legal, ii)
+        scores = torch.log_softmax(tile_scores, dim=1)[..., None] + slots
+        tile_mean = (scored * is_tile[..., None]).sum(dim=1) / sizes[:, 2:3].clamp(min=1)
+        tile_most = scored.masked_fill(~is_tile[..., None], 0.0).amax(dim=1)
+        return scores, self.critic(torch.cat([state, tile_mean, tile_most], dim=1))[:, 0]
+
+    def _slots(self, scored: Tensor, ready: Tensor, legal: Tensor, ii: Tensor) -> Tensor:
+        """[B, T, S] Logarithms of the probabilities of slots on their tile; those that are not legal have hardly any."""
+        ready = ready.long()
+        interval = ii[:, None, None]
+        number = torch.arange(legal.shape[2], device=legal.device)
+        wait = torch.remainder(number - ready[..., None], interval)
+        first = wait.masked_fill(~legal, 1 << 30).amin(dim=2, keepdim=True)
+        behind = (wait - first).clamp(min=0).float()
+        columns = torch.stack(
+            [behind / interval, behind.clamp(max=8) / 8, (behind == 0).float(), wait / interval], dim=-1
+        )
+        inner = torch.relu(self.slot(columns) + self.slot_tile(scored)[:, :, None])
+        scores = self.slot_score(inner)[..., 0].masked_fill(~legal, 0.5 * _NEVER).masked_fill(number >= interval, _NEVER)
+        return functional.log_softmax(scores, dim=2)
+
+
+def as_tensors(observation: dict[str, Any]) -> dict[str, Tensor]:
+    """Arrays of a batch as tensors that share their memory."""
+    return {name: torch.from_numpy(array) for name, array in observation.items()}

@@ -1,0 +1,208 @@
+"""What a policy of modulo scheduling sees of a loop body before anything is placed: node features, edges, distances.
+
+None of it depends on the initiation interval or on places, so that a graph network looks at it once for all mappings of a graph.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import shortest_path
+
+from stowplan.models.modulo_scheduling.bounds import least_ii
+from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.models.modulo_scheduling.structure import Structure
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+#: Steps in graph and machine beyond this are all alike.
+MOST_STEPS = 15
+
+#: Classes of operations; a machine does not care, but the op tells what a node is for.
+CLASSES = {
+    "multiply": ("mul", "madd", "div", "exp"),
+    "add": ("add", "sub", "neg", "min", "max"),
+    "logic": ("and", "or", "xor", "not", "shl", "shr", "extend", "concatenate"),
+    "choice": ("lt", "gt", "eq", "compare", "select", "merge", "branch"),
+    "load": ("load", "input"),
+    "store": ("store", "output"),
+    "constant": ("parameter", "constant"),
+    "copy": ("copy",),
+}
+_CLASS = {op: number for number, ops in enumerate(CLASSES.values()) for op in ops}
+
+#: Columns of a node, before one for each class of operations and one for any other.
+NODE_COLUMNS = (
+    "height", "depth", "slack", "producers", "consumers", "recurrent", "self_loop", "carried_in", "carried_out",
+    "source", "sink", "siblings", "apart", "variables", "group", "words", "bound", "pinned", "reach",
+)  # fmt: skip
+NODE_FEATURES = len(NODE_COLUMNS) + len(CLASSES) + 1
+
+#: Columns of an edge: distance (capped), whether it closes a cycle, whether it is of data, of tile memory.
+EDGE_FEATURES = 4
+
+
+class View:
+    """Static facts of a problem as arrays. Instructions by number; a group must share a tile.
+
+    ``hops[from, to]`` are clocks between tiles, -1 where there is no way; ``steps[T, T]`` the least number of links between tiles
+    and ``near[N, N]`` the least number of edges between instructions, whatever their direction, :data:`MOST_STEPS` at most.
+    """
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self.structure = structure = Structure(problem)
+        machine = problem.machine
+        self.count, self.tiles, self.latency = structure.count, machine.tiles, machine.latency
+        self.least_ii = least_ii(problem, structure)
+        self.hops: Ints = np.array([[-1 if clocks is None else clocks for clocks in row] for row in problem.hops], np.int64)
+        self.steps = _steps(self.hops >= 0)
+        self.group: Ints = np.array(structure.group, np.int64)
+        self.size: Ints = np.array([len(members) for members in structure.members], np.int64)
+        self.words: Ints = np.array(structure.words, np.int64)
+        self.room = max(1, machine.memories * machine.memory_depth)
+        self.slots = min(machine.spoke_depth, machine.instruction_depth)
+        groups = len(structure.members)
+        linked = np.zeros((groups, groups), bool)
+        for edge in structure.between:
+            linked[structure.group[edge.source], structure.group[edge.target]] = True
+        self.near: Ints = np.ascontiguousarray(_steps(linked)[np.ix_(self.group, self.group)])
+        self.apart: npt.NDArray[np.bool_] = np.zeros((groups, groups), bool)
+        """[groups, groups] Whether two groups stand on different tiles in any plan."""
+        for one, two in structure.apart:
+            self.apart[one, two] = self.apart[two, one] = True
+        self.source: Ints = np.array([edge.source for edge in structure.between], np.int64)
+        self.target: Ints = np.array([edge.target for edge in structure.between], np.int64)
+        self.related = self._related()
+        demands: Ints = np.array([min(tiles) if tiles else -1 for tiles in structure.demands], np.int64)
+        self.demand: Ints = demands[self.group] if self.count else demands
+        """[N] Tile that an instruction must be on, -1 for any."""
+        self.heights, self.depths = self._levels()
+        self.path = int(max((self.heights + self.depths).max(initial=0), 1)) + self.latency
+        self.nodes = self._nodes()
+        self.edges, self.edge_features = self._edges()
+        key = int(problem.digest[:11], 16)
+        self.key: npt.NDArray[np.int32] = np.array([key >> 22, key & ((1 << 22) - 1)], np.int32)
+        """What tells the graph from others, as two numbers that float32 holds exactly."""
+
+    def _related(self) -> tuple[Ints, Ints, Ints]:
+        """For each instruction those it exchanges values with and its siblings: ends of rows, others, and how they are related.
+
+        A relation is a sum of 1 (the other consumes its value), 2 (the other produces one of its) and 4 (they stand apart).
+        """
+        found: list[dict[int, int]] = [{} for _ in range(self.count)]
+        for source, target in zip(self.source.tolist(), self.target.tolist(), strict=True):
+            found[source][target] = found[source].get(target, 0) | 1
+            found[target][source] = found[target].get(source, 0) | 2
+        for family in self.structure.families:
+            for one in family:
+                for two in family:
+                    if one != two:
+                        found[one][two] = found[one].get(two, 0) | 4
+        ends = np.cumsum([len(each) for each in found], dtype=np.int64) if found else np.zeros(0, np.int64)
+        others = np.array([other for each in found for other in sorted(each)], np.int64)
+        relations = np.array([each[other] for each in found for other in sorted(each)], np.int64)
+        return ends, others, relations
+
+    def _levels(self) -> tuple[Ints, Ints]:
+        """Clocks from an issue to the last one after it, and from the first one to it, within an iteration."""
+        weight = self.latency + np.array([self.structure.least_hops(edge) for edge in self.structure.between], np.int64)
+        within = np.array([edge.distance == 0 for edge in self.structure.between], bool)
+        source, target, weight = self.source[within], self.target[within], weight[within]
+        heights, depths = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
+        for _ in range(self.count):
+            before = heights.sum() + depths.sum()
+            np.maximum.at(heights, source, heights[target] + weight)
+            np.maximum.at(depths, target, depths[source] + weight)
+            if heights.sum() + depths.sum() == before:
+                break
+        return heights, depths
+
+    def _nodes(self) -> Floats:
+        structure, problem = self.structure, self.problem
+        found = np.zeros((self.count, NODE_FEATURES), np.float32)
+        if not self.count:
+            return found
+        recurrent = np.zeros(self.count)
+        recurrent[structure.recurrent] = 1.0
+        looped, carried_in, carried_out = np.zeros(self.count), np.zeros(self.count), np.zeros(self.count)
+        woken, consumed = np.zeros(self.count), np.zeros(self.count)
+        for edge in problem.edges:
+            if edge.source == edge.target:
+                looped[edge.source] = 1.0
+            elif edge.distance:
+                carried_out[edge.source] = carried_in[edge.target] = 1.0
+            else:
+                consumed[edge.source] = woken[edge.target] = 1.0
+        producers = np.bincount(self.target, minlength=self.count)
+        consumers = np.bincount(self.source, minlength=self.count)
+        siblings = np.zeros(self.count)
+        for family in structure.families:
+            siblings[family] += len(family) - 1
+        variables = [len(instruction.variables) for instruction in problem.instructions]
+        bound = {variable.id for variable in problem.variables if variable.tile is not None}
+        pinned = np.zeros(self.count)
+        pinned[[problem.number[pin.instruction] for pin in problem.pins]] = 1.0
+        path = float(max((self.heights + self.depths).max(), 1))
+        columns = (
+            self.heights / path,
+            self.depths / path,
+            1.0 - (self.heights + self.depths) / path,
+            producers / 4,
+            consumers / 4,
+            recurrent,
+            looped,
+            carried_in,
+            carried_out,
+            1.0 - woken,
+            1.0 - consumed,
+            siblings / 4,
+            self.apart[self.group].sum(axis=1) / 8,
+            np.minimum(variables, 4) / 2,
+            np.log2(self.size[self.group]) / 4,
+            np.log1p(self.words[self.group]) / np.log1p(self.room),
+            [float(any(name in bound for name in each.variables)) for each in problem.instructions],
+            pinned,
+            (self.near <= 2).sum(axis=1) / 16,
+        )
+        found[:, : len(NODE_COLUMNS)] = np.stack([np.asarray(column, np.float32) for column in columns], axis=1)
+        for number, instruction in enumerate(problem.instructions):
+            found[number, len(NODE_COLUMNS) + _CLASS.get(instruction.op, len(CLASSES))] = 1.0
+        return found
+
+    def _edges(self) -> tuple[npt.NDArray[np.int16], Floats]:
+        """[E, 2] Producer and consumer, and the columns of each; then those that follow each other in a group."""
+        rows: list[tuple[int, int, float, float, float, float]] = []
+        component = self.structure.component
+        for edge in self.structure.between:
+            closes = float(component[edge.source] == component[edge.target])
+            rows.append((edge.source, edge.target, min(edge.distance, 4) / 2, closes, 1.0, 0.0))
+        for members in self.structure.members:
+            rows += [(one, two, 0.0, 0.0, 0.0, 1.0) for one, two in zip(members, members[1:], strict=False)]
+        table = np.array(rows, np.float32).reshape(-1, 2 + EDGE_FEATURES)
+        return table[:, :2].astype(np.int16), np.ascontiguousarray(table[:, 2:])
+
+
+def _steps(linked: npt.NDArray[np.bool_]) -> Ints:
+    """All-pairs least numbers of steps, whatever their direction, :data:`MOST_STEPS` at most."""
+    if not len(linked):
+        return np.zeros((0, 0), np.int64)
+    found = shortest_path(csr_array(linked.astype(float)), directed=False, unweighted=True)
+    return np.minimum(np.where(np.isfinite(found), found, MOST_STEPS), MOST_STEPS).astype(np.int64)
+
+
+_KEPT: OrderedDict[str, View] = OrderedDict()
+_MOST_KEPT = 512
+
+
+def view_of(problem: Problem) -> View:
+    """The view of a problem; those of the last problems are kept."""
+    found = _KEPT.pop(problem.digest, None) or View(problem)
+    _KEPT[problem.digest] = found
+    if len(_KEPT) > _MOST_KEPT:
+        _KEPT.popitem(last=False)
+    return found
