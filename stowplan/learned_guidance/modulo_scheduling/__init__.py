@@ -1,0 +1,1 @@
+"""Learned guidance for modulo scheduling: mappings built place by place, the Gymnasium environment, and the PPO agent."""

@@ -1,0 +1,306 @@
+"""Compiled steps of a partial mapping: which places are legal, and what placing an instruction changes.
+
+Where the tiles and slots of instructions are known, what is left of their times is how often the initiation interval (II) fits
+in before: time = slot + II * turn. Every edge between two of them, and every limit on a time, is then a difference constraint
+``turn[v] - turn[u] >= weight``, and there are times if and only if no cycle of these has a weight above 0. ``longest`` has the
+heaviest path between any two that are placed, so that one more place is checked, and taken in, at once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from stowplan.compiled import njit, njit_inner
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+#: A way between tiles that there is none of; a time beyond all limits.
+FAR = 1 << 30
+
+#: Weight of a path that there is none of.
+NONE = -(1 << 50)
+
+
+class Tables(NamedTuple):
+    """What does not change while a problem is mapped. N instructions, G groups (each on one tile), T tiles, F flows."""
+
+    hops: Ints
+    """[T, T] clocks, FAR where there is no link."""
+    latency: Ints
+    """[N] clocks from issue to result."""
+    first_edge: Ints
+    """[N + 1] where the edges of each instruction begin in the three arrays below."""
+    other: Ints
+    """Instruction at the other end of an edge; edges from an instruction to itself are left out."""
+    distance: Ints
+    is_output: Bools
+    """Whether the other end is the consumer."""
+    group: Ints
+    """[N]"""
+    size: Ints
+    """[G] instructions."""
+    words: Ints
+    """[G] of tile memory."""
+    apart: Bools
+    """[G, G] whether two groups stand on different tiles; on the diagonal, whether a group cannot stand anywhere."""
+    flow_sources: Bools
+    """[F, G] groups with an instruction that can start the flow; no flows where all sources stand apart anyway."""
+    least_time: Ints
+    """[N] earliest time, 0 unless pinned."""
+    most_time: Ints
+    """[N] latest time."""
+    pinned_slot: Ints
+    """[N] -1 for any; a pinned time leaves one slot too."""
+    self_distance: Ints
+    """[N] least distance of an edge to itself; -1 without one."""
+    most_self_distance: Ints
+    """[N] largest distance of an edge to itself; -1 without one."""
+
+
+class State(NamedTuple):
+    """What changes."""
+
+    tile: Ints
+    """[N] -1 where not placed."""
+    slot: Ints
+    """[N] -1 where not placed."""
+    time: Ints
+    """[N] earliest clock of the slot that the operands allow; -1 where not placed."""
+    longest: Ints
+    """[N + 1, N + 1] weight of the heaviest path, in turns; the last row and column are the clock 0."""
+    taken: Bools
+    """[T, II]"""
+    group_tile: Ints
+    """[G] -1 where it is open."""
+    open_tiles: Bools
+    """[G, T] tiles that links, siblings and bound variables leave to a group, given the tiles of the others."""
+    load: Ints
+    """[T] instructions there, with all of their groups."""
+    words: Ints
+    """[T] of tile memory in use."""
+
+
+@njit_inner
+def _constraints(
+    tables: Tables,
+    state: State,
+    number: int,
+    ii: int,
+    tile: int,
+    slot: int,
+    max_delay: int,
+    ends: Ints,
+    into: Ints,
+    out: Ints,
+) -> int:
+    """Fill in the ends and weights of the constraints between an instruction at a place and what is placed; their number.
+
+    ``turn[number] >= turn[end] + into``, ``turn[end] >= turn[number] + out``.
+    """
+    count = tables.group.shape[0]
+    ends[0] = count
+    into[0] = -((slot - tables.least_time[number]) // ii)
+    # turn <= (most - slot) // ii
+    out[0] = -((tables.most_time[number] - slot) // ii)
+    size = 1
+    for edge in range(tables.first_edge[number], tables.first_edge[number + 1]):
+        other = tables.other[edge]
+        if state.tile[other] < 0:
+            continue
+        ends[size] = other
+        distance = ii * tables.distance[edge]
+        if tables.is_output[edge]:
+            # slot[o] + ii turn[o] >= slot + ii turn + clocks
+            clocks = tables.latency[number] + tables.hops[tile, state.tile[other]] - distance + slot - state.slot[other]
+            out[size] = -((-clocks) // ii)
+            into[size] = -((clocks + max_delay) // ii) if max_delay < FAR else NONE
+        else:
+            clocks = tables.latency[other] + tables.hops[state.tile[other], tile] - distance + state.slot[other] - slot
+            into[size] = -((-clocks) // ii)
+            out[size] = -((clocks + max_delay) // ii) if max_delay < FAR else NONE
+        size += 1
+    return size
+
+
+@njit
+def _starts_fit(tables: Tables, state: State, group: int, tile: int) -> bool:
+    """Whether flows all of whose sources have tiles can start on different ones, with ``group`` on ``tile``."""
+    flows = tables.flow_sources.shape[0]
+    if flows < 2:
+        return True
+    concerned = False
+    for flow in range(flows):
+        concerned = concerned or tables.flow_sources[flow, group]
+    if not concerned:
+        return True
+    groups, tiles = tables.size.shape[0], tables.hops.shape[0]
+    at = state.group_tile.copy()
+    at[group] = tile
+    chosen = np.full(tiles, -1, np.int64)
+    from_tile = np.empty(tiles, np.int64)
+    queue = np.empty(tiles, np.int64)
+    for flow in range(flows):
+        complete = True
+        for each in range(groups):
+            if tables.flow_sources[flow, each] and at[each] < 0:
+                complete = False
+        if not complete:
+            continue
+        # An augmenting path, breadth first: from_tile says over which tile another was reached.
+        from_tile[:] = -2
+        head, tail = 0, 0
+        for each in range(groups):
+            if tables.flow_sources[flow, each] and from_tile[at[each]] == -2:
+                from_tile[at[each]] = -1
+                queue[tail] = at[each]
+                tail += 1
+        free = -1
+        while head < tail:
+            here = queue[head]
+            head += 1
+            if chosen[here] < 0:
+                free = here
+                break
+            for each in range(groups):
+                if tables.flow_sources[chosen[here], each] and from_tile[at[each]] == -2:
+                    from_tile[at[each]] = here
+                    queue[tail] = at[each]
+                    tail += 1
+        if free < 0:
+            return False
+        while from_tile[free] >= 0:
+            chosen[free] = chosen[from_tile[free]]
+            free = from_tile[free]
+        chosen[free] = flow
+    return True
+
+
+@njit
+def legal_places(
+    tables: Tables, state: State, number: int, ii: int, slots: int, room: int, max_delay: int, mask: Bools, ready: Ints
+) -> int:
+    """Fill ``mask`` [T, II] and ``ready`` [T] for an instruction, -1 for a tile out of reach; returns the number of places."""
+    tiles = tables.hops.shape[0]
+    group = tables.group[number]
+    first, last = tables.first_edge[number], tables.first_edge[number + 1]
+    mask[:] = False
+    fits = True
+    if tables.self_distance[number] >= 0:
+        fits = (
+            ii * tables.self_distance[number] >= tables.latency[number]
+            and ii * tables.most_self_distance[number] - tables.latency[number] <= max_delay
+        )
+    # Turns that edges want: of each edge the other end, and the weight of the constraint into and out of the instruction.
+    ends = np.empty(last - first + 1, np.int64)
+    into = np.empty(last - first + 1, np.int64)
+    out = np.empty(last - first + 1, np.int64)
+    found = 0
+    for tile in range(tiles):
+        ready[tile] = -1
+        if not state.open_tiles[group, tile]:
+            continue
+        early = tables.least_time[number]
+        for edge in range(first, last):
+            other = tables.other[edge]
+            if state.tile[other] >= 0 and not tables.is_output[edge]:
+                clocks = tables.latency[other] + tables.hops[state.tile[other], tile] - ii * tables.distance[edge]
+                early = max(early, state.time[other] + clocks)
+        ready[tile] = early
+        if not fits:
+            continue
+        # A group takes its tile whole, with the first that is placed.
+        more = 1 if state.group_tile[group] < 0 else 0
+        if state.load[tile] + more * tables.size[group] > slots or state.words[tile] + more * tables.words[group] > room:
+            continue
+        if not _starts_fit(tables, state, group, tile):
+            continue
+        for slot in range(ii):
+            if state.taken[tile, slot]:
+                continue
+            if tables.pinned_slot[number] >= 0 and tables.pinned_slot[number] != slot:
+                continue
+            size = _constraints(tables, state, number, ii, tile, slot, max_delay, ends, into, out)
+            good = True
+            for one in range(size):
+                if out[one] <= NONE:
+                    continue
+                for two in range(size):
+                    if into[two] <= NONE:
+                        continue
+                    path = 0 if ends[one] == ends[two] else state.longest[ends[one], ends[two]]
+                    if path > NONE and out[one] + path + into[two] > 0:
+                        good = False
+                        break
+                if not good:
+                    break
+            if good:
+                mask[tile, slot] = True
+                found += 1
+    return found
+
+
+@njit
+def put(tables: Tables, state: State, number: int, ii: int, tile: int, slot: int, max_delay: int) -> None:
+    """Place an instruction at a legal place."""
+    count = tables.group.shape[0]
+    group = tables.group[number]
+    if state.group_tile[group] < 0:
+        settle(tables, state, group, tile)
+    degree = tables.first_edge[number + 1] - tables.first_edge[number] + 1
+    ends, into, out = np.empty(degree, np.int64), np.empty(degree, np.int64), np.empty(degree, np.int64)
+    size = _constraints(tables, state, number, ii, tile, slot, max_delay, ends, into, out)
+    longest = state.longest
+    for each in range(count + 1):
+        if each < count and state.tile[each] < 0:
+            continue
+        to, back = NONE, NONE
+        for at in range(size):
+            path = 0 if each == ends[at] else longest[each, ends[at]]
+            if path > NONE and into[at] > NONE:
+                to = max(to, path + into[at])
+            path = 0 if each == ends[at] else longest[ends[at], each]
+            if path > NONE and out[at] > NONE:
+                back = max(back, path + out[at])
+        longest[each, number], longest[number, each] = to, back
+    state.tile[number], state.slot[number] = tile, slot
+    state.taken[tile, slot] = True
+    for one in range(count + 1):
+        to = longest[one, number]
+        if one == number or to <= NONE or (one < count and state.tile[one] < 0):
+            continue
+        for two in range(count + 1):
+            back = longest[number, two]
+            if back > NONE and two != one and to + back > longest[one, two]:
+                longest[one, two] = to + back
+    for each in range(count):
+        if state.tile[each] >= 0:
+            state.time[each] = state.slot[each] + ii * longest[count, each]
+
+
+@njit
+def settle(tables: Tables, state: State, group: int, tile: int) -> None:
+    """Give a group its tile."""
+    groups, tiles = state.open_tiles.shape
+    state.group_tile[group] = tile
+    state.load[tile] += tables.size[group]
+    state.words[tile] += tables.words[group]
+    for each in range(tiles):
+        state.open_tiles[group, each] = state.open_tiles[group, each] and each == tile
+    for other in range(groups):
+        if tables.apart[group, other] and other != group:
+            state.open_tiles[other, tile] = False
+    for number in range(tables.group.shape[0]):
+        if tables.group[number] != group:
+            continue
+        for edge in range(tables.first_edge[number], tables.first_edge[number + 1]):
+            other = tables.group[tables.other[edge]]
+            if other == group:
+                continue
+            for each in range(tiles):
+                clocks = tables.hops[tile, each] if tables.is_output[edge] else tables.hops[each, tile]
+                if clocks >= FAR:
+                    state.open_tiles[other, each] = False

@@ -1,0 +1,283 @@
+"""A partial mapping of a loop body: instruction by instruction, each to a tile and a slot."""
+
+from __future__ import annotations
+
+import collections.abc
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from stowplan.errors import InputError
+from stowplan.learned_guidance.modulo_scheduling import kernel
+from stowplan.learned_guidance.modulo_scheduling.kernel import FAR, NONE, State, Tables
+from stowplan.learned_guidance.modulo_scheduling.order import topological_order
+from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
+from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.problem import TIME_LIMIT, Problem
+from stowplan.models.modulo_scheduling.structure import Structure
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+class Body:
+    """What mappings of one problem share, at whatever interval.
+
+    Raises
+    ------
+    InputError
+        Where values may pass through tiles: their ways are no matter of places alone.
+    """
+
+    def __init__(self, problem: Problem):
+        if problem.rules.pass_through:
+            raise InputError(
+                "found the rule pass_through, expected single links: a mapping is built of tiles and slots alone",
+                place="rules.pass_through",
+            )
+        self.problem = problem
+        self.structure = structure = Structure(problem)
+        machine, rules = problem.machine, problem.rules
+        self.count, self.tiles = structure.count, machine.tiles
+        self.order = topological_order(problem)
+        self.max_delay = FAR if rules.max_delay is None else rules.max_delay
+        self.room = machine.memories * machine.memory_depth
+        timed = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
+        self.places_decide = rules.max_delay is None and not timed
+        """Whether times follow from places, save on cycles."""
+        self.tables = _tables(problem, structure)
+
+
+def _tables(problem: Problem, structure: Structure) -> Tables:
+    count, groups = structure.count, len(structure.members)
+    own: list[list[int]] = [[] for _ in range(count)]
+    ends: list[list[tuple[int, int, bool]]] = [[] for _ in range(count)]
+    for edge in problem.edges:
+        if edge.source == edge.target:
+            own[edge.source].append(edge.distance)
+        else:
+            ends[edge.target].append((edge.source, edge.distance, False))
+            ends[edge.source].append((edge.target, edge.distance, True))
+    ends = [sorted(set(each)) for each in ends]
+    flat = [end for each in ends for end in each]
+    apart = np.zeros((groups, groups), bool)
+    for one, two in structure.apart:
+        apart[one, two] = apart[two, one] = True
+    for family in (*structure.families, *([structure.sources] if problem.rules.starts == "source" else [])):
+        within = [structure.group[number] for number in family]
+        for group in {each for each in within if within.count(each) > 1}:
+            apart[group, group] = True
+    choices = structure.start_choices if problem.rules.starts == "flow" else []
+    flow_sources = np.zeros((len(choices), groups), bool)
+    for flow, numbers in enumerate(choices):
+        flow_sources[flow, [structure.group[number] for number in numbers]] = True
+    latency = np.full(count, problem.machine.latency, np.int64)
+    least, most, slot = np.zeros(count, np.int64), TIME_LIMIT - 1 - latency, np.full(count, -1, np.int64)
+    for pin in problem.pins:
+        number = problem.number[pin.instruction]
+        if pin.time is not None:
+            least[number], most[number] = pin.time, min(pin.time, most[number])
+        if pin.slot is not None:
+            slot[number] = pin.slot
+    hops = [[FAR if clocks is None else clocks for clocks in row] for row in problem.hops]
+    return Tables(
+        hops=np.array(hops, np.int64),
+        latency=latency,
+        first_edge=np.cumsum([0, *map(len, ends)]).astype(np.int64),
+        other=np.array([end[0] for end in flat], np.int64),
+        distance=np.array([end[1] for end in flat], np.int64),
+        is_output=np.array([end[2] for end in flat], bool),
+        group=np.array(structure.group, np.int64),
+        size=np.array([len(members) for members in structure.members], np.int64),
+        words=np.array(structure.words, np.int64),
+        apart=apart,
+        flow_sources=flow_sources,
+        least_time=least,
+        most_time=most,
+        pinned_slot=slot,
+        self_distance=np.array([min(each, default=-1) for each in own], np.int64),
+        most_self_distance=np.array([max(each, default=-1) for each in own], np.int64),
+    )
+
+
+class Mapping:
+    """A partial mapping of a problem at one initiation interval (II).
+
+    The instructions are placed in :attr:`order`, each on a tile and in a slot. Times are the earliest clocks of those slots that
+    the operands allow; where a recurrence, ``max_delay`` or a pin asks for it, what was placed before comes later by whole IIs,
+    in the same place.
+
+    Parameters
+    ----------
+    problem
+        A problem, or its :class:`Body`, which many mappings can share.
+    ii
+        Initiation interval in clocks.
+    fixed
+        (tile, slot) of instructions that are placed already, by id.
+
+    Raises
+    ------
+    InputError
+        An II that the spoke RAM has no room for; ``fixed`` that breaks a rule; values that pass through tiles.
+    """
+
+    def __init__(self, problem: Problem | Body, ii: int, *, fixed: collections.abc.Mapping[str, tuple[int, int]] | None = None):
+        self.body = body = problem if isinstance(problem, Body) else Body(problem)
+        self.problem, self.ii = body.problem, ii
+        machine = self.problem.machine
+        if not 1 <= ii <= machine.spoke_depth:
+            raise InputError(f"found an initiation interval of {ii}, expected 1 to {machine.spoke_depth}")
+        self.order = body.order
+        count, groups = body.count, len(body.structure.members)
+        longest = np.full((count + 1, count + 1), NONE, np.int64)
+        longest[count, count] = 0
+        self._state = State(
+            tile=np.full(count, -1, np.int64),
+            slot=np.full(count, -1, np.int64),
+            time=np.full(count, -1, np.int64),
+            longest=longest,
+            taken=np.zeros((body.tiles, ii), bool),
+            group_tile=np.full(groups, -1, np.int64),
+            open_tiles=np.tile(~np.diag(body.tables.apart)[:, None], (1, body.tiles)),
+            load=np.zeros(body.tiles, np.int64),
+            words=np.zeros(body.tiles, np.int64),
+        )
+        self._at = 0
+        self._current = -1
+        for group, demands in enumerate(body.structure.demands):
+            for number, tile in enumerate(sorted(demands)):
+                if number == 0:
+                    kernel.settle(body.tables, self._state, group, tile)
+                else:  # two places at once: find_obstacle says so in words
+                    self._state.open_tiles[group] = False
+        for name, (tile, slot) in (fixed or {}).items():
+            self._fix(name, tile, slot)
+        self._advance()
+
+    @property
+    def tile(self) -> Ints:
+        """[N] Tile of each instruction, -1 where it is not placed."""
+        return self._state.tile
+
+    @property
+    def slot(self) -> Ints:
+        """[N] Slot of each instruction, -1 where it is not placed."""
+        return self._state.slot
+
+    @property
+    def time(self) -> Ints:
+        """[N] Clock of issue of each instruction, -1 where it is not placed."""
+        return self._state.time
+
+    @property
+    def current(self) -> int:
+        """Number of the instruction to place next, -1 when all are placed."""
+        return self._current
+
+    @property
+    def ready(self) -> Ints:
+        """[T] Earliest issue clock of :attr:`current` on each tile, -1 where the rules of places bar the tile."""
+        return self._ready
+
+    @property
+    def placed(self) -> int:
+        """How many instructions have a place."""
+        return int((self._state.tile >= 0).sum())
+
+    @property
+    def stuck(self) -> bool:
+        """Whether something is left to place and no place is legal."""
+        return self._current >= 0 and self._legal == 0
+
+    @property
+    def makespan(self) -> int:
+        """Clocks until the last result of what is placed."""
+        tile, time = self._state.tile, self._state.time
+        return int(np.where(tile >= 0, time + self.body.tables.latency, 0).max(initial=0))
+
+    def mask(self) -> Bools:
+        """[T, II] Places of :attr:`current` that break no rule together with what is placed; do not write to it."""
+        return self._mask
+
+    def place(self, tile: int, slot: int) -> None:
+        """Place :attr:`current`; ValueError where that is not legal, or everything is placed."""
+        if self._current < 0:
+            raise ValueError("everything is placed")
+        if not (0 <= tile < self.body.tiles and 0 <= slot < self.ii and self._mask[tile, slot]):
+            name = self.problem.instructions[self._current].id
+            raise ValueError(f"found tile {tile}, slot {slot} for {name}, expected a place that the mask allows")
+        kernel.put(self.body.tables, self._state, self._current, self.ii, tile, slot, self.body.max_delay)
+        self._advance()
+
+    def copy(self) -> Mapping:
+        """An independent copy."""
+        new = object.__new__(Mapping)
+        new.__dict__.update(self.__dict__)
+        # Mask and ready times are made anew, never written to.
+        new._state = State(*(array.copy() for array in self._state))
+        return new
+
+    def plan(self, *, list_scheduled: bool = False) -> Plan:
+        """The plan of a complete mapping.
+
+        Parameters
+        ----------
+        list_scheduled
+            Keep the places only and find times anew by list scheduling, where they follow from places; the better of both.
+
+        Raises
+        ------
+        ValueError
+            Where something is not placed.
+        """
+        if self._current >= 0:
+            raise ValueError("found a partial mapping, expected a complete one")
+        tiles, times = self._state.tile.tolist(), self._state.time.tolist()
+        structure = self.body.structure
+        if list_scheduled and self.body.places_decide:
+            recurrent = {number: times[number] for number in structure.recurrent}
+            again = list_schedule(structure, self.ii, tiles, recurrent)
+            if max(again, default=0) < max(times, default=0):
+                times = again
+        plan = make_plan(structure, self.ii, tiles, times)
+        assert plan is not None  # the mask leaves room for the starts
+        return plan
+
+    def _fix(self, name: str, tile: int, slot: int) -> None:
+        number = self.problem.number.get(name)
+        if number is None:
+            raise InputError(f"found {name!r} among the fixed instructions, expected the id of an instruction")
+        self._current = number
+        self._look()
+        if not (0 <= tile < self.body.tiles and 0 <= slot < self.ii and self._mask[tile, slot]):
+            raise InputError(
+                f"found {name} fixed on tile {tile}, slot {slot}, expected a place that breaks no rule at II {self.ii}"
+            )
+        kernel.put(self.body.tables, self._state, number, self.ii, tile, slot, self.body.max_delay)
+
+    def _advance(self) -> None:
+        order, tile = self.order, self._state.tile
+        while self._at < len(order) and tile[order[self._at]] >= 0:
+            self._at += 1
+        self._current = int(order[self._at]) if self._at < len(order) else -1
+        self._look()
+
+    def _look(self) -> None:
+        """What the rules leave to the instruction to place."""
+        self._mask = np.zeros((self.body.tiles, self.ii), bool)
+        self._ready = np.full(self.body.tiles, -1, np.int64)
+        self._legal = 0
+        if self._current >= 0:
+            self._legal = kernel.legal_places(
+                self.body.tables,
+                self._state,
+                self._current,
+                self.ii,
+                min(self.ii, self.problem.machine.instruction_depth),
+                self.body.room,
+                self.body.max_delay,
+                self._mask,
+                self._ready,
+            )
