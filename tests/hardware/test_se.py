@@ -18,7 +18,7 @@ from stowplan.hardware.se.reference import make_data
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules
-from tests.models.modulo_scheduling.cases import graph, random_problem
+from tests.models.modulo_scheduling.cases import graph, random_problem, varied_problem
 
 
 def solved(problem: Problem) -> Plan:
@@ -94,12 +94,12 @@ def test_the_run_takes_as_long_as_the_plan_says() -> None:
 def test_random_plans_give_the_right_numbers() -> None:
     done = 0
     for seed in range(80):
-        problem = random_problem(seed)
+        problem = (random_problem, varied_problem)[seed % 2](seed)
         plan = cpsat.solve(problem, time_limit=10).plan
         if plan is not None:
             compare(problem, plan, 5, seed=seed)
             done += 1
-    assert done > 50
+    assert done > 40
 
 
 def test_recurrences_start_with_their_initial_values() -> None:
