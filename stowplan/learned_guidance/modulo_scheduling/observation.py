@@ -35,10 +35,13 @@ TILE_COLUMNS = (
     "ready", "ready_ii", "issue", "issue_ii", "wait",
     "free_0", "free_1", "free_2", "free_4",
     "clocks", "steps_1", "steps_2", "steps_3", "steps_far",
-    "overreach", "tight", "least_left", "none_left", "one_left", "mean_left",
+    "slack", "overreach", "tight", "least_left", "none_left", "one_left", "mean_left",
 )  # fmt: skip
 TILE_FEATURES = len(TILE_COLUMNS)
-LOOKAHEAD = TILE_COLUMNS.index("overreach")
+LOOKAHEAD = TILE_COLUMNS.index("slack")
+
+#: Slack of what is on no recurrence.
+ENDLESS = 1 << 20
 
 #: Columns of a node's state: placed, issue relative to the node to place, nearness to it, whether it is that node.
 STATE_FEATURES = 4
@@ -100,6 +103,7 @@ def observation_space(limits: Limits) -> gymnasium.spaces.Dict:
             "states": real(nodes, STATE_FEATURES),
             "tiles": real(tiles, TILE_FEATURES),
             "ready": whole(0, 1 << 30, tiles),
+            "slack": whole(-ENDLESS, ENDLESS, tiles),
             "mask": whole(0, 1, tiles, slots, kind=np.int8),
             "globals": real(GLOBAL_FEATURES),
         }
@@ -119,7 +123,8 @@ def observe(mapping: Mapping, limits: Limits) -> Observation:
         ``graph`` [2] tells graphs apart; ``sizes`` [4] nodes, edges, tiles, initiation interval; ``nodes`` [N, F], ``edges``
         [E, 2] (producer and consumer, -1 behind the last), ``edge_features`` [E, F]; ``hops`` [T, T] clocks from tile to tile,
         -1 where there is no way; ``current`` [1] the node to place; ``placed`` [N] tiles, -1 for none; ``states`` [N, F];
-        ``tiles`` [T, F]; ``ready`` [T] earliest issue; ``mask`` [T, S] legal places; ``globals`` [F].
+        ``tiles`` [T, F]; ``ready`` [T] earliest issue; ``slack`` [T] clocks behind the first legal issue that recurrences leave, :data:`ENDLESS` where
+        there is none; ``mask`` [T, S] legal places; ``globals`` [F].
 
     Raises
     ------
@@ -133,6 +138,7 @@ def observe(mapping: Mapping, limits: Limits) -> Observation:
     states = np.zeros((limits.nodes, STATE_FEATURES), np.float32)
     mask = np.zeros((limits.tiles, limits.slots), np.int8)
     ready = np.zeros(limits.tiles, np.int32)
+    slack = np.full(limits.tiles, ENDLESS, np.int32)
     placed = np.full(limits.nodes, -1, np.int16)
     whole = np.zeros(GLOBAL_FEATURES, np.float32)
     current = int(mapping.current)
@@ -144,7 +150,8 @@ def observe(mapping: Mapping, limits: Limits) -> Observation:
         _fill(
             current, mapping.ii, view.latency, view.slots, view.room, view.path,
             mapping.tile, mapping.time, mapping.ready, legal, view.hops, view.steps, view.near, view.group,
-            view.size, view.words, view.apart, view.demand, view.heights, *view.related, _grid(view), tiles, states, whole,
+            view.size, view.words, view.apart, view.demand, view.heights, *view.related, view.clocks, *view.cycles(mapping.ii),
+            _grid(view), tiles, slack, states, whole,
         )  # fmt: skip
     _whole(mapping, view, whole)
     return {
@@ -155,6 +162,7 @@ def observe(mapping: Mapping, limits: Limits) -> Observation:
         "states": states,
         "tiles": tiles,
         "ready": ready,
+        "slack": slack,
         "mask": mask,
         "globals": whole,
     }
@@ -211,7 +219,7 @@ def _fill(
     current: int, ii: int, latency: int, most: int, room: int, path: int,
     tile: Ints, time: Ints, ready: Ints, legal: npt.NDArray[np.bool_], hops: Ints, steps: Ints, near: Ints, group: Ints,
     size: Ints, words: Ints, apart: npt.NDArray[np.bool_], demand: Ints, heights: Ints, ends: Ints, others: Ints, relations: Ints,
-    grid: Floats, tiles: Floats, states: Floats, whole: Floats,
+    clocks_any: Ints, with_links: Ints, without: Ints, grid: Floats, tiles: Floats, slack: npt.NDArray[np.int32], states: Floats, whole: Floats,
 ) -> None:  # fmt: skip
     """Fill tiles, states and the rest of the whole."""
     count, width = len(tile), len(hops)
@@ -348,7 +356,16 @@ def _fill(
                 n_4 += 1
         row[17], row[18] = far_1 / max(n_1, 1) / 2, far_2 / max(n_2, 1) / 2
         row[19], row[20] = far_3 / max(n_3, 1) / 2, far_4 / max(n_4, 1)
-        row[21], row[22] = _within(over), _within(tight / 2)
+        # What recurrences leave behind the first legal issue: clocks until a value would come too late.
+        room_left = 1 << 20
+        if issue[at] >= 0:
+            for number in range(count):
+                if tile[number] >= 0 and with_links[current, number] > -(1 << 39):
+                    needed = max(with_links[current, number], without[current, number] + clocks_any[at, tile[number]])
+                    room_left = min(room_left, time[number] - issue[at] - needed)
+        slack[at] = room_left
+        row[21] = 2.0 if room_left == 1 << 20 else max(min(room_left / (1.0 * latency), 2.0), -2.0)
+        row[22], row[23] = _within(over), _within(tight / 2)
         # What is left to relatives that wait.
         least, total, none, one = 1 << 30, 0, 0, 0
         more = 0 if at_group[group[current]] >= 0 else size[group[current]]
@@ -375,10 +392,10 @@ def _fill(
             total += choices
             none += choices == 0
             one += choices == 1
-        row[23] = min(least, 5) / 5.0
-        row[24] = _within(1.0 * none)
-        row[25] = _within(1.0 * one)
-        row[26] = min(total / max(waiting, 1) / 5.0, 2.0)
+        row[24] = min(least, 5) / 5.0
+        row[25] = _within(1.0 * none)
+        row[26] = _within(1.0 * one)
+        row[27] = min(total / max(waiting, 1) / 5.0, 2.0)
     for number in range(count):
         state = states[number]
         if tile[number] >= 0:

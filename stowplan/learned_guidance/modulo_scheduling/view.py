@@ -22,6 +22,12 @@ Ints = npt.NDArray[np.int64]
 #: Steps in graph and machine beyond this are all alike.
 MOST_STEPS = 15
 
+#: Clocks between tiles that no links connect.
+MOST_CLOCKS = 1 << 20
+
+#: Weight of a path that there is none of.
+NO_PATH = -(1 << 40)
+
 #: Classes of operations; a machine does not care, but the op tells what a node is for.
 CLASSES = {
     "multiply": ("mul", "madd", "div", "exp"),
@@ -59,6 +65,8 @@ class View:
         machine = problem.machine
         self.count, self.tiles, self.latency = structure.count, machine.tiles, machine.latency
         self.least_ii = least_ii(problem, structure)
+        self.clocks: Ints = np.array([[MOST_CLOCKS if clocks is None else clocks for clocks in row] for row in machine.any_links])
+        """[T, T] Least clocks over any number of links."""
         self.hops: Ints = np.array([[-1 if clocks is None else clocks for clocks in row] for row in problem.hops], np.int64)
         self.steps = _steps(self.hops >= 0)
         self.group: Ints = np.array(structure.group, np.int64)
@@ -121,6 +129,26 @@ class View:
             if heights.sum() + depths.sum() == before:
                 break
         return heights, depths
+
+    def cycles(self, ii: int) -> tuple[Ints, Ints]:
+        """[N, N] Clocks from issue to issue that paths need at an interval, between instructions of one recurrence.
+
+        Once with the least clocks of links, once without any; :data:`NO_PATH` where there is no path, or no recurrence.
+        """
+        kept: dict[int, tuple[Ints, Ints]] = self.__dict__.setdefault("_cycles", {})
+        if ii not in kept:
+            found = []
+            for counts in (True, False):
+                paths = np.full((self.count, self.count), NO_PATH, np.int64)
+                for edge in self.structure.between:
+                    if self.structure.component[edge.source] == self.structure.component[edge.target]:
+                        clocks = self.latency - ii * edge.distance + (self.structure.least_hops(edge) if counts else 0)
+                        paths[edge.source, edge.target] = max(paths[edge.source, edge.target], clocks)
+                for middle in self.structure.recurrent:
+                    np.maximum(paths, paths[:, middle, None] + paths[None, middle], out=paths)
+                found.append(np.where(paths < NO_PATH // 2, NO_PATH, paths))
+            kept[ii] = (found[0], found[1])
+        return kept[ii]
 
     def _nodes(self) -> Floats:
         structure, problem = self.structure, self.problem

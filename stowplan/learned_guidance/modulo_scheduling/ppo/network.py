@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stowplan.learned_guidance.modulo_scheduling.observation import (
+    ENDLESS,
     GLOBAL_FEATURES,
     LOOKAHEAD,
     STATE_FEATURES,
@@ -25,8 +26,9 @@ from stowplan.learned_guidance.modulo_scheduling.observation import (
 from stowplan.learned_guidance.modulo_scheduling.view import EDGE_FEATURES, NODE_FEATURES
 from stowplan.learned_guidance.nn.layers import Dense
 
-#: Columns of a slot: wait behind the tile's first legal one, in intervals and in clocks, whether it is that one, its issue.
-SLOT_FEATURES = 4
+#: Columns of a slot: wait behind the tile's first legal one, in intervals and in clocks, whether it is that one, its wait in all,
+#: what recurrences leave behind it, and whether that is less than nothing.
+SLOT_FEATURES = 6
 
 #: Score of what is no tile or slot.
 _NEVER = -1e9
@@ -44,6 +46,8 @@ class Shape:
     """Else all nodes count alike."""
     lookahead: bool = True
     """Whether the columns of tiles that look ahead are seen."""
+    masks: bool = True
+    """Whether places that are not legal have no probability."""
 
 
 class MessageLayer(nn.Module):
@@ -183,16 +187,18 @@ class Network(nn.Module):
         scored = self.tile(torch.cat([tiles, stands, near], dim=2)) + self.tile_state(state)[:, None]
         scored = self.tile_second(torch.relu(scored))
         tile_scores = self.tile_score(scored)[..., 0].masked_fill(~is_tile, _NEVER)
-        legal = observation["mask"] > 0
+        legal = observation["mask"][..., : int(ii.max())] > 0
+        if not self.shape.masks:
+            legal = is_tile[..., None] & (torch.arange(legal.shape[2], device=legal.device) < ii[:, None, None])
         tile_scores = tile_scores.masked_fill(~legal.any(dim=2) & is_tile, 0.5 * _NEVER)
-
-        slots = self._slots(scored, observation["ready"], legal, ii)
+        slots = self._slots(scored, observation["ready"], observation["slack"], legal, ii)
         scores = torch.log_softmax(tile_scores, dim=1)[..., None] + slots
+        scores = functional.pad(scores, (0, observation["mask"].shape[2] - legal.shape[2]), value=_NEVER)
         tile_mean = (scored * is_tile[..., None]).sum(dim=1) / sizes[:, 2:3].clamp(min=1)
         tile_most = scored.masked_fill(~is_tile[..., None], 0.0).amax(dim=1)
         return scores, self.critic(torch.cat([state, tile_mean, tile_most], dim=1))[:, 0]
 
-    def _slots(self, scored: Tensor, ready: Tensor, legal: Tensor, ii: Tensor) -> Tensor:
+    def _slots(self, scored: Tensor, ready: Tensor, slack: Tensor, legal: Tensor, ii: Tensor) -> Tensor:
         """[B, T, S] Logarithms of the probabilities of slots on their tile; those that are not legal have hardly any."""
         ready = ready.long()
         interval = ii[:, None, None]
@@ -200,8 +206,17 @@ class Network(nn.Module):
         wait = torch.remainder(number - ready[..., None], interval)
         first = wait.masked_fill(~legal, 1 << 30).amin(dim=2, keepdim=True)
         behind = (wait - first).clamp(min=0).float()
+        left = slack[..., None] - behind if self.shape.lookahead else torch.full_like(behind, ENDLESS)
         columns = torch.stack(
-            [behind / interval, behind.clamp(max=8) / 8, (behind == 0).float(), wait / interval], dim=-1
+            [
+                behind / interval,
+                behind.clamp(max=8) / 8,
+                (behind == 0).float(),
+                wait / interval,
+                left.clamp(-8, 8) / 8,
+                (left < 0).float(),
+            ],
+            dim=-1,
         )
         inner = torch.relu(self.slot(columns) + self.slot_tile(scored)[:, :, None])
         scores = self.slot_score(inner)[..., 0].masked_fill(~legal, 0.5 * _NEVER).masked_fill(number >= interval, _NEVER)
