@@ -79,7 +79,9 @@ class State(NamedTuple):
     longest: Ints
     """[N + 1, N + 1] weight of the heaviest path, in turns; the last row and column are the clock 0."""
     taken: Bools
-    """[T, II]"""
+    """[T, II] slots in which an instruction issues."""
+    results: Bools
+    """[T, II] slots in which a result leaves."""
     group_tile: Ints
     """[G] -1 where it is open."""
     open_tiles: Bools
@@ -225,7 +227,7 @@ def legal_places(
         if not _starts_fit(tables, state, group, tile):
             continue
         for slot in range(ii):
-            if state.taken[tile, slot]:
+            if state.taken[tile, slot] or state.results[tile, (slot + tables.latency[number]) % ii]:
                 continue
             if tables.pinned_slot[number] >= 0 and tables.pinned_slot[number] != slot:
                 continue
@@ -274,6 +276,7 @@ def put(tables: Tables, state: State, number: int, ii: int, tile: int, slot: int
         longest[each, number], longest[number, each] = to, back
     state.tile[number], state.slot[number] = tile, slot
     state.taken[tile, slot] = True
+    state.results[tile, (slot + tables.latency[number]) % ii] = True
     for one in range(count + 1):
         to = longest[one, number]
         if one == number or to <= NONE or (one < count and state.tile[one] < 0):

@@ -79,7 +79,7 @@ def _tables(problem: Problem, structure: Structure) -> Tables:
             arcs[one].add((two, True))
             arcs[two].add((one, False))
     flat_arcs = [arc for each in arcs for arc in sorted(each)]
-    latency = np.full(count, problem.machine.latency, np.int64)
+    latency = np.array(problem.latencies, np.int64)
     least, most, slot = np.zeros(count, np.int64), TIME_LIMIT - 1 - latency, np.full(count, -1, np.int64)
     for pin in problem.pins:
         number = problem.number[pin.instruction]
@@ -143,7 +143,7 @@ class Mapping:
         ii: int,
         *,
         fixed: collections.abc.Mapping[str, tuple[int, int]] | None = None,
-        look_ahead: bool = False,
+        look_ahead: bool = True,
     ):
         self.body = body = problem if isinstance(problem, Body) else Body(problem)
         self.problem, self.ii, self.look_ahead = body.problem, ii, look_ahead
@@ -160,6 +160,7 @@ class Mapping:
             time=np.full(count, -1, np.int64),
             longest=longest,
             taken=np.zeros((body.tiles, ii), bool),
+            results=np.zeros((body.tiles, ii), bool),
             group_tile=np.full(groups, -1, np.int64),
             open_tiles=np.tile(~np.diag(body.tables.apart)[:, None], (1, body.tiles)),
             load=np.zeros(body.tiles, np.int64),
@@ -167,12 +168,13 @@ class Mapping:
         )
         self._at = 0
         self._current = -1
-        for group, demands in enumerate(body.structure.demands):
-            for number, tile in enumerate(sorted(demands)):
-                if number == 0:
-                    kernel.settle(body.tables, self._state, group, tile)
-                else:  # two places at once: find_obstacle says so in words
-                    self._state.open_tiles[group] = False
+        for group, allowed in enumerate(body.structure.allowed):
+            if len(allowed) < body.tiles:
+                barred = np.ones(body.tiles, bool)
+                barred[list(allowed)] = False
+                self._state.open_tiles[group, barred] = False
+            if len(allowed) == 1:
+                kernel.settle(body.tables, self._state, group, allowed[0])
         for name, (tile, slot) in (fixed or {}).items():
             self._fix(name, tile, slot)
         self._advance()
@@ -258,13 +260,16 @@ class Mapping:
         tiles, times = self._state.tile.tolist(), self._state.time.tolist()
         structure = self.body.structure
         if list_scheduled and self.body.places_decide:
-            recurrent = {number: times[number] for number in structure.recurrent}
-            again = list_schedule(structure, self.ii, tiles, recurrent)
-            if max(again, default=0) < max(times, default=0):
+            known = {number: times[number] for number in structure.slotted}
+            again = list_schedule(structure, self.ii, tiles, known)
+            if again is not None and self._end(again) < self._end(times):
                 times = again
         plan = make_plan(structure, self.ii, tiles, times)
         assert plan is not None  # the mask leaves room for the starts
         return plan
+
+    def _end(self, times: list[int]) -> int:
+        return max(map(sum, zip(times, self.problem.latencies, strict=True)), default=0)
 
     def _fix(self, name: str, tile: int, slot: int) -> None:
         number = self.problem.number.get(name)

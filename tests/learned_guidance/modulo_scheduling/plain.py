@@ -30,11 +30,16 @@ class Rules:
         self.tied = tied
         self.pins = {problem.number[pin.instruction]: pin for pin in problem.pins}
         bound = {variable.id: variable.tile for variable in problem.variables}
-        self.demands: list[set[int]] = []
+        self.allowed: list[set[int]] = []
         for number in range(self.count):
             found = {bound[name] for each in tied[number] for name in instructions[each].variables}
             found |= {self.pins[each].tile for each in tied[number] if each in self.pins}
-            self.demands.append({tile for tile in found if tile is not None})
+            tiles = set(range(self.machine.tiles))
+            for tile in found - {None}:
+                tiles &= {tile}
+            for each in tied[number]:
+                tiles &= set(tiles if instructions[each].tiles is None else instructions[each].tiles)
+            self.allowed.append(tiles)
         woken = {target for _, target, distance in self.edges if distance == 0}
         self.sources = [number for number in range(self.count) if number not in woken]
 
@@ -44,7 +49,7 @@ class Rules:
 
     def tiles(self, placed: dict[int, tuple[int, int]]) -> dict[int, int]:
         """Tile of every instruction whose tile is known."""
-        found = {number: next(iter(tiles)) for number, tiles in enumerate(self.demands) if len(tiles) == 1}
+        found = {number: next(iter(tiles)) for number, tiles in enumerate(self.allowed) if len(tiles) == 1}
         for number, (tile, _) in placed.items():
             found |= dict.fromkeys(self.tied[number], tile)
         return found
@@ -58,7 +63,11 @@ class Rules:
         }
 
     def space(self, placed: dict[int, tuple[int, int]], number: int, tile: int, slot: int, ii: int) -> bool:
-        if (tile, slot) in placed.values() or any(other not in ({tile}) for other in self.demands[number]):
+        if (tile, slot) in placed.values() or tile not in self.allowed[number]:
+            return False
+        latency = self.problem.latencies
+        results = {(at, (when + latency[each]) % ii) for each, (at, when) in placed.items()}
+        if (tile, (slot + latency[number]) % ii) in results:
             return False
         known = self.tiles(placed)
         if known.get(number, tile) != tile:
@@ -104,8 +113,8 @@ class Rules:
 
     def times(self, placed: dict[int, tuple[int, int]], ii: int) -> dict[int, int] | None:
         """The earliest times in these slots; None where there are none."""
-        latency = self.machine.latency
-        most = {number: TIME_LIMIT - 1 - latency for number in placed}
+        latency = self.problem.latencies
+        most = {number: TIME_LIMIT - 1 - latency[number] for number in placed}
         times = {number: slot for number, (_, slot) in placed.items()}
         for number, pin in self.pins.items():
             if number in placed:
@@ -120,7 +129,7 @@ class Rules:
             wanted = []
             for source, target, distance in self.edges:
                 if source in placed and target in placed:
-                    clocks = latency + (self.hops[placed[source][0]][placed[target][0]] or 0) - ii * distance
+                    clocks = latency[source] + (self.hops[placed[source][0]][placed[target][0]] or 0) - ii * distance
                     wanted.append((target, times[source] + clocks))
                     if self.problem.rules.max_delay is not None:
                         wanted.append((source, times[target] - clocks - self.problem.rules.max_delay))
