@@ -1,9 +1,9 @@
 """Data-flow graphs in JSON: ``nodes`` with ``id`` and ``op``, ``edges`` with ``src``, ``dst`` and ``distance``.
 
 Beside these, a node may name tile-memory ``variables``, a constant its ``value``, an edge its ``operand`` (place among the
-operands) and ``mult`` (how many operands it is), and the graph ``fixed`` instructions. Graphs of NetworkX (node-link data) and of Morpher have other names
-for the same, :data:`NODE_NAMES` and :data:`EDGE_NAMES`. Notes are passed over, :data:`NOTES`; any other key is an error, for it
-may say something that the schedule depends on.
+operands) and ``mult`` (how many operands it is), and the graph ``fixed`` instructions. Graphs of NetworkX (node-link data) and
+of Morpher have other names for the same, :data:`NODE_NAMES` and :data:`EDGE_NAMES`. Notes are passed over, :data:`NOTES`; any
+other key is an error, for it may say something that the schedule depends on.
 """
 
 from __future__ import annotations

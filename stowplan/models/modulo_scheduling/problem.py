@@ -14,7 +14,7 @@ import msgspec
 from stowplan import files
 from stowplan.errors import InputError
 from stowplan.models.document import Document
-from stowplan.models.modulo_scheduling.machine import Clocks, Machine
+from stowplan.models.modulo_scheduling.machine import MOST_LATENCY, Clocks, Machine
 
 FORMAT = "stowplan.modulo_scheduling.problem"
 VERSION = 1
@@ -171,6 +171,11 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
             if operand.instruction is not None
         )
 
+    @cached_property
+    def latencies(self) -> tuple[int, ...]:
+        """Clocks from issue to result, of each instruction."""
+        return tuple(self.machine.latency if each.latency is None else each.latency for each in self.instructions)
+
     @property
     def hops(self) -> Clocks:
         """``hops[from][to]``: clocks from tile to tile, None where a value cannot go."""
@@ -211,6 +216,7 @@ def _check(problem: Problem) -> None:
             )
             message += f"{', '.join(operations)}: rename it, or add it to the machine's operations"
             raise InputError(message, place=place)
+        _check_instruction(problem, instruction, place)
     for at, instruction in enumerate(problem.instructions):
         place = f"instructions[{at}] ({instruction.id})"
         for number, operand in enumerate(instruction.operands):
@@ -230,6 +236,18 @@ def _check(problem: Problem) -> None:
 def _expect(holds: bool, place: str, found: str, expected: str) -> None:
     if not holds:
         raise InputError(f"found {found}, expected {expected}", place=place)
+
+
+def _check_instruction(problem: Problem, instruction: Instruction, place: str) -> None:
+    """Latency and tiles."""
+    latency, tiles = instruction.latency, instruction.tiles
+    _expect(latency is None or 1 <= latency <= MOST_LATENCY, place, f"latency {latency}", f"1 to {MOST_LATENCY} clocks")
+    if tiles is not None:
+        _expect(bool(tiles), place, "no tile in tiles", "one or more, or null for any")
+        ascending = list(tiles) == sorted(set(tiles))
+        _expect(ascending, place, f"tiles {', '.join(map(str, tiles))}", "every tile once, ascending")
+        for tile in tiles:
+            _check_tile(problem, tile, place)
 
 
 def _check_operand(operand: Operand, known: set[str], place: str) -> None:

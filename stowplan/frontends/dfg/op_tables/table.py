@@ -19,7 +19,7 @@ import msgspec
 from stowplan.errors import InputError
 from stowplan.hardware.se.operations import OPERATIONS, generic_operation
 from stowplan.hardware.targets.toml_files import TargetFiles
-from stowplan.models.modulo_scheduling.machine import MOST_TILES
+from stowplan.models.modulo_scheduling.machine import MOST_LATENCY, MOST_TILES
 from stowplan.models.modulo_scheduling.problem import Instruction
 
 FORMAT = "stowplan.op_table"
@@ -27,9 +27,6 @@ VERSION = 1
 
 #: Class of the ops that no table has one for.
 UNCLASSIFIED = "generic"
-
-#: Largest latency, in clocks.
-MOST_LATENCY = 1000
 
 #: Longest pattern, in characters.
 _MOST_PATTERN = 400
