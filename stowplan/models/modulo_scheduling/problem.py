@@ -25,6 +25,9 @@ TIME_LIMIT = 1_000_000
 #: Iterations between producer and consumer at most.
 MOST_DISTANCE = 1000
 
+#: How the op of an instruction begins of which only the operands are known; its name follows. Any tile can do it.
+GENERIC = "generic:"
+
 
 class Operand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One input of an instruction: exactly one of ``instruction``, ``variable`` and ``constant`` is given."""
@@ -62,6 +65,8 @@ class Instruction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     id: str
     op: str
+    source_op: str | None = None
+    """Name of the op in the graph that it comes from, for people; None where that is ``op``."""
     operands: tuple[Operand, ...] = ()
     """In the order in which the operation takes them."""
     writes: tuple[str, ...] = ()
@@ -70,6 +75,11 @@ class Instruction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """Clocks from its issue to its result; None for the machine's."""
     tiles: tuple[int, ...] | None = None
     """Tiles that it may stand on, ascending; None for any."""
+
+    @property
+    def op_name(self) -> str:
+        """The op, as people know it."""
+        return self.source_op or self.op
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -133,6 +143,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     rules: Rules = Rules()
     pins: tuple[Pin, ...] = ()
     name: str = ""
+    notes: tuple[str, ...] = ()
+    """What the front end could not take literally, for people to read; no rule, and no plan, depends on it."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -171,14 +183,15 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of everything but names."""
+        """Hex SHA-256 of everything but names and notes."""
         machine = msgspec.structs.replace(self.machine, name="")
         # Zeros of either sign are equal.
         instructions = tuple(
-            msgspec.structs.replace(each, operands=tuple(operand.unsigned for operand in each.operands))
+            msgspec.structs.replace(each, source_op=None, operands=tuple(operand.unsigned for operand in each.operands))
             for each in self.instructions
         )
-        unnamed = msgspec.structs.replace(self, name="", machine=machine, instructions=instructions)
+        unnamed = msgspec.structs.asdict(self) | {"name": "", "machine": machine, "instructions": instructions}
+        del unnamed["notes"]
         return files.digest(unnamed)
 
 
@@ -197,7 +210,7 @@ def _check(problem: Problem) -> None:
         _expect(instruction.id not in known, place, f"the id {instruction.id!r} twice", "every id once")
         known.add(instruction.id)
         operations = problem.machine.operations
-        if operations and instruction.op not in operations:
+        if operations and instruction.op not in operations and not instruction.op.startswith(GENERIC):
             message = (
                 f"found the op {instruction.op!r}, which {problem.machine.name or 'the machine'} cannot do, expected one of "
             )
