@@ -107,13 +107,19 @@ LoopRules = Annotated[
         "--rule",
         metavar="NAME=VALUE",
         help="For data-flow graphs, again and again: max_delay=1, pass_through=yes, starts=source, siblings=none, "
-        "inputs=copies, fuse=yes, fan_out=4 (docs/modulo-scheduling.md).",
+        "inputs=copies, fuse=yes, fan_out=4, strict=yes (docs/modulo-scheduling.md).",
     ),
 ]
 Fixed = Annotated[
     Path | None,
     typer.Option(
         "--fixed", metavar="FILE", help="For data-flow graphs: JSON list of instructions with their tile, time or slot."
+    ),
+]
+OpTableFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--op-table", metavar="FILE", help="For data-flow graphs: TOML file with meaning, latency, class and tiles of ops."
     ),
 ]
 TimeLimit = Annotated[float, typer.Option("--time-limit", metavar="SECONDS", help="Time limit, reading the input included.")]
@@ -151,6 +157,7 @@ _INPUT_OPTIONS: dict[str, tuple[object, object]] = {
     "address_spaces": (AddressSpaces, False),
     "rules": (LoopRules, None),
     "fixed": (Fixed, None),
+    "op_table": (OpTableFile, None),
 }
 
 
@@ -188,7 +195,9 @@ def _with_options(command: Callable[..., None], names: tuple[str, ...]) -> Calla
 
 def files_of(options: ReadOptions) -> tuple[Path, ...]:
     """The files that options name, which no output may be written over; a target may be one."""
-    return tuple(Path(each) for each in (options.target, options.fixed, *(options.cycles or ())) if each is not None)
+    return tuple(
+        Path(each) for each in (options.target, options.fixed, options.op_table, *(options.cycles or ())) if each is not None
+    )
 
 
 def target_file(target: str | None) -> Path | None:

@@ -50,6 +50,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``NAME=VALUE``: the machine's rules for a loop body."""
     fixed: str | Path | None = None
     """Path of a file with instructions that are fixed."""
+    op_table: str | Path | None = None
+    """Path of a file that says what the ops of a loop body mean and cost."""
 
     def __post_init__(self) -> None:
         if self.capacity is not None:

@@ -29,6 +29,7 @@ def read(
     address_spaces: bool = False,
     rules: Iterable[str] = (),
     fixed: str | Path | None = None,
+    op_table: str | Path | None = None,
 ) -> Any:
     """Problem from a file, whatever kind it is.
 
@@ -55,8 +56,9 @@ def read(
     precision, granularity, address_spaces
         For networks; graphs for a target with banks take the precision, too. See
         :class:`stowplan.frontends.options.ReadOptions`.
-    rules, fixed
-        For data-flow graphs: texts ``NAME=VALUE`` (docs/modulo-scheduling.md), and a file of fixed instructions.
+    rules, fixed, op_table
+        For data-flow graphs: texts ``NAME=VALUE`` (docs/modulo-scheduling.md), a file of fixed instructions, and a TOML file
+        that says what ops mean and cost.
 
     Returns
     -------
@@ -84,6 +86,7 @@ def read(
         address_spaces=address_spaces,
         rules=tuple(rules),
         fixed=fixed,
+        op_table=op_table,
     )
     return open_input(path, options).problem
 

@@ -16,9 +16,14 @@ MMAP_GAME = "stowplan/MMapGame-v0"
 #: Tier placement, a whole map at once: :class:`~stowplan.learned_guidance.tier_placement.environment.TierPlacementEnv`.
 TIER_PLACEMENT = "stowplan/TierPlacement-v0"
 
+#: Modulo scheduling, instruction by instruction:
+#: :class:`~stowplan.learned_guidance.modulo_scheduling.environment.ModuloSchedulingEnv`.
+MODULO_SCHEDULING = "stowplan/ModuloScheduling-v0"
+
 for _name, _entry_point in {
     MMAP_GAME: "stowplan.learned_guidance.memory_mapping.environment:MMapGameEnv",
     TIER_PLACEMENT: "stowplan.learned_guidance.tier_placement.environment:TierPlacementEnv",
+    MODULO_SCHEDULING: "stowplan.learned_guidance.modulo_scheduling.environment:ModuloSchedulingEnv",
 }.items():
     # A second import, as after importlib.reload, must not warn of an environment overridden by itself.
     if _name not in gymnasium.registry:

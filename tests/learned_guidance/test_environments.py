@@ -14,7 +14,7 @@ pytest.importorskip("gymnasium")
 from stowplan.learned_guidance import environments
 
 
-@pytest.mark.parametrize("name", [environments.MMAP_GAME, environments.TIER_PLACEMENT])
+@pytest.mark.parametrize("name", [environments.MMAP_GAME, environments.TIER_PLACEMENT, environments.MODULO_SCHEDULING])
 def test_names_are_found_without_an_import(name: str) -> None:
     """And without torch, which takes seconds to import; a second import changes nothing."""
     code = (

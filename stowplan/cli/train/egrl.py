@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
 
 #: Options of inputs of other kinds.
-_OF_OTHERS = ("cost_model", "stalls", "donation", "evictions", "prefetches", "cycles", "rules", "fixed")
+_OF_OTHERS = ("cost_model", "stalls", "donation", "evictions", "prefetches", "cycles", "rules", "fixed", "op_table")
 
 #: What the policy learns from demonstrations by, where nothing else is set.
 IMITATION = 1.0

@@ -1,8 +1,9 @@
 """Data-flow graphs in Graphviz DOT, as other CGRA tools write them.
 
 Read are nodes and edges (also chains, ``a -> b -> c``) with attributes; subgraphs are flattened. The op of a node is its
-attribute ``opcode``, ``op``, ``operation`` or ``type``, else the first word of its ``label``, else its name without digits. The
-distance of an edge is its attribute ``distance``, ``dist`` or ``iteration``; its operand is ``operand`` where that is a number.
+attribute ``opcode``, ``op``, ``operation`` or ``type``, else what of its ``label`` is known, else its name without digits. The
+value of a constant is its ``value``, ``const_value`` or ``constVal``. The distance of an edge is its attribute ``distance``,
+``dist`` or ``iteration``; its operand is ``operand`` where that is a number.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from pathlib import Path
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.frontends.dfg.graph import Arrow, Dfg, Node, join
-from stowplan.hardware.se.operations import known_operation
+from stowplan.frontends.dfg.graph import Arrow, Dfg, Node, Reading, join
+from stowplan.frontends.dfg.op_tables import OpTable, read_number
 
 _TOKEN = re.compile(
     r"""(?P<skip>\s+|//[^\n]*|\#[^\n]*|/\*.*?\*/)
@@ -27,6 +28,12 @@ _TOKEN = re.compile(
 )
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
+
+#: Between the words of a label; records have fields.
+_BETWEEN = re.compile(r"[\s{}|()\[\],;]+")
+
+#: What DOT writes for the end of a line, whichever way the line is set.
+_LINE_ENDS = "nlr"
 
 
 class _Tokens:
@@ -44,7 +51,7 @@ class _Tokens:
             if kind == "word" and match[0].startswith("/*"):
                 raise InputError("found a comment that never ends, expected */", source=source, place=f"line {line}")
             if kind != "skip":
-                self._found.append((kind, re.sub(r"\\(.)", r"\1", match[kind]) if kind == "quoted" else match[kind], line))
+                self._found.append((kind, _unescaped(match[kind]) if kind == "quoted" else match[kind], line))
             line += match[0].count("\n")
             at = match.end()
         self._at = 0
@@ -75,13 +82,18 @@ class _Tokens:
         return self.take()
 
 
-def read_dot(path: str | Path) -> Dfg:
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", lambda match: "\n" if match[1] in _LINE_ENDS else match[1], text)
+
+
+def read_dot(path: str | Path, reading: Reading | None = None) -> Dfg:
     """Graph of a file; raises :class:`~stowplan.errors.InputError` naming file and line."""
-    return parse_dot(files.read_text(path), source=path)
+    return parse_dot(files.read_text(path), source=path, reading=reading)
 
 
-def parse_dot(text: str, source: str | Path | None = None) -> Dfg:
+def parse_dot(text: str, source: str | Path | None = None, reading: Reading | None = None) -> Dfg:
     """Graph of DOT text; raises :class:`~stowplan.errors.InputError` naming source and line."""
+    way = reading or Reading()
     tokens = _Tokens(text, source)
     if tokens.peek() == "strict":
         tokens.take()
@@ -114,8 +126,8 @@ def parse_dot(text: str, source: str | Path | None = None) -> Dfg:
             _attributes(tokens)
         else:
             _statement(tokens, nodes, arrows, source)
-    found = [Node(each, _op(each, values), (), place) for each, (values, place) in nodes.items()]
-    return join(name or (Path(source).name.split(".")[0] if source is not None else ""), found, arrows, source)
+    found = [Node(each, _op(each, values, way.table), (), place, _value(values)) for each, (values, place) in nodes.items()]
+    return join(name or (Path(source).name.split(".")[0] if source is not None else ""), found, arrows, source, way)
 
 
 def _statement(
@@ -174,9 +186,24 @@ def _attributes(tokens: _Tokens) -> dict[str, str]:
     return values
 
 
-def _op(name: str, values: dict[str, str]) -> str:
+def _op(name: str, values: dict[str, str], table: OpTable) -> str:
+    """The op of a node: what an attribute says; else the first part of label or name that the table has."""
     for key in ("opcode", "op", "operation", "type"):
         if key in values:
             return values[key]
-    words = [*re.findall(r"[A-Za-z_]+", values.get("label", "")), re.sub(r"[^A-Za-z]", "", name)]
-    return next((word for word in words if known_operation(word)), words[0] or name)
+    label = values.get("label", "").strip()
+    # As LLVM prints instructions: %5 = add i32 %3, %4.
+    words = [word for word in _BETWEEN.split(label.partition(" = ")[2] or label) if word]
+    letters = re.findall(r"[^\W\d_]+", label)
+    stem = re.sub(r"[^A-Za-z]", "", name)
+    candidates = [label, *words, *(re.sub(r"[_.]?[0-9]+$", "", word) for word in words), *letters]
+    if not label and not name.isdecimal():
+        candidates.append(name)
+    candidates = [each for each in (*candidates, stem) if each]
+    unknown = next((each for each in (*letters, stem) if each), name)
+    return next((each for each in candidates if table.find(each) is not None), unknown)
+
+
+def _value(values: dict[str, str]) -> float | None:
+    text = next((values[key] for key in ("value", "const_value", "constVal") if key in values), None)
+    return None if text is None else read_number(text)

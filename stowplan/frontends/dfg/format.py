@@ -10,7 +10,8 @@ from stowplan.hardware.se.machines import describe_machine, load_machine, machin
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:
-    return Opened(open_loop_body(source.path, str(options.target), parse_rules(options.rules, options.fixed)))
+    loop = parse_rules(options.rules, options.fixed, options.op_table)
+    return Opened(open_loop_body(source.path, str(options.target), loop))
 
 
 def _claims(source: Source) -> bool | None:
@@ -30,7 +31,7 @@ def _rows() -> list[TargetRow]:
 FORMAT = InputFormat(
     what="a data-flow graph",
     suffixes=(".json", ".dot", ".gv"),
-    accepts=lambda source: frozenset({"target", "rules", "fixed"}),
+    accepts=lambda source: frozenset({"target", "rules", "fixed", "op_table"}),
     matches=lambda source: is_loop_body(source.path, source.data, source.target),
     open=_open,
     targets=TargetFamily("data-flow graphs", "modulo scheduling", "a machine with tiles for it (se)", load_machine, _rows),

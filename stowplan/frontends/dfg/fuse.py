@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import msgspec
-
 from stowplan.frontends.dfg.graph import Dfg
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand
 
@@ -51,6 +49,8 @@ def fuse_multiply_add(graph: Dfg) -> Dfg:
         place = max(choices, key=lambda at: chain(each.operands[at].instruction or ""))
         product = by_id[each.operands[place].instruction or ""]
         gone.add(product.id)
-        fused[each.id] = msgspec.structs.replace(each, op="madd", operands=(*product.operands, each.operands[1 - place]))
+        fused[each.id] = Instruction(
+            id=each.id, op="madd", operands=(*product.operands, each.operands[1 - place]), writes=each.writes
+        )
     kept = tuple(fused.get(each.id, each) for each in graph.instructions if each.id not in gone)
     return Dfg(graph.name, kept, graph.variables)

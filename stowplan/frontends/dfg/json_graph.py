@@ -1,9 +1,9 @@
 """Data-flow graphs in JSON: ``nodes`` with ``id`` and ``op``, ``edges`` with ``src``, ``dst`` and ``distance``.
 
-Beside these, a node may name tile-memory ``variables``, an edge its ``operand`` (place among the operands) and ``mult`` (how
-many operands it is), and the graph ``fixed`` instructions. Graphs of NetworkX (node-link data) and of Morpher have other names
-for the same, :data:`NODE_NAMES` and :data:`EDGE_NAMES`. Notes are passed over, :data:`NOTES`; any other key is an error, for it
-may say something that the schedule depends on.
+Beside these, a node may name tile-memory ``variables``, a constant its ``value``, an edge its ``operand`` (place among the
+operands) and ``mult`` (how many operands it is), and the graph ``fixed`` instructions. Graphs of NetworkX (node-link data) and
+of Morpher have other names for the same, :data:`NODE_NAMES` and :data:`EDGE_NAMES`. Notes are passed over, :data:`NOTES`; any
+other key is an error, for it may say something that the schedule depends on.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.frontends.dfg.graph import Arrow, Dfg, Node, join
+from stowplan.frontends.dfg.graph import Arrow, Dfg, Node, Reading, join
 
 #: Other names of what a node, an edge and a graph say, the first ones first: where there is an op, ``type`` is a note.
-NODE_NAMES = {"opcode": "op", "operation": "op", "type": "op"}
+NODE_NAMES = {"opcode": "op", "operation": "op", "type": "op", "const_value": "value", "constVal": "value"}
 EDGE_NAMES = {
     "source": "src",
     "from": "src",
@@ -43,6 +43,7 @@ class _Node(msgspec.Struct, forbid_unknown_fields=True):
     id: int | str
     op: str
     variables: tuple[str, ...] = ()
+    value: float | None = None
 
 
 class _Edge(msgspec.Struct, forbid_unknown_fields=True):
@@ -53,15 +54,15 @@ class _Edge(msgspec.Struct, forbid_unknown_fields=True):
     mult: int = 1
 
 
-def read_json(path: str | Path) -> Dfg:
+def read_json(path: str | Path, reading: Reading | None = None) -> Dfg:
     """Graph of a file; raises :class:`~stowplan.errors.InputError` naming file and place."""
-    return decode_json(files.read_bytes(path), source=path)
+    return decode_json(files.read_bytes(path), source=path, reading=reading)
 
 
-def decode_json(data: bytes, source: str | Path | None = None) -> Dfg:
+def decode_json(data: bytes, source: str | Path | None = None, reading: Reading | None = None) -> Dfg:
     """Graph of JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and place."""
     try:
-        return _decode(data, source)
+        return _decode(data, source, reading or Reading())
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `")
         raise InputError(message, source=source, place=path.rstrip("`").removeprefix("$.") or None) from error
@@ -71,7 +72,7 @@ def decode_json(data: bytes, source: str | Path | None = None) -> Dfg:
         raise (error if source is None else error.within(source)) from None
 
 
-def _decode(data: bytes, source: str | Path | None) -> Dfg:
+def _decode(data: bytes, source: str | Path | None, reading: Reading) -> Dfg:
     given = msgspec.json.decode(data, type=dict[str, Any])
     edges_key = next((key for key in ("edges", *GRAPH_NAMES) if key in given), "edges")
     whole = _renamed(given, "", GRAPH_NAMES, ("nodes", "edges", "name", "fixed"), _GRAPH_NOTES)
@@ -107,6 +108,10 @@ def _decode(data: bytes, source: str | Path | None) -> Dfg:
             raise InputError(f"found operand {edge.operand}, expected 0 or more", place=place)
         if not 1 <= edge.mult <= 64:
             raise InputError(f"found mult {edge.mult}, expected 1 to 64", place=place)
+    for at, node in enumerate(nodes):
+        known = reading.table.find(node.op)
+        if node.value is not None and (known is None or known.op != "constant"):
+            raise InputError(f"found a value of the op {node.op!r}, expected it of constants only", place=f"nodes[{at}].value")
     arrows = [
         Arrow(str(each.src), str(each.dst), each.distance, each.operand, f"{edges_key}[{at}]")
         for at, each in enumerate(edges)
@@ -114,9 +119,10 @@ def _decode(data: bytes, source: str | Path | None) -> Dfg:
     ]
     return join(
         name or (Path(source).name.split(".")[0] if source is not None else ""),
-        [Node(str(each.id), each.op, each.variables, f"nodes[{at}]") for at, each in enumerate(nodes)],
+        [Node(str(each.id), each.op, each.variables, f"nodes[{at}]", each.value) for at, each in enumerate(nodes)],
         arrows,
         source,
+        reading,
     )
 
 

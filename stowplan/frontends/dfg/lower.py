@@ -9,6 +9,7 @@ import msgspec
 from stowplan.errors import UsageError
 from stowplan.frontends.dfg.fuse import fuse_multiply_add
 from stowplan.frontends.dfg.graph import Dfg
+from stowplan.frontends.dfg.op_tables import OpTable
 from stowplan.frontends.dfg.relay import relay_fan_out
 from stowplan.hardware.se.machines import streaming_engine
 from stowplan.hardware.se.operations import INVARIANT, STREAMED
@@ -27,6 +28,7 @@ def lower(
     fuse: bool = False,
     fan_out: int | None = None,
     pins: tuple[Pin, ...] = (),
+    table: OpTable | None = None,
 ) -> Problem:
     """Problem of a graph.
 
@@ -45,6 +47,8 @@ def lower(
         reaches, where siblings need different tiles and values do not pass through; 0: no relays.
     pins
         Instructions with a fixed tile, time or slot.
+    table
+        Says latency and tiles of relays and fused instructions; those of the graph have theirs already.
 
     Returns
     -------
@@ -67,13 +71,20 @@ def lower(
     if limit:
         result = relay_fan_out(result, limit)
     return Problem(
-        instructions=result.instructions,
+        instructions=result.instructions if table is None else _filled(graph, result, table),
         machine=target,
         variables=result.variables,
         rules=reading,
         pins=pins,
         name=result.name,
+        notes=graph.notes,
     )
+
+
+def _filled(graph: Dfg, result: Dfg, table: OpTable) -> tuple[Instruction, ...]:
+    """Relays and fused instructions cost what the table says of their ops."""
+    ops = {each.id: each.op for each in graph.instructions}
+    return tuple(each if ops.get(each.id) == each.op else table.filled(each) for each in result.instructions)
 
 
 def _default_fan_out(machine: Machine, rules: Rules) -> int:

@@ -11,7 +11,9 @@ import msgspec
 from stowplan import files
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.dfg import lower, read_dot, read_json
+from stowplan.frontends.dfg.graph import Reading
 from stowplan.frontends.dfg.lower import Inputs
+from stowplan.frontends.dfg.op_tables import load_op_table
 from stowplan.hardware.se.machines import is_machine_name, load_machine
 from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules
 
@@ -30,6 +32,10 @@ class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Consumers of one value at most, others read from relays; None for what the machine can do, 0 for no relays."""
     fixed: str | None = None
     """Path of a file with instructions that are fixed: ``[{"instruction": "a", "tile": 3, "time": 0, "slot": 0}]``."""
+    strict: bool = False
+    """Whether an op that no op table knows is an error, not a generic operation."""
+    op_table: str | None = None
+    """Path of a TOML file that says what ops mean and cost, over the package's own tables."""
 
 
 #: No options.
@@ -38,10 +44,10 @@ NO_LOOP_OPTIONS = LoopOptions()
 _YES_OR_NO = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 
 
-def parse_rules(texts: Iterable[str], fixed: str | Path | None = None) -> LoopOptions:
-    """Options from ``NAME=VALUE`` texts.
+def parse_rules(texts: Iterable[str], fixed: str | Path | None = None, op_table: str | Path | None = None) -> LoopOptions:
+    """Options from ``NAME=VALUE`` texts, and paths.
 
-    Names are ``max_delay``, ``pass_through``, ``starts``, ``siblings``, ``inputs``, ``fuse`` and ``fan_out``.
+    Names are ``max_delay``, ``pass_through``, ``starts``, ``siblings``, ``inputs``, ``fuse``, ``fan_out`` and ``strict``.
 
     Raises
     ------
@@ -56,7 +62,9 @@ def parse_rules(texts: Iterable[str], fixed: str | Path | None = None) -> LoopOp
         if reader is None or not sign:
             raise UsageError(f"--rule: found {text!r}, expected NAME=VALUE with one of {', '.join(_READERS)}")
         (rules if name in Rules.__struct_fields__ else others)[name] = reader(name, value)
-    return LoopOptions(rules=Rules(**rules), fixed=None if fixed is None else str(fixed), **others)
+    paths = {"fixed": fixed, "op_table": op_table}
+    others |= {name: str(path) for name, path in paths.items() if path is not None}
+    return LoopOptions(rules=Rules(**rules), **others)
 
 
 def _whole(name: str, value: str) -> int | None:
@@ -90,6 +98,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "inputs": _one_of(*get_args(Inputs)),
     "fuse": _flag,
     "fan_out": _whole,
+    "strict": _flag,
 }
 
 
@@ -131,14 +140,17 @@ def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions = 
     Raises
     ------
     InputError
-        What is wrong with the graph, the machine or the fixed instructions, and where.
+        What is wrong with the graph, the machine, the op table or the fixed instructions, and where.
     """
     machine = load_machine(target)
+    table = load_op_table(options.op_table)
+    table.check(machine.tiles)
+    reading = Reading(table, options.strict)
     pins: tuple[Pin, ...] = ()
     if is_dot(path):
-        graph = read_dot(path)
+        graph = read_dot(path, reading)
     else:
-        graph = read_json(path)
+        graph = read_json(path, reading)
         pins = _pins_within(path)
     if options.fixed is not None:
         # What is fixed by hand comes before what the graph says.
@@ -154,6 +166,7 @@ def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions = 
             fuse=options.fuse,
             fan_out=options.fan_out,
             pins=pins,
+            table=table,
         )
     except InputError as error:
         is_pin = options.fixed is not None and (error.place or "").startswith("pins")

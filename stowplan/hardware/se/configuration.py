@@ -32,12 +32,16 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     constant: float = 0.0
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One entry of an instruction RAM."""
 
     id: str
     op: str
+    source_op: str | None = None
+    """Name of the op in the graph that it comes from; None where that is ``op``."""
     inputs: tuple[Input, ...]
+    latency: int
+    """Clocks from its issue to its result."""
 
 
 class Forward(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -103,7 +107,7 @@ class Configuration(Document, frozen=True, forbid_unknown_fields=True, kw_only=T
                 what = master = operands = outputs = ""
                 if spoke.instruction is not None:
                     entry = tile.instructions[spoke.instruction]
-                    what = f"{entry.id}: {entry.op}"
+                    what = f"{entry.id}: {entry.source_op or entry.op}"
                     master = spoke.master or ""
                     operands = ", ".join(_describe(each, tile) for each in entry.inputs)
                     outputs = ", ".join(spoke.outputs)
@@ -130,7 +134,7 @@ def configure(problem: Problem, plan: Plan) -> Configuration:
     forwards: dict[tuple[int, int], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     arrives: list[str] = []
     for edge, route in zip(problem.edges, plan.routes, strict=True):
-        tile, clock, port = plan.tiles[edge.source], plan.times[edge.source] + machine.latency, FEEDBACK
+        tile, clock, port = plan.tiles[edge.source], plan.times[edge.source] + problem.latencies[edge.source], FEEDBACK
         for step, link in enumerate(route):
             if step == 0:
                 outputs[edge.source].add(link)
@@ -162,7 +166,15 @@ def configure(problem: Problem, plan: Plan) -> Configuration:
                     if operand.distance == 0 and master == BASE:
                         master, wait = port, delay
             instruction = problem.instructions[number]
-            entries.append(Entry(id=instruction.id, op=instruction.op, inputs=tuple(inputs)))
+            entries.append(
+                Entry(
+                    id=instruction.id,
+                    op=instruction.op,
+                    source_op=instruction.source_op,
+                    inputs=tuple(inputs),
+                    latency=problem.latencies[number],
+                )
+            )
             sends = tuple(names[link] for link in sorted(outputs[number]))
             spokes[plan.slots[number]] = Spoke(instruction=place, master=master, delay=wait, outputs=sends)
         for slot, spoke in spokes.items():

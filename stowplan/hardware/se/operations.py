@@ -2,16 +2,20 @@
 
 Operations with known operands compute what their names say. Graphs of other tools leave out constants, and do not say which
 operand is the address, the predicate or the value: there, and for loads, stores and the like, an operation is a fixed function
-of all its operands and their order, so that a value that goes astray still shows.
+of all its operands and their order, so that a value that goes astray still shows. So is a generic operation, of which nothing
+is known but its name.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from stowplan.models.modulo_scheduling.problem import GENERIC
 
 Lanes: TypeAlias = npt.NDArray[Any]
 """One value for each lane: float64 or complex128, shape ``[lanes]``."""
@@ -58,36 +62,26 @@ _OPAQUE = (*STREAMED, *INVARIANT, "store", "output", "merge", "compare", "extend
 #: All operations.
 OPERATIONS = (*_EXACT, *_OPAQUE)
 
-#: Names that other tools use, in lower case.
-OTHER_NAMES = {
-    "mult": "mul", "fadd": "add", "fsub": "sub", "fmul": "mul", "fdiv": "div", "fma": "madd", "mac": "madd", "muladd": "madd",
-    "ls": "shl", "sl": "shl", "shift_left": "shl", "rs": "shr", "sr": "shr", "ars": "shr", "sra": "shr", "lshr": "shr",
-    "ashr": "shr", "lod": "load", "loadb": "load", "loadh": "load", "memr": "load", "imp": "load", "ld": "load",
-    "oload": "parameter", "oloadb": "parameter", "oloadh": "parameter", "param": "parameter",
-    "movc": "constant", "const": "constant", "movcl": "constant",
-    "st": "store", "str": "store", "storeb": "store", "storeh": "store", "ostore": "store", "ostoreb": "store",
-    "ostoreh": "store", "memw": "store", "out": "output", "in": "input",
-    "cmerge": "merge", "phi": "merge", "sel": "select", "mux": "select", "cmp": "compare", "icmp": "compare", "fcmp": "compare",
-    "clt": "lt", "cgt": "gt", "sext": "extend", "zext": "extend", "trunc": "extend", "cat": "concatenate",
-    "bge": "branch", "br": "branch", "mov": "copy", "move": "copy", "nop": "copy", "relay": "copy", "route": "copy",
-}  # fmt: skip
 
-
-def known_operation(name: str) -> str | None:
-    """Our name of an operation, whatever tool it comes from; None for one we do not know."""
-    lower = name.lower()
-    return lower if lower in OPERATIONS else OTHER_NAMES.get(lower)
+def generic_operation(name: str) -> str:
+    """The operation that stands for an op of which only the name is known."""
+    return f"{GENERIC}{name}"
 
 
 def compute(op: str, operands: Sequence[Lanes], lanes: int) -> Lanes:
-    """Result of an operation; operands and result have shape ``[lanes]``."""
+    """Result of an operation, generic ones included; operands and result have shape ``[lanes]``."""
     exact = _EXACT.get(op)
     with np.errstate(all="ignore"):
         if exact is not None and exact[0] == len(operands):
             return np.asarray(exact[1](*operands))
         # Each operand in another way, so that two that change places are noticed; bounded, so that recurrences stay finite.
-        phase = OPERATIONS.index(op) / len(OPERATIONS) + np.arange(lanes)
+        phase = _phase(op) + np.arange(lanes)
         total: Lanes = np.cos(phase)
         for place, operand in enumerate(operands):
             total = total + np.sin((place + 1.5) * operand + phase) / (place + 1)
         return total
+
+
+def _phase(op: str) -> float:
+    """What tells one opaque operation from another, in [0, 1)."""
+    return zlib.crc32(op.encode()) / 2**32 if op.startswith(GENERIC) else OPERATIONS.index(op) / len(OPERATIONS)

@@ -146,7 +146,11 @@ class _Running:
         turn = self._issued[entry.id]
         self._issued[entry.id] += 1
         operands = [self._read(source, clock, turn, entry.id) for source in entry.inputs]
-        self._pipeline[clock + self.configuration.machine.latency] = (entry, spoke, compute(entry.op, operands, self.lanes))
+        done = clock + entry.latency
+        if done in self._pipeline:
+            other = self._pipeline[done][0].id
+            raise VerificationError(f"clock {clock}: {other} and {entry.id} both leave tile {self.number} at {done}")
+        self._pipeline[done] = (entry, spoke, compute(entry.op, operands, self.lanes))
 
     def _read(self, source: Input, clock: int, turn: int, who: str) -> Lanes:
         if source.port == CONSTANT:

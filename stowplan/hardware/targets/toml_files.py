@@ -68,6 +68,7 @@ class TargetFiles(Generic[T]):
     """Package in which the files lie that are known by name."""
     format_name: str
     version: int
+    noun: str = "target"
 
     def names(self) -> tuple[str, ...]:
         """Names of the targets that come with the package, sorted."""
@@ -86,7 +87,9 @@ class TargetFiles(Generic[T]):
             return self.decode(files.read_bytes(name_or_path, MAX_TARGET_BYTES), name_or_path)
         names = self.names()
         if name_or_path not in names:
-            raise InputError(f"found target {name_or_path!r}, expected one of {', '.join(names)}, or the path of a .toml file")
+            raise InputError(
+                f"found {self.noun} {name_or_path!r}, expected one of {', '.join(names)}, or the path of a .toml file"
+            )
         file = f"{name_or_path}.toml"
         return self.decode((resources.files(self.package) / file).read_bytes(), file)
 

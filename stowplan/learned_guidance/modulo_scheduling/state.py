@@ -72,7 +72,14 @@ def _tables(problem: Problem, structure: Structure) -> Tables:
     flow_sources = np.zeros((len(choices), groups), bool)
     for flow, numbers in enumerate(choices):
         flow_sources[flow, [structure.group[number] for number in numbers]] = True
-    latency = np.full(count, problem.machine.latency, np.int64)
+    arcs: list[set[tuple[int, bool]]] = [set() for _ in range(groups)]
+    for edge in structure.between:
+        one, two = structure.group[edge.source], structure.group[edge.target]
+        if one != two:
+            arcs[one].add((two, True))
+            arcs[two].add((one, False))
+    flat_arcs = [arc for each in arcs for arc in sorted(each)]
+    latency = np.array(problem.latencies, np.int64)
     least, most, slot = np.zeros(count, np.int64), TIME_LIMIT - 1 - latency, np.full(count, -1, np.int64)
     for pin in problem.pins:
         number = problem.number[pin.instruction]
@@ -92,6 +99,9 @@ def _tables(problem: Problem, structure: Structure) -> Tables:
         size=np.array([len(members) for members in structure.members], np.int64),
         words=np.array(structure.words, np.int64),
         apart=apart,
+        first_arc=np.cumsum([0, *map(len, arcs)]).astype(np.int64),
+        arc_other=np.array([arc[0] for arc in flat_arcs], np.int64),
+        arc_is_output=np.array([arc[1] for arc in flat_arcs], bool),
         flow_sources=flow_sources,
         least_time=least,
         most_time=most,
@@ -104,9 +114,9 @@ def _tables(problem: Problem, structure: Structure) -> Tables:
 class Mapping:
     """A partial mapping of a problem at one initiation interval (II).
 
-    The instructions are placed in :attr:`order`, each on a tile and in a slot. Times are the earliest clocks of those slots that
-    the operands allow; where a recurrence, ``max_delay`` or a pin asks for it, what was placed before comes later by whole IIs,
-    in the same place.
+    The instructions are placed in :attr:`order`, each on a tile and in a slot. Times are the earliest clocks of those slots
+    that the operands allow; where a recurrence, ``max_delay`` or a pin asks for it, what was placed before comes later by
+    whole IIs, in the same place.
 
     Parameters
     ----------
@@ -117,15 +127,26 @@ class Mapping:
     fixed
         (tile, slot) of instructions that are placed already, by id.
 
+    look_ahead
+        Leave out of the mask what would leave another instruction without a tile, as far as links, siblings and the room on
+        tiles show it.
+
     Raises
     ------
     InputError
         An II that the spoke RAM has no room for; ``fixed`` that breaks a rule; values that pass through tiles.
     """
 
-    def __init__(self, problem: Problem | Body, ii: int, *, fixed: collections.abc.Mapping[str, tuple[int, int]] | None = None):
+    def __init__(
+        self,
+        problem: Problem | Body,
+        ii: int,
+        *,
+        fixed: collections.abc.Mapping[str, tuple[int, int]] | None = None,
+        look_ahead: bool = True,
+    ):
         self.body = body = problem if isinstance(problem, Body) else Body(problem)
-        self.problem, self.ii = body.problem, ii
+        self.problem, self.ii, self.look_ahead = body.problem, ii, look_ahead
         machine = self.problem.machine
         if not 1 <= ii <= machine.spoke_depth:
             raise InputError(f"found an initiation interval of {ii}, expected 1 to {machine.spoke_depth}")
@@ -139,6 +160,7 @@ class Mapping:
             time=np.full(count, -1, np.int64),
             longest=longest,
             taken=np.zeros((body.tiles, ii), bool),
+            results=np.zeros((body.tiles, ii), bool),
             group_tile=np.full(groups, -1, np.int64),
             open_tiles=np.tile(~np.diag(body.tables.apart)[:, None], (1, body.tiles)),
             load=np.zeros(body.tiles, np.int64),
@@ -146,12 +168,13 @@ class Mapping:
         )
         self._at = 0
         self._current = -1
-        for group, demands in enumerate(body.structure.demands):
-            for number, tile in enumerate(sorted(demands)):
-                if number == 0:
-                    kernel.settle(body.tables, self._state, group, tile)
-                else:  # two places at once: find_obstacle says so in words
-                    self._state.open_tiles[group] = False
+        for group, allowed in enumerate(body.structure.allowed):
+            if len(allowed) < body.tiles:
+                barred = np.ones(body.tiles, bool)
+                barred[list(allowed)] = False
+                self._state.open_tiles[group, barred] = False
+            if len(allowed) == 1:
+                kernel.settle(body.tables, self._state, group, allowed[0])
         for name, (tile, slot) in (fixed or {}).items():
             self._fix(name, tile, slot)
         self._advance()
@@ -216,7 +239,7 @@ class Mapping:
         new = object.__new__(Mapping)
         new.__dict__.update(self.__dict__)
         # Mask and ready times are made anew, never written to.
-        new._state = State(*(array.copy() for array in self._state))
+        new._state = State._make(array.copy() for array in self._state)
         return new
 
     def plan(self, *, list_scheduled: bool = False) -> Plan:
@@ -237,13 +260,16 @@ class Mapping:
         tiles, times = self._state.tile.tolist(), self._state.time.tolist()
         structure = self.body.structure
         if list_scheduled and self.body.places_decide:
-            recurrent = {number: times[number] for number in structure.recurrent}
-            again = list_schedule(structure, self.ii, tiles, recurrent)
-            if max(again, default=0) < max(times, default=0):
+            known = {number: times[number] for number in structure.slotted}
+            again = list_schedule(structure, self.ii, tiles, known)
+            if again is not None and self._end(again) < self._end(times):
                 times = again
         plan = make_plan(structure, self.ii, tiles, times)
         assert plan is not None  # the mask leaves room for the starts
         return plan
+
+    def _end(self, times: list[int]) -> int:
+        return max(map(sum, zip(times, self.problem.latencies, strict=True)), default=0)
 
     def _fix(self, name: str, tile: int, slot: int) -> None:
         number = self.problem.number.get(name)
@@ -269,15 +295,12 @@ class Mapping:
         self._mask = np.zeros((self.body.tiles, self.ii), bool)
         self._ready = np.full(self.body.tiles, -1, np.int64)
         self._legal = 0
-        if self._current >= 0:
-            self._legal = kernel.legal_places(
-                self.body.tables,
-                self._state,
-                self._current,
-                self.ii,
-                min(self.ii, self.problem.machine.instruction_depth),
-                self.body.room,
-                self.body.max_delay,
-                self._mask,
-                self._ready,
-            )
+        if self._current < 0:
+            return
+        tables, state, number = self.body.tables, self._state, self._current
+        slots, room = min(self.ii, self.problem.machine.instruction_depth), self.body.room
+        self._legal = kernel.legal_places(
+            tables, state, number, self.ii, slots, room, self.body.max_delay, self._mask, self._ready
+        )
+        if self.look_ahead and self._legal:
+            self._legal = kernel.look_ahead(tables, state, int(tables.group[number]), slots, room, self._mask)

@@ -11,14 +11,16 @@ from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 
 
-def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], recurrent: Mapping[int, int]) -> list[int]:
+def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], known: Mapping[int, int]) -> list[int] | None:
     """Times for a placement, with unlimited delays: most clocks to the end first, each in the first free slot.
 
-    ``recurrent`` has times of the instructions on cycles, valid among themselves and in different slots of their tiles. They
-    move by multiples of the II, a cycle at a time, which changes neither. No tile has more than ``ii`` instructions.
+    ``known`` has times of the instructions on cycles, valid among themselves and in different slots of their tiles. They
+    move by multiples of the II, a cycle at a time, which changes neither; and so do others that it has times of. No tile has
+    more than ``ii`` instructions. None where an instruction finds no slot, which cannot be where ``known`` has all of
+    :attr:`Structure.slotted`.
     """
     problem = structure.problem
-    latency, hops = problem.machine.latency, problem.hops
+    latency, hops = problem.latencies, problem.hops
     component = structure.component
     members: dict[int, list[int]] = defaultdict(list)
     for number, each in enumerate(component):
@@ -28,7 +30,7 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], recurrent
     for edge in structure.between:
         one, two = component[edge.source], component[edge.target]
         if one != two:
-            clocks = latency + (hops[tiles[edge.source]][tiles[edge.target]] or 0) - ii * edge.distance
+            clocks = latency[edge.source] + (hops[tiles[edge.source]][tiles[edge.target]] or 0) - ii * edge.distance
             incoming[two].append((edge.source, edge.target, clocks))
             outgoing[one].add(two)
     waiting = {each: len({component[source] for source, _, _ in incoming[each]}) for each in members}
@@ -38,13 +40,13 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], recurrent
     for two, values in incoming.items():
         for source, target, clocks in values:
             pair = component[source], two
-            lag[pair] = max(lag[pair], clocks - recurrent.get(target, 0))
+            lag[pair] = max(lag[pair], clocks - (known[target] if len(members[two]) > 1 else 0))
     height: dict[int, int] = {}
     for each in reversed(order):
         height[each] = max((height[two] + lag[each, two] for two in outgoing[each]), default=0)
-    taken: dict[int, set[int]] = defaultdict(set)
-    for number, time in recurrent.items():
-        taken[tiles[number]].add(time % ii)
+    slots = _Slots(structure, ii, tiles)
+    for number, time in known.items():
+        slots.take(number, time)
     times = [0] * structure.count
     ready = [(-height[each], each) for each in order if waiting[each] == 0]
     heapq.heapify(ready)
@@ -54,23 +56,45 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], recurrent
         group = members[each]
         if len(group) == 1:
             number = group[0]
-            time = max((times[source] + clocks for source, _, clocks in incoming[each]), default=0)
-            time = max(time, 0)
-            while time % ii in taken[tiles[number]]:
-                time += 1
-            taken[tiles[number]].add(time % ii)
-            times[number] = time
+            time = max([0, *(times[source] + clocks for source, _, clocks in incoming[each])])
+            if number in known:
+                times[number] = time + (known[number] - time) % ii
+            else:
+                found = next((clock for clock in range(time, time + ii) if slots.is_free(number, clock)), None)
+                if found is None:
+                    return None
+                slots.take(number, found)
+                times[number] = found
         else:
             # The least shift that no time is negative and every value from outside is there.
-            late = max(-recurrent[number] for number in group)
-            late = max([late, *(times[source] + clocks - recurrent[target] for source, target, clocks in incoming[each])])
+            late = max(-known[number] for number in group)
+            late = max([late, *(times[source] + clocks - known[target] for source, target, clocks in incoming[each])])
             for number in group:
-                times[number] = recurrent[number] + ii * -(-late // ii)
+                times[number] = known[number] + ii * -(-late // ii)
         for two in sorted(outgoing[each]):
             left[two] -= 1
             if left[two] == 0:
                 heapq.heappush(ready, (-height[two], two))
     return times
+
+
+class _Slots:
+    """What of the machine is taken, modulo the II."""
+
+    def __init__(self, structure: Structure, ii: int, tiles: Sequence[int]):
+        self._latency, self._ii, self._tiles = structure.problem.latencies, ii, tiles
+        self._issues: set[tuple[int, int]] = set()
+        self._results: set[tuple[int, int]] = set()
+
+    def take(self, number: int, time: int) -> None:
+        """An instruction issues at this time."""
+        self._issues.add((self._tiles[number], time % self._ii))
+        self._results.add((self._tiles[number], (time + self._latency[number]) % self._ii))
+
+    def is_free(self, number: int, time: int) -> bool:
+        """Whether it may."""
+        tile, ii = self._tiles[number], self._ii
+        return (tile, time % ii) not in self._issues and (tile, (time + self._latency[number]) % ii) not in self._results
 
 
 def _topological(waiting: Mapping[int, int], outgoing: Mapping[int, set[int]]) -> list[int]:
@@ -115,16 +139,16 @@ def make_plan(
     starts = choose_starts(structure, tiles)
     if starts is None:
         return None
-    latency = problem.machine.latency
+    latency = problem.latencies
     ways = (
         list(routes) if routes is not None else [link_between(problem, tiles[e.source], tiles[e.target]) for e in problem.edges]
     )
     clocks = [sum(problem.machine.links[link].clocks for link in way) for way in ways]
     delays = tuple(
-        times[edge.target] + ii * edge.distance - times[edge.source] - latency - taken
+        times[edge.target] + ii * edge.distance - times[edge.source] - latency[edge.source] - taken
         for edge, taken in zip(problem.edges, clocks, strict=True)
     )
-    makespan = max((time + latency for time in times), default=0)
+    makespan = max(map(sum, zip(times, latency, strict=True)), default=0)
     return Plan(
         problem=problem.digest,
         objective=encode_objective(ii, makespan),

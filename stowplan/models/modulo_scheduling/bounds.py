@@ -15,17 +15,18 @@ from stowplan.models.modulo_scheduling.structure import Structure
 def resource_mii(problem: Problem, structure: Structure | None = None) -> int:
     """Least II for which there are slots enough: all on all tiles, and what must share a tile on one."""
     known = structure or Structure(problem)
-    tied: dict[object, int] = {}
-    for group, members in enumerate(known.members):
-        key = ("tile", min(known.demands[group])) if known.demands[group] else ("group", group)
-        tied[key] = tied.get(key, 0) + len(members)
-    return max(1, -(-known.count // problem.machine.tiles), max(tied.values(), default=0))
+    least = max(1, -(-known.count // problem.machine.tiles), max(map(len, known.members), default=0))
+    for tiles in {frozenset(allowed) for allowed in known.allowed if allowed}:
+        # All that may stand nowhere but on these.
+        inside = sum(len(known.members[group]) for group, allowed in enumerate(known.allowed) if tiles.issuperset(allowed))
+        least = max(least, -(-inside // len(tiles)))
+    return least
 
 
 def recurrence_mii(problem: Problem, structure: Structure | None = None) -> int:
     """Least II at which every cycle of edges has time enough; clocks of links count where tiles must differ."""
     known = structure or Structure(problem)
-    least = [problem.machine.latency + known.least_hops(edge) for edge in problem.edges]
+    least = [problem.latencies[edge.source] + known.least_hops(edge) for edge in problem.edges]
     low, high = 1, max(1, sum(least))
     while low < high:
         middle = (low + high) // 2
@@ -62,13 +63,13 @@ def least_ii(problem: Problem, structure: Structure | None = None) -> int:
 def critical_path(problem: Problem, structure: Structure | None = None) -> int:
     """Clocks that an iteration takes in any plan, at any II: its longest chain within one iteration, and pins."""
     known = structure or Structure(problem)
-    latency = problem.machine.latency
+    latency = problem.latencies
     waiting = [0] * known.count
     after: list[list[tuple[int, int]]] = [[] for _ in waiting]
     for edge in problem.edges:
         if edge.distance == 0:
             waiting[edge.target] += 1
-            after[edge.source].append((edge.target, latency + known.least_hops(edge)))
+            after[edge.source].append((edge.target, latency[edge.source] + known.least_hops(edge)))
     times = [0] * known.count
     for pin in problem.pins:
         times[problem.number[pin.instruction]] = pin.time or 0
@@ -80,7 +81,7 @@ def critical_path(problem: Problem, structure: Structure | None = None) -> int:
             waiting[target] -= 1
             if waiting[target] == 0:
                 ready.append(target)
-    return max((time + latency for time in times), default=0)
+    return max(map(sum, zip(times, latency, strict=True)), default=0)
 
 
 def objective_bound(problem: Problem) -> int:
@@ -97,6 +98,9 @@ def find_obstacle(problem: Problem, structure: Structure | None = None) -> str |
     for demands in known.demands:
         if len(demands) > 1:
             return f"no tile is in two places: {' and '.join(reason for _, reason in sorted(demands.items())[:2])}"
+    for group, allowed in enumerate(known.allowed):
+        if not allowed:
+            return f"no tile will do for {_some(ids, known.members[group])}, by the tiles they may stand on"
     room = machine.memories * machine.memory_depth
     for group, words in enumerate(known.words):
         if words > room:

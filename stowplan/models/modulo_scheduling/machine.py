@@ -12,6 +12,9 @@ from stowplan.errors import InputError
 #: Largest number of tiles of a machine.
 MOST_TILES = 1024
 
+#: Largest latency, in clocks.
+MOST_LATENCY = 1000
+
 #: ``table[from][to]``: clocks of a way, None where there is none.
 Clocks: TypeAlias = tuple[tuple[int | None, ...], ...]
 
@@ -58,7 +61,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         check("rows", self.rows >= 1, self.rows, "1 or more")
         check("columns", self.columns >= 1, self.columns, "1 or more")
         check("rows", self.tiles <= MOST_TILES, f"{self.tiles} tiles", f"at most {MOST_TILES}")
-        check("latency", 1 <= self.latency <= 1000, self.latency, "1 to 1000 clocks")
+        check("latency", 1 <= self.latency <= MOST_LATENCY, self.latency, f"1 to {MOST_LATENCY} clocks")
         check("spoke_depth", 1 <= self.spoke_depth <= 4096, self.spoke_depth, "1 to 4096 entries")
         check("instruction_depth", 1 <= self.instruction_depth <= 65536, self.instruction_depth, "1 to 65536 entries")
         check("memories", 0 <= self.memories <= 64, self.memories, "0 to 64")

@@ -90,18 +90,19 @@ class MilpModel:
         self._space()
         self._starts()
         self._delays()
-        self.makespan = self._program.column(critical_path(self.problem, structure), last_time + self.problem.machine.latency)
-        for terms in self.time:
+        self.makespan = self._program.column(
+            critical_path(self.problem, structure), last_time + max(self.problem.latencies, default=0)
+        )
+        for terms, latency in zip(self.time, self.problem.latencies, strict=True):
             row = {self.makespan: 1.0, **{column: -value for column, value in terms.items()}}
-            self._program.row(row, lower=self.problem.machine.latency)
+            self._program.row(row, lower=latency)
         self.model = self._program.matrix(self.problem.name or "modulo scheduling", self.makespan)
 
     def _places(self) -> None:
         program = self._program
         self.on = []
-        for demands in self.structure.demands:
-            allowed = [not demands or set(demands) == {tile} for tile in self._tiles]
-            self.on.append([program.column(upper=float(each)) for each in allowed])
+        for allowed in self.structure.allowed:
+            self.on.append([program.column(upper=float(tile in allowed)) for tile in self._tiles])
             program.one_of(self.on[-1])
 
     def _tile(self, number: int) -> list[int]:
@@ -139,6 +140,10 @@ class MilpModel:
         for tile in self._tiles:
             for slot in range(self.ii):
                 program.one_of([at[tile][slot] for at in self.at], least=0)
+                if not structure.has_one_latency:
+                    latencies = self.problem.latencies
+                    done = [at[tile][(slot - clocks) % self.ii] for at, clocks in zip(self.at, latencies, strict=True)]
+                    program.one_of(done, least=0)
             load = {row[tile]: float(len(members)) for row, members in zip(self.on, structure.members, strict=True)}
             program.row(load, upper=machine.instruction_depth)
             words = {row[tile]: float(each) for row, each in zip(self.on, structure.words, strict=True) if each}
@@ -172,7 +177,7 @@ class MilpModel:
 
     def _delays(self) -> None:
         """0 <= delay <= limit for every edge, with the clocks between tiles as a sum of steps."""
-        latency, limit = self.problem.machine.latency, self.problem.rules.max_delay
+        latency, limit = self.problem.latencies, self.problem.rules.max_delay
         steps: dict[tuple[int, int], Terms] = {}
         for edge in self.problem.edges:
             row: Terms = {}
@@ -183,7 +188,7 @@ class MilpModel:
                 row = {column: -value for column, value in steps[groups].items()}
                 row.update(self.time[edge.target])
                 row.update({column: -value for column, value in self.time[edge.source].items()})
-            base = latency - self.ii * edge.distance
+            base = latency[edge.source] - self.ii * edge.distance
             self._program.row(row, base, np.inf if limit is None else base + limit)
 
     def _steps(self, one: int, two: int) -> Terms:

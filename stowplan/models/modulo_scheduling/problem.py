@@ -14,7 +14,7 @@ import msgspec
 from stowplan import files
 from stowplan.errors import InputError
 from stowplan.models.document import Document
-from stowplan.models.modulo_scheduling.machine import Clocks, Machine
+from stowplan.models.modulo_scheduling.machine import MOST_LATENCY, Clocks, Machine
 
 FORMAT = "stowplan.modulo_scheduling.problem"
 VERSION = 1
@@ -24,6 +24,9 @@ TIME_LIMIT = 1_000_000
 
 #: Iterations between producer and consumer at most.
 MOST_DISTANCE = 1000
+
+#: How the op of an instruction begins of which only the operands are known; its name follows. Any tile can do it.
+GENERIC = "generic:"
 
 
 class Operand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -62,10 +65,21 @@ class Instruction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     id: str
     op: str
+    source_op: str | None = None
+    """Name of the op in the graph that it comes from, for people; None where that is ``op``."""
     operands: tuple[Operand, ...] = ()
     """In the order in which the operation takes them."""
     writes: tuple[str, ...] = ()
     """Ids of tile-memory variables that it writes, or must stand beside for another reason."""
+    latency: int | None = None
+    """Clocks from its issue to its result; None for the machine's."""
+    tiles: tuple[int, ...] | None = None
+    """Tiles that it may stand on, ascending; None for any."""
+
+    @property
+    def op_name(self) -> str:
+        """The op, as people know it."""
+        return self.source_op or self.op
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -129,6 +143,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     rules: Rules = Rules()
     pins: tuple[Pin, ...] = ()
     name: str = ""
+    notes: tuple[str, ...] = ()
+    """What the front end could not take literally, for people to read; no rule, and no plan, depends on it."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -155,6 +171,11 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
             if operand.instruction is not None
         )
 
+    @cached_property
+    def latencies(self) -> tuple[int, ...]:
+        """Clocks from issue to result, of each instruction."""
+        return tuple(self.machine.latency if each.latency is None else each.latency for each in self.instructions)
+
     @property
     def hops(self) -> Clocks:
         """``hops[from][to]``: clocks from tile to tile, None where a value cannot go."""
@@ -162,14 +183,15 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of everything but names."""
+        """Hex SHA-256 of everything but names and notes."""
         machine = msgspec.structs.replace(self.machine, name="")
         # Zeros of either sign are equal.
         instructions = tuple(
-            msgspec.structs.replace(each, operands=tuple(operand.unsigned for operand in each.operands))
+            msgspec.structs.replace(each, source_op=None, operands=tuple(operand.unsigned for operand in each.operands))
             for each in self.instructions
         )
-        unnamed = msgspec.structs.replace(self, name="", machine=machine, instructions=instructions)
+        unnamed = msgspec.structs.asdict(self) | {"name": "", "machine": machine, "instructions": instructions}
+        del unnamed["notes"]
         return files.digest(unnamed)
 
 
@@ -188,12 +210,13 @@ def _check(problem: Problem) -> None:
         _expect(instruction.id not in known, place, f"the id {instruction.id!r} twice", "every id once")
         known.add(instruction.id)
         operations = problem.machine.operations
-        if operations and instruction.op not in operations:
+        if operations and instruction.op not in operations and not instruction.op.startswith(GENERIC):
             message = (
                 f"found the op {instruction.op!r}, which {problem.machine.name or 'the machine'} cannot do, expected one of "
             )
             message += f"{', '.join(operations)}: rename it, or add it to the machine's operations"
             raise InputError(message, place=place)
+        _check_instruction(problem, instruction, place)
     for at, instruction in enumerate(problem.instructions):
         place = f"instructions[{at}] ({instruction.id})"
         for number, operand in enumerate(instruction.operands):
@@ -213,6 +236,18 @@ def _check(problem: Problem) -> None:
 def _expect(holds: bool, place: str, found: str, expected: str) -> None:
     if not holds:
         raise InputError(f"found {found}, expected {expected}", place=place)
+
+
+def _check_instruction(problem: Problem, instruction: Instruction, place: str) -> None:
+    """Latency and tiles."""
+    latency, tiles = instruction.latency, instruction.tiles
+    _expect(latency is None or 1 <= latency <= MOST_LATENCY, place, f"latency {latency}", f"1 to {MOST_LATENCY} clocks")
+    if tiles is not None:
+        _expect(bool(tiles), place, "no tile in tiles", "one or more, or null for any")
+        ascending = list(tiles) == sorted(set(tiles))
+        _expect(ascending, place, f"tiles {', '.join(map(str, tiles))}", "every tile once, ascending")
+        for tile in tiles:
+            _check_tile(problem, tile, place)
 
 
 def _check_operand(operand: Operand, known: set[str], place: str) -> None:

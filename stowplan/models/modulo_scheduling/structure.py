@@ -77,6 +77,32 @@ class Structure:
         return found
 
     @cached_property
+    def allowed(self) -> list[tuple[int, ...]]:
+        """For each group the tiles it may stand on, ascending; none where demands contradict each other."""
+        found = []
+        for members, demands in zip(self.members, self.demands, strict=True):
+            tiles = set(range(self.problem.machine.tiles))
+            for tile in demands:
+                tiles &= {tile}
+            for number in members:
+                tiles &= set(own) if (own := self.problem.instructions[number].tiles) is not None else tiles
+            found.append(tuple(sorted(tiles)))
+        return found
+
+    @cached_property
+    def has_one_latency(self) -> bool:
+        """Whether all instructions take equally long: then results are apart where issues are."""
+        return len(set(self.problem.latencies)) <= 1
+
+    @cached_property
+    def slotted(self) -> list[int]:
+        """Instructions whose slots decide more than their own times: the rest can wait for any free slot of its tile.
+
+        Those on cycles; and all of them where results of different latencies may meet.
+        """
+        return self.recurrent if self.has_one_latency else list(range(self.count))
+
+    @cached_property
     def families(self) -> list[list[int]]:
         """Sets of two or more instructions that stand on different tiles, as siblings."""
         rule = self.problem.rules.siblings
@@ -130,9 +156,9 @@ class Structure:
             found |= self._pairs(family)
         if self.problem.rules.starts == "source":
             found |= self._pairs(self.sources)
-        fixed = [(group, min(tiles)) for group, tiles in enumerate(self.demands) if tiles]
-        for group, tile in fixed:
-            found |= {(group, other) for other, there in fixed if group < other and there != tile}
+        bound = [(group, set(tiles)) for group, tiles in enumerate(self.allowed) if len(tiles) < self.problem.machine.tiles]
+        for group, tiles in bound:
+            found |= {(group, other) for other, there in bound if group < other and not tiles & there}
         return found
 
     def _pairs(self, numbers: list[int]) -> set[tuple[int, int]]:

@@ -14,6 +14,7 @@ def symmetries(problem: Problem) -> list[tuple[int, ...]]:
     """
     machine = problem.machine
     identity = tuple(range(machine.tiles))
+    kept = {frozenset(each.tiles) for each in problem.instructions if each.tiles is not None}
     bound = any(pin.tile is not None for pin in problem.pins) or any(each.tile is not None for each in problem.variables)
     if bound or problem.rules.pass_through:
         return [identity]
@@ -31,7 +32,8 @@ def symmetries(problem: Problem) -> list[tuple[int, ...]]:
             column = (column if mirror == 1 else columns - 1 - column) + right
             row, column = row % rows, column % columns
             moved.append(column * columns + row if turn else row * columns + column)
-        if all(hops[moved[one]][moved[two]] == hops[one][two] for one in identity for two in identity):
+        same = all(hops[moved[one]][moved[two]] == hops[one][two] for one in identity for two in identity)
+        if same and all({moved[tile] for tile in tiles} == tiles for tiles in kept):
             found[tuple(moved)] = None
     return list(found)
 

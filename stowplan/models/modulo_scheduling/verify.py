@@ -20,6 +20,7 @@ Code = Literal[
     "time_out_of_range",
     "wrong_slot",
     "slot_taken",
+    "result_taken",
     "instruction_ram_full",
     "broken_route",
     "too_many_links",
@@ -29,6 +30,7 @@ Code = Literal[
     "delay_too_long",
     "link_taken",
     "variable_split",
+    "wrong_tile",
     "wrong_memory",
     "memory_full",
     "siblings_share",
@@ -89,7 +91,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     check = _Check(problem, plan)
     if not check.shape():
         return Verification(tuple(check.found), plan.ii, None)
-    makespan = max((time + problem.machine.latency for time in plan.times), default=0)
+    makespan = max(map(sum, zip(plan.times, check.latency, strict=True)), default=0)
     if check.places():
         check.slots()
         check.values()
@@ -107,6 +109,10 @@ class _Check:
         self.machine = problem.machine
         self.plan = plan
         self.found: list[Violation] = []
+        self.latency = [
+            problem.machine.latency if instruction.latency is None else instruction.latency
+            for instruction in problem.instructions
+        ]
         ids = {instruction.id: number for number, instruction in enumerate(problem.instructions)}
         # (producer, consumer, distance), in the order of instructions and operands.
         self.edges = [
@@ -144,14 +150,15 @@ class _Check:
         for number, (tile, time) in enumerate(zip(plan.tiles, plan.times, strict=True)):
             if not 0 <= tile < machine.rows * machine.columns:
                 self.add("no_such_tile", f"{self.name(number)} is on tile {tile}", number)
-            if time < 0 or time + machine.latency >= _END_OF_TIME:
+            if time < 0 or time + self.latency[number] >= _END_OF_TIME:
                 self.add("time_out_of_range", f"{self.name(number)} issues at {time}", number)
         return len(self.found) == before
 
     def slots(self) -> None:
-        """One instruction a tile and slot; as many a tile as its RAM holds."""
+        """One instruction a tile and slot, one result a tile and clock; as many a tile as its RAM holds; on the right tiles."""
         plan = self.plan
         taken: dict[tuple[int, int], int] = {}
+        done: dict[tuple[int, int], int] = {}
         count: dict[int, list[int]] = defaultdict(list)
         for number, (tile, time, slot) in enumerate(zip(plan.tiles, plan.times, plan.slots, strict=True)):
             if slot != time % plan.ii:
@@ -160,6 +167,15 @@ class _Check:
             if first != number:
                 message = f"{self.name(first)} and {self.name(number)} share slot {time % plan.ii} of tile {tile}"
                 self.add("slot_taken", message, first, number)
+            clock = (time + self.latency[number]) % plan.ii
+            other = done.setdefault((tile, clock), number)
+            if other != number and plan.times[other] % plan.ii != time % plan.ii:
+                message = f"the results of {self.name(other)} and {self.name(number)} leave tile {tile} at once"
+                self.add("result_taken", message, other, number)
+            allowed = self.problem.instructions[number].tiles
+            if allowed is not None and tile not in allowed:
+                named = ", ".join(map(str, allowed))
+                self.add("wrong_tile", f"{self.name(number)} is on tile {tile}, it may stand on {named}", number)
             count[tile].append(number)
         depth = self.machine.instruction_depth
         for tile, numbers in count.items():
@@ -170,7 +186,6 @@ class _Check:
     def values(self) -> None:
         """Routes, delays, and one value a link and clock."""
         plan, limit = self.plan, self.problem.rules.max_delay
-        latency = self.machine.latency
         least = _least_clocks(self.problem)
         # (tile, link, clock modulo the II) -> (producer, clock of iteration 0)
         carried: dict[tuple[int, int, int], tuple[int, int]] = {}
@@ -182,7 +197,7 @@ class _Check:
             hops = least[plan.tiles[source]].get(plan.tiles[target])
             if hops is not None and taken > hops:
                 self.add("detour", f"{name} takes {taken} clocks on its way, {hops} would do", source, target)
-            delay = plan.times[target] + plan.ii * distance - plan.times[source] - latency - taken
+            delay = plan.times[target] + plan.ii * distance - plan.times[source] - self.latency[source] - taken
             if delay != plan.delays[number]:
                 self.add("wrong_delay", f"{name} waits {delay} clocks, not {plan.delays[number]}", source, target)
             if delay < 0:
@@ -202,7 +217,7 @@ class _Check:
             if after is None:
                 self.add("broken_route", f"{name} takes link {link} of tile {at}, which is not there", source, target)
                 return None
-            clock = plan.times[source] + machine.latency + clocks
+            clock = plan.times[source] + self.latency[source] + clocks
             other, when = carried.setdefault((at, link, clock % plan.ii), (source, clock))
             # A value that comes twice at the same clock is one value; at another clock it is another iteration's.
             if (other, when) != (source, clock):

@@ -38,7 +38,9 @@ class Body:
         self.problem = problem
         self.structure = structure = Structure(problem)
         machine = problem.machine
-        self.count, self.tiles, self.latency = structure.count, machine.tiles, machine.latency
+        self.count, self.tiles = structure.count, machine.tiles
+        #: Of each instruction; and the longest.
+        self.latency, self.longest = problem.latencies, max(problem.latencies, default=0)
         self.least_ii = least_ii(problem, structure)
         self.path = critical_path(problem, structure)
         self.group, self.members, self.words = structure.group, structure.members, structure.words
@@ -57,7 +59,7 @@ class Body:
             else:
                 self.incoming[edge.target].append(Value(edge.source, edge.distance))
                 self.outgoing[edge.source].append(Value(edge.target, edge.distance))
-        self.allowed = [sorted(tiles) if tiles else list(range(self.tiles)) for tiles in structure.demands]
+        self.allowed = [list(tiles) for tiles in structure.allowed]
         self.apart = self._apart()
         self.nearness = self._nearness()
         self.pins = {problem.number[pin.instruction]: pin for pin in problem.pins}
@@ -88,13 +90,13 @@ class Body:
 
     def heights(self, ii: int) -> list[int]:
         """Clocks from each issue to the end of the loop body, at an II that recurrences allow (Rau 1994, HeightR)."""
-        height = np.full(self.count, self.latency, np.int64)
+        height = np.array(self.latency, np.int64)
         edges = self.structure.between
         if not edges:
             return [int(each) for each in height]
         source = np.array([edge.source for edge in edges])
         target = np.array([edge.target for edge in edges])
-        weight = np.array([self.latency + self.structure.least_hops(edge) - ii * edge.distance for edge in edges])
+        weight = np.array([self.latency[edge.source] + self.structure.least_hops(edge) - ii * edge.distance for edge in edges])
         for _ in range(self.count + 1):
             after = height.copy()
             np.maximum.at(after, source, height[target] + weight)
@@ -108,7 +110,7 @@ class Body:
         for pin in self.pins.values():
             if pin.slot is not None and (pin.slot >= ii or (pin.time is not None and pin.time % ii != pin.slot)):
                 return False
-        return all(0 <= ii * distance - self.latency <= self.max_delay for _, distance in self.loops)
+        return all(0 <= ii * distance - self.latency[number] <= self.max_delay for number, distance in self.loops)
 
     def neighbours(self) -> list[list[int]]:
         """For each group the groups that it exchanges values with."""

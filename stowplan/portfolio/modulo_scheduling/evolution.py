@@ -15,7 +15,7 @@ import numpy as np
 
 from stowplan.portfolio.modulo_scheduling.body import FAR, Ints
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
-from stowplan.portfolio.modulo_scheduling.search import FIRST_RATIO, Tally
+from stowplan.portfolio.modulo_scheduling.search import FIRST_RATIO, Tally, end
 
 #: Genomes of a generation, genomes of a tournament, and those that live on unchanged.
 POPULATION, TOURNAMENT, ELITE = 64, 3, 4
@@ -137,5 +137,5 @@ class Evolution:
             if mapper.run([float(each) for each in body.heights(ii)], FIRST_RATIO * body.count, lambda: False):
                 times = mapper.times
                 self.tally.offer(ii, mapper.tiles, times)
-                return _II * ii + max(times) + body.latency
+                return _II * ii + end(body, times)
         return _BROKEN + _II * least

@@ -99,6 +99,7 @@ KIND = Kind(
     unit=UNIT,
     baseline_sources=("list",),
     proven=_proven,
+    notes=lambda problem: problem.notes,
     quick_plan=_quick_plan,
     presenter="stowplan.report.modulo_scheduling.presenter:ModuloSchedulingPresenter",
 )

@@ -47,6 +47,8 @@ class Mapper:
         self.time: dict[int, int] = {}
         """Of the instructions that are placed."""
         self._taken: dict[tuple[int, int], int] = {}
+        self._results: dict[tuple[int, int], int] = {}
+        """As ``_taken``, by the slot in which the result is there."""
         self._load = [0] * body.tiles
         self._words = [0] * body.tiles
         self._placed = [0] * len(body.members)
@@ -151,13 +153,13 @@ class Mapper:
         for value in body.incoming[number]:
             if value.other in self.time:
                 clocks = body.hops[self.tile[body.group[value.other]]][tile]
-                ready = self.time[value.other] + body.latency + clocks - ii * value.distance
+                ready = self.time[value.other] + body.latency[value.other] + clocks - ii * value.distance
                 low = max(low, ready)
                 high = min(high, ready + body.max_delay)
         for value in body.outgoing[number]:
             if value.other in self.time:
                 clocks = body.hops[tile][self.tile[body.group[value.other]]]
-                due = self.time[value.other] - body.latency - clocks + ii * value.distance
+                due = self.time[value.other] - body.latency[number] - clocks + ii * value.distance
                 high = min(high, due)
                 low = max(low, due - body.max_delay)
         return low, high
@@ -176,7 +178,8 @@ class Mapper:
                 issue = pin.time
             if pin is not None and pin.slot is not None and issue % self.ii != pin.slot:
                 continue
-            if (tile, issue % self.ii) not in self._taken:
+            done = tile, (issue + self.body.latency[number]) % self.ii
+            if (tile, issue % self.ii) not in self._taken and done not in self._results:
                 return issue
         return None
 
@@ -236,21 +239,22 @@ class Mapper:
             self._chance.shuffle(here)
             while here and (self._words[tile] + body.words[group] > body.room):
                 remove(body.members[here.pop()])
-        occupant = self._taken.get((tile, time % self.ii))
-        if occupant is not None:
-            remove([occupant])
+        issue, done = (tile, time % self.ii), (tile, (time + body.latency[number]) % self.ii)
+        for occupant in (self._taken.get(issue), self._results.get(done)):
+            if occupant is not None:
+                remove([occupant])
         if self._load[tile] >= self.slots:
             remove([self._chance.choice([other for (at, _), other in sorted(self._taken.items()) if at == tile])])
         for value in body.incoming[number]:
             if value.other in self.time:
                 clocks = body.hops[self.tile[body.group[value.other]]][tile]
-                wait = time + self.ii * value.distance - self.time[value.other] - body.latency - clocks
+                wait = time + self.ii * value.distance - self.time[value.other] - body.latency[value.other] - clocks
                 if not 0 <= wait <= body.max_delay:
                     remove([value.other])
         for value in body.outgoing[number]:
             if value.other in self.time:
                 clocks = body.hops[tile][self.tile[body.group[value.other]]]
-                wait = self.time[value.other] + self.ii * value.distance - time - body.latency - clocks
+                wait = self.time[value.other] + self.ii * value.distance - time - body.latency[number] - clocks
                 if not 0 <= wait <= body.max_delay:
                     remove([value.other])
         if self._placed[group] == 0:
@@ -258,7 +262,7 @@ class Mapper:
         self.tile[group] = tile
         self._placed[group] += 1
         self._load[tile] += 1
-        self._taken[tile, time % self.ii] = number
+        self._taken[issue] = self._results[done] = number
         self.time[number] = time
         self._last[number] = time
         return gone
@@ -266,7 +270,9 @@ class Mapper:
     def _remove(self, number: int) -> None:
         group = self.body.group[number]
         tile = int(self.tile[group])
-        del self._taken[tile, self.time.pop(number) % self.ii]
+        time = self.time.pop(number)
+        del self._taken[tile, time % self.ii]
+        del self._results[tile, (time + self.body.latency[number]) % self.ii]
         self._load[tile] -= 1
         self._placed[group] -= 1
         if self._placed[group] == 0:

@@ -7,7 +7,7 @@ complete mappings of random play and evolution count one each, and so do as many
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
@@ -51,7 +51,7 @@ class Tally:
                 self.body.structure, ii, tiles, {number: fixed[number] for number in self.body.structure.recurrent}
             )
             self.placements += self.body.count
-            if max(again, default=0) < max(times, default=0):
+            if again is not None and end(self.body, again) < end(self.body, times):
                 times = again
         plan = make_plan(self.body.structure, ii, tiles, times)
         if plan is None or (self.best is not None and plan.objective >= self.best.objective):
@@ -61,6 +61,11 @@ class Tally:
         if self.on_better is not None:
             self.on_better(plan)
         return True
+
+
+def end(body: Body, times: Sequence[int]) -> int:
+    """Clocks to the last result."""
+    return max(map(sum, zip(times, body.latency, strict=True)), default=0)
 
 
 def _fixed_times(body: Body, ii: int, times: list[int]) -> list[int]:
@@ -179,7 +184,7 @@ class Search:
             fixed = _fixed_times(body, now.ii, times)
             again = list_schedule(body.structure, now.ii, tiles, {each: fixed[each] for each in body.structure.recurrent})
             tally.placements += body.count
-            times = again if max(again, default=0) < max(times, default=0) else times
+            times = again if again is not None and end(body, again) < end(body, times) else times
         plan = make_plan(body.structure, now.ii, tiles, times)
         # Sideways steps count: most changes leave the longest chain as it is.
         if plan is not None and plan.objective <= now.objective:
@@ -189,7 +194,7 @@ class Search:
     def _some(self, plan: Plan) -> list[int]:
         """A ball of instructions around one, mostly around one that ends late."""
         body = self.tally.body
-        late = max(plan.times) - 2 * body.latency
+        late = max(plan.times) - 2 * body.longest
         first = self._chance.randrange(body.count)
         if self._chance.random() < 0.5:
             first = self._chance.choice([number for number, time in enumerate(plan.times) if time >= late])

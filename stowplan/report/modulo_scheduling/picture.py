@@ -56,7 +56,7 @@ def save_schedule_picture(problem: Problem, plan: Plan, path: str | Path) -> Non
 
 def operation_colours(problem: Problem) -> dict[str, str]:
     """A colour for each operation of the loop body."""
-    operations = dict.fromkeys(instruction.op for instruction in problem.instructions)
+    operations = dict.fromkeys(instruction.op_name for instruction in problem.instructions)
     return {operation: PALETTE[number % len(PALETTE)] for number, operation in enumerate(operations)}
 
 
@@ -72,7 +72,8 @@ def box_text(problem: Problem, number: int) -> str:
     """Instruction and operation in a line."""
     instruction = problem.instructions[number]
     name = shorten(instruction.id, 14)
-    return name if instruction.op in name.lower() else f"{name}: {shorten(instruction.op, 8)}"
+    op = instruction.op_name
+    return name if op.lower() in name.lower() else f"{name}: {shorten(op, 8)}"
 
 
 def _fill(problem: Problem, plan: Plan, scene: Scene, figure: Figure) -> None:
@@ -80,7 +81,7 @@ def _fill(problem: Problem, plan: Plan, scene: Scene, figure: Figure) -> None:
     _draw_frame(problem, plan, scene, ax)
     colours = operation_colours(problem)
     for number, middle in enumerate(scene.boxes):
-        _draw_instruction(problem, plan, number, middle, colours[problem.instructions[number].op], ax)
+        _draw_instruction(problem, plan, number, middle, colours[problem.instructions[number].op_name], ax)
     for way in scene.ways:
         _draw_way(way, ax)
     _draw_legend(plan, scene, figure)

@@ -96,7 +96,7 @@ def slot_middle(slot: int) -> float:
 def _stops(problem: Problem, plan: Plan, number: int) -> list[tuple[int, int]]:
     """(slot, tile) that a value passes through on its way."""
     machine, source = problem.machine, problem.edges[number].source
-    at, clock = plan.tiles[source], plan.times[source] + machine.latency
+    at, clock = plan.tiles[source], plan.times[source] + problem.latencies[source]
     stops = []
     for link in plan.routes[number][:-1]:
         after = machine.end(at, link)

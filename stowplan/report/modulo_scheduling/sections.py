@@ -65,7 +65,7 @@ def instructions(problem: Problem, plan: Plan) -> Section:
             if operand.instruction is not None
         )
         place = (str(plan.times[number]), str(plan.slots[number]), str(plan.tiles[number]))
-        rows.append((each.id, each.op, *place, reads or "–", str(waits[number])))
+        rows.append((each.id, each.op_name, *place, reads or "–", str(waits[number])))
     head = ("Instruction:n", "Operation", "Clock:r", "Slot:r", "Tile:r", "Reads:n", "Operands wait:r")
     caption = f"{len(rows):,} of {len(order):,} instructions by the clock of iteration 0; how long operands wait at most"
     return Section("Instructions", table(caption, head, rows), follows_search=True)
@@ -97,13 +97,13 @@ def _frame(problem: Problem, plan: Plan, scene: Scene) -> str:
 
 
 def _instruction(problem: Problem, plan: Plan, scene: Scene, number: int) -> str:
-    colour = operation_colours(problem)[problem.instructions[number].op]
+    colour = operation_colours(problem)[problem.instructions[number].op_name]
     x, y = scene.boxes[number][0] * _UNIT + _NAMES, scene.boxes[number][1] * _UNIT + _HEAD
     left, top = x - WIDE / 2 * _UNIT, y - HIGH / 2 * _UNIT
     start = ' class="start"' if number in plan.starts else ""
     ink = ink_on(colour)
     instruction = problem.instructions[number]
-    title = f"{instruction.id}: {instruction.op}, tile {plan.tiles[number]}, clock {plan.times[number]}"
+    title = f"{instruction.id}: {instruction.op_name}, tile {plan.tiles[number]}, clock {plan.times[number]}"
     return (
         f'<rect{start} x="{left:.1f}" y="{top:.1f}" width="{WIDE * _UNIT:.1f}" height="{HIGH * _UNIT:.1f}" rx="6" '
         f'fill="{colour}"><title>{escape(title)}</title></rect>'

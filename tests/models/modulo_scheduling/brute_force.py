@@ -58,6 +58,8 @@ class Judge:
             for instruction in problem.instructions
         ]
         self.ids = ids
+        default = problem.machine.latency
+        self.latency = [default if each.latency is None else each.latency for each in problem.instructions]
 
     def tiles_ok(self, tiles: tuple[int, ...]) -> bool:
         """Whether tiles alone break no rule."""
@@ -83,6 +85,9 @@ class Judge:
                     return False
             bound = [variable.tile for variable in self.problem.variables if variable.id in uses]
             if any(tile not in (None, tiles[one]) for tile in bound):
+                return False
+        for tile, instruction in zip(tiles, self.problem.instructions, strict=True):
+            if instruction.tiles is not None and tile not in instruction.tiles:
                 return False
         for pin in self.problem.pins:
             if pin.tile not in (None, tiles[self.ids.index(pin.instruction)]):
@@ -123,7 +128,8 @@ class Judge:
         """Whether the last of the times goes with those before it."""
         last = len(times) - 1
         for other in range(last):
-            if tiles[other] == tiles[last] and times[other] % ii == times[last] % ii:
+            same_result = (times[other] + self.latency[other] - times[last] - self.latency[last]) % ii == 0
+            if tiles[other] == tiles[last] and (times[other] % ii == times[last] % ii or same_result):
                 return False
         for pin in self.problem.pins:
             holds = pin.time in (None, times[last]) and pin.slot in (None, times[last] % ii)
@@ -133,19 +139,19 @@ class Judge:
         for source, target, distance in self.edges:
             if max(source, target) == last:
                 hops = self.hops[tiles[source], tiles[target]] or 0
-                delay = times[target] + ii * distance - times[source] - self.problem.machine.latency - hops
+                delay = times[target] + ii * distance - times[source] - self.latency[source] - hops
                 if delay < 0 or (limit is not None and delay > limit):
                     return False
         return True
 
     def routes(self, tiles: tuple[int, ...], times: list[int], ii: int) -> list[tuple[int, ...]] | None:
         """Ways on which no link carries two values at once; None where there are none."""
-        links, latency = self.problem.machine.links, self.problem.machine.latency
+        links = self.problem.machine.links
         for chosen in product(*(self.ways[tiles[s], tiles[t]] for s, t, _ in self.edges)):
             carried: dict[tuple[int, int, int], tuple[int, int]] = {}
             free = True
             for (source, _, _), steps in zip(self.edges, chosen, strict=True):
-                clock = times[source] + latency
+                clock = times[source] + self.latency[source]
                 for tile, link in steps:
                     free = free and carried.setdefault((tile, link, clock % ii), (source, clock)) == (source, clock)
                     clock += links[link].clocks
@@ -154,7 +160,7 @@ class Judge:
         return None
 
     def plans(self, ii: int, last: int) -> Iterator[tuple[tuple[int, ...], list[int]]]:
-        """Tiles and times of all valid plans at an II, with no time after ``last``."""
+        """Tiles and times of all valid plans at an II, with no result after ``last``."""
         count = len(self.ids)
 
         def go(tiles: tuple[int, ...], times: list[int]) -> Iterator[tuple[tuple[int, ...], list[int]]]:
@@ -162,7 +168,7 @@ class Judge:
                 if self.routes(tiles, times, ii) is not None:
                     yield tiles, list(times)
                 return
-            for time in range(last + 1):
+            for time in range(last + 1 - self.latency[len(times)]):
                 times.append(time)
                 if self.times_ok(tiles, times, ii):
                     yield from go(tiles, times)
@@ -176,15 +182,15 @@ class Judge:
 def best(problem: Problem) -> tuple[int, int] | None:
     """(II, makespan) of the best plan; None where there is none."""
     judge = Judge(problem)
-    latency = problem.machine.latency
+    latency = max(judge.latency, default=0)
     farthest = max(hops for hops in judge.hops.values() if hops is not None)
     for ii in range(1, problem.machine.spoke_depth + 1):
         # Rounds need be no further apart than along a path of all instructions: each a value's way, or the distance of an edge.
         back = 0 if problem.rules.max_delay is None else 1 + max((distance for _, _, distance in judge.edges), default=0)
         step = max(-(-(latency + farthest + ii - 1) // ii), back)
         last = max((pin.time or 0 for pin in problem.pins), default=0) + ii * (step * (len(problem.instructions) - 1) + 2)
-        if next(judge.plans(ii, last), None) is not None:
+        if next(judge.plans(ii, last + latency), None) is not None:
             for makespan in range(latency, last + latency + 1):
-                if next(judge.plans(ii, makespan - latency), None) is not None:
+                if next(judge.plans(ii, makespan), None) is not None:
                     return ii, makespan
     return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
+
 from stowplan.models.modulo_scheduling.machine import Link, Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
 
@@ -99,3 +101,17 @@ def random_problem(seed: int, most: int = 4) -> Problem:
     return Problem(
         instructions=instructions, machine=machine, variables=variables, pins=tuple(pins), rules=rules, name=f"random {seed}"
     )
+
+
+def varied_problem(seed: int, most: int = 4) -> Problem:
+    """As :func:`random_problem`, with instructions that take longer or shorter than others, or may not stand everywhere."""
+    problem, chance = random_problem(seed, most), random.Random(-seed - 1)
+    tiles = range(problem.machine.tiles)
+
+    def varied(instruction: Instruction) -> Instruction:
+        latency = chance.choice([None, 1, 2, 4])
+        allowed = tuple(tile for tile in tiles if chance.random() < 0.6) if chance.random() < 0.4 else None
+        return msgspec.structs.replace(instruction, latency=latency, tiles=allowed or None)
+
+    instructions = tuple(map(varied, problem.instructions))
+    return msgspec.structs.replace(problem, instructions=instructions, name=f"varied {seed}")

@@ -28,6 +28,20 @@ def test_recurrences(edges: str, expected: int) -> None:
     assert recurrence_mii(graph(edges)) == expected
 
 
+def test_tiles_and_latencies_of_their_own() -> None:
+    def some(*tiles: tuple[int, ...] | None, latency: int | None = None) -> Problem:
+        made = (Instruction(id=f"i{at}", op="add", tiles=each, latency=latency) for at, each in enumerate(tiles))
+        return Problem(instructions=tuple(made), machine=line())
+
+    assert resource_mii(some((0, 2), (0, 2), (2,), None)) == 2
+    assert resource_mii(some((0,), (0,), (0, 2), None)) == 2
+    assert critical_path(some(None, latency=9)) == 9
+    shared = (Operand(variable="v"),)
+    both = tuple(Instruction(id=name, op="add", operands=shared, tiles=(at,)) for at, name in enumerate("ab"))
+    found = find_obstacle(Problem(instructions=both, variables=(Variable(id="v"),), machine=line()))
+    assert "no tile will do for a, b" in (found or "")
+
+
 def test_critical_path() -> None:
     assert critical_path(graph("a>b b>c")) == 9
     assert critical_path(graph("a>b b>c c>a:1")) == 9

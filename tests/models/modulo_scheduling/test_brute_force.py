@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -10,18 +11,20 @@ import pytest
 from stowplan.models.modulo_scheduling import cpsat, milp
 from stowplan.models.modulo_scheduling.bounds import find_obstacle, objective_bound
 from stowplan.models.modulo_scheduling.plan import Plan, decode_objective, encode_objective
+from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.verify import verify
 from tests.models.modulo_scheduling.brute_force import Judge, best
-from tests.models.modulo_scheduling.cases import random_problem
+from tests.models.modulo_scheduling.cases import random_problem, varied_problem
 
 #: Problems in one test, so that a failure names few seeds.
 BATCH = 50
 
 
+@pytest.mark.parametrize("make", [random_problem, varied_problem])
 @pytest.mark.parametrize("first", range(0, 300, BATCH))
-def test_best_plans_and_proofs(first: int) -> None:
+def test_best_plans_and_proofs(first: int, make: Callable[..., Problem]) -> None:
     for seed in range(first, first + BATCH):
-        problem = random_problem(seed, most=3)
+        problem = make(seed, most=3)
         expected = best(problem)
         outcome = cpsat.solve(problem, time_limit=30)
         if expected is None:
@@ -38,10 +41,11 @@ def test_best_plans_and_proofs(first: int) -> None:
         assert verify(problem, outcome.plan).ok, (seed, verify(problem, outcome.plan).violations)
 
 
-def test_milp_finds_the_same() -> None:
+@pytest.mark.parametrize("make", [random_problem, varied_problem])
+def test_milp_finds_the_same(make: Callable[..., Problem]) -> None:
     done = 0
     for seed in range(60):
-        problem = random_problem(seed, most=3)
+        problem = make(seed, most=3)
         if problem.rules.pass_through:
             continue
         expected = best(problem)
@@ -53,14 +57,15 @@ def test_milp_finds_the_same() -> None:
     assert done > 30
 
 
-def test_verifier_agrees_with_all_places() -> None:
+@pytest.mark.parametrize("make", [random_problem, varied_problem])
+def test_verifier_agrees_with_all_places(make: Callable[..., Problem]) -> None:
     """Random places, valid or not: the verifier finds fault exactly where the judge does."""
     agreed = {True: 0, False: 0}
     for seed in range(400):
-        problem = random_problem(seed, most=3)
+        problem = make(seed, most=3)
         judge, chance = Judge(problem), random.Random(seed)
         ii = chance.randint(1, problem.machine.spoke_depth)
-        valid = next(judge.plans(ii, 8), None)
+        valid = next(judge.plans(ii, 8 + max(judge.latency)), None)
         for _ in range(6):
             tiles = tuple(chance.choice(list(judge.tiles)) for _ in problem.instructions)
             times = [chance.randint(0, 8) for _ in tiles]
@@ -85,12 +90,11 @@ def _plan(judge: Judge, ii: int, tiles: tuple[int, ...], times: list[int], route
     ways = [judge.ways[tiles[source], tiles[target]] for source, target, _ in judge.edges]
     links = routes or [tuple(link for _, link in each[0]) if each else () for each in ways]
     clocks = [sum(problem.machine.links[link].clocks for link in route) for route in links]
-    latency = problem.machine.latency
     delays = [
-        times[target] + ii * distance - times[source] - latency - taken
+        times[target] + ii * distance - times[source] - judge.latency[source] - taken
         for (source, target, distance), taken in zip(judge.edges, clocks, strict=True)
     ]
-    makespan = max(times) + latency
+    makespan = max(map(sum, zip(times, judge.latency, strict=True)))
     plan = Plan(
         problem=problem.digest,
         objective=encode_objective(ii, makespan),

@@ -148,6 +148,24 @@ def test_memory() -> None:
     assert codes(problem, full) == {"memory_full", "starts_share", "instruction_ram_full"}
 
 
+def test_latencies_and_tiles_of_their_own() -> None:
+    slow = Instruction(id="a", op="mul", latency=5, tiles=(1, 2))
+    quick = Instruction(id="b", op="add", operands=(Operand(instruction="a"),), latency=1)
+    problem = Problem(instructions=(slow, quick), machine=line())
+
+    def mapped(ii: int, tiles: list[int], times: list[int]) -> Plan:
+        makespan = max(times[0] + 5, times[1] + 1)
+        changes = {"delays": (times[1] - times[0] - 5,), "makespan": makespan, "objective": encode_objective(ii, makespan)}
+        return placed(problem, ii, tiles, times, [()], **changes)
+
+    assert codes(problem, mapped(3, [1, 1], [0, 5])) == set()
+    assert codes(problem, mapped(3, [3, 3], [0, 5])) == {"wrong_tile"}
+    assert codes(problem, mapped(4, [1, 1], [0, 8])) == {"slot_taken"}
+    # At II 3 the results of b at clock 8 and of a at clock 5 are there in one slot.
+    assert codes(problem, mapped(3, [1, 1], [0, 7])) == {"result_taken"}
+    assert codes(problem, mapped(3, [1, 1], [0, 4])) == {"result_taken", "too_early"}
+
+
 def test_other_readings() -> None:
     problem = graph("a>c b>c", rules=Rules(siblings="consumers_and_producers", starts="source"))
     routes = [(DOWN,), (DOWN,)]

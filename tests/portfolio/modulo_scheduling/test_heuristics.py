@@ -22,16 +22,20 @@ from stowplan.portfolio.modulo_scheduling.kind import KIND
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
 from stowplan.portfolio.modulo_scheduling.search import Search, Tally, list_scheduling
 from tests.models.modulo_scheduling import brute_force
-from tests.models.modulo_scheduling.cases import graph, line, random_problem
+from tests.models.modulo_scheduling.cases import graph, line, random_problem, varied_problem
 from tests.paths import EXAMPLES
 from tests.portfolio.recorder import Recorder
 
 HEURISTICS = [candidates.search, candidates.random, candidates.evolution]
 
 
+def any_problem(seed: int) -> Problem:
+    return (random_problem, varied_problem)[seed % 2](seed)
+
+
 @cache
 def best_objective(seed: int) -> int | None:
-    found = brute_force.best(random_problem(seed))
+    found = brute_force.best(any_problem(seed))
     return None if found is None else encode_objective(*found)
 
 
@@ -48,7 +52,7 @@ def test_random_problems(function: Any) -> None:
     """Plans hold, none beats brute force, and infeasibility is claimed only where there is no plan."""
     found = 0
     for seed in range(50):
-        problem = random_problem(seed)
+        problem = any_problem(seed)
         best = best_objective(seed)
         context = Recorder(time_limit=0.02, deterministic=True, seed=seed)
         function(problem, context)
@@ -64,7 +68,7 @@ def test_random_problems(function: Any) -> None:
 def test_the_search_reaches_most_optima() -> None:
     reached = possible = 0
     for seed in range(50):
-        problem = random_problem(seed)
+        problem = any_problem(seed)
         if problem.rules.pass_through:
             continue
         best = best_objective(seed)

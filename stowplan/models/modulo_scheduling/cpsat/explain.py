@@ -28,7 +28,7 @@ def explain(structure: Structure, ii: int, budget: Budget, seed: int) -> str:
         if budget.is_spent:
             break
         last_time = latest_time(facts, ii, facts.recurrent)
-        model = ModuloModel(facts, ii, timed=facts.recurrent, last_time=last_time, relax=relax)
+        model = ModuloModel(facts, ii, last_time=last_time, relax=relax)
         if budget.run(model.model, SHARE, seed=seed).is_found:
             guilty.append(words)
     refuted = f"no tiles fit, at any initiation interval up to {ii} (proven)"

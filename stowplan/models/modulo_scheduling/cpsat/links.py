@@ -83,7 +83,7 @@ class Links:
         # phase: the slot in which the value leaves a tile.
         phases = [[model.new_bool_var(f"value {source} leaves {tile} in {slot}") for slot in range(ii)] for tile in tiles]
         self._phases[source] = phases
-        latency = self._machine.latency
+        latency = parent.problem.latencies[source]
         for tile in tiles:
             model.add_exactly_one(phases[tile])
             for start in tiles:
@@ -111,7 +111,9 @@ class Links:
         for source, uses in self.uses.items():
             home = plan.tiles[source]
             leaves = [
-                (plan.times[source] + self._machine.latency + hops) % ii if (hops := self._hops[home][tile]) is not None else 0
+                (plan.times[source] + problem.latencies[source] + hops) % ii
+                if (hops := self._hops[home][tile]) is not None
+                else 0
                 for tile in range(self._machine.tiles)
             ]
             ends = {home, *(self._machine.end(*wire) for wire in used[source])}

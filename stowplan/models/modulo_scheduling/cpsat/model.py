@@ -1,8 +1,9 @@
 """Modulo scheduling at one initiation interval, as a CP-SAT model: variables, constraints, objective.
 
-Space and time are apart. Every group of instructions has a tile. Only *timed* instructions have times: with unlimited delays
-and single links these need be no more than the instructions on cycles, for all others can wait until a slot is free
-(:func:`~stowplan.models.modulo_scheduling.assemble.list_schedule`). Such a model is small, and exact all the same.
+Space and time are apart. Every group of instructions has a tile. With unlimited delays and single links only the instructions
+on cycles need times, for all others can wait until a slot is free
+(:func:`~stowplan.models.modulo_scheduling.assemble.list_schedule`); where slots decide more than that
+(:attr:`Structure.slotted`), the others concerned have a slot and no round. Such a model is small, and exact all the same.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ class ModuloModel(PlaceModel):
     ----------
     ii
         Initiation interval.
-    timed
-        Instructions that get times; all instructions on cycles must be among them, unless ``relax`` leaves them out.
     last_time
-        Largest time of a timed instruction.
+        Largest time.
+    whole
+        Whether all instructions have times and all values arrive in time. Otherwise slots that matter, and cycles.
     links
-        Whether to model what values take on their way, one value a link and clock; all instructions must be timed.
+        Whether to model what values take on their way, one value a link and clock; a whole model only.
     makespan
-        (least, largest) makespan, to minimise it; all instructions must be timed. None looks for any plan.
+        (least, largest) makespan, to minimise it; a whole model only. None looks for any plan.
     relax
         What to leave out; what is found then is no plan.
     windows
@@ -52,8 +53,8 @@ class ModuloModel(PlaceModel):
         structure: Structure,
         ii: int,
         *,
-        timed: Sequence[int],
         last_time: int,
+        whole: bool = False,
         links: bool = False,
         makespan: tuple[int, int] | None = None,
         relax: Relax = COMPLETE,
@@ -61,7 +62,9 @@ class ModuloModel(PlaceModel):
     ):
         super().__init__(structure, ii, cp_model.CpModel(), relax, windows)
         self.ii = ii
-        self.timed = list(timed)
+        self.whole = whole
+        self.timed = list(range(structure.count)) if whole else structure.slotted
+        self._has_rounds = set(range(structure.count) if whole else structure.recurrent)
         self._last_time = last_time
         self._has_literals = links or (ii <= MOST_LITERAL_SLOTS and len(self.timed) == structure.count)
         self._time_variables()
@@ -80,24 +83,31 @@ class ModuloModel(PlaceModel):
         self.time: dict[int, Any] = {}
         for number in self.timed:
             self.slot[number] = model.new_int_var(0, ii - 1, f"slot {number}")
-            self.round[number] = model.new_int_var(0, self._last_time // ii, f"round {number}")
+            most = self._last_time // ii if number in self._has_rounds else 0
+            self.round[number] = model.new_int_var(0, most, f"round {number}")
             self.time[number] = ii * self.round[number] + self.slot[number]
-            model.add(self.time[number] <= self._last_time)
+            if number in self._has_rounds:
+                model.add(self.time[number] <= self._last_time)
         for pin in self.problem.pins:
             number = self.problem.number[pin.instruction]
-            if number in self.time:
+            if number in self._has_rounds:
                 if pin.time is not None:
                     model.add(self.time[number] == pin.time)
                 if pin.slot is not None:
                     model.add(self.slot[number] == pin.slot)
 
     def _slot_constraints(self) -> None:
-        """No two timed instructions in one slot of a tile; with ``at[number][tile][slot]`` where there are literals."""
-        model, ii = self.model, self.ii
+        """No two timed instructions in one slot of a tile, nor their results; ``at[number][tile][slot]`` where literals are."""
+        model, ii, latency = self.model, self.ii, self.problem.latencies
+        apart = not self.structure.has_one_latency and ii > 1
         self.at: dict[int, list[list[cp_model.IntVar]]] = {}
+        self._results: dict[int, cp_model.IntVar] = {}
+        self._turns: dict[int, cp_model.IntVar] = {}
         if not self._has_literals:
             places = {number: sum(tile * on for tile, on in enumerate(self.tile(number)) if tile) for number in self.timed}
             model.add_all_different(ii * places[number] + self.slot[number] for number in self.timed)
+            if apart:
+                model.add_all_different(ii * places[number] + self._done(number) for number in self.timed)
             return
         for number in self.timed:
             on = self.tile(number)
@@ -114,25 +124,36 @@ class ModuloModel(PlaceModel):
         for tile in range(self.problem.machine.tiles):
             for slot in range(ii):
                 model.add_at_most_one(self.at[number][tile][slot] for number in self.timed)
+                if apart:
+                    model.add_at_most_one(self.at[number][tile][(slot - latency[number]) % ii] for number in self.timed)
+
+    def _done(self, number: int) -> cp_model.IntVar:
+        """Slot in which the result of a timed instruction is there."""
+        if number not in self._results:
+            after = self.problem.latencies[number] % self.ii
+            turns = self.model.new_bool_var(f"result {number} in the next round")
+            done = self._results[number] = self.model.new_int_var(0, self.ii - 1, f"result {number}")
+            self.model.add(done == self.slot[number] + after - self.ii * turns)
+            self._turns[number] = turns
+        return self._results[number]
 
     def _value_constraints(self) -> None:
-        latency, limit = self.problem.machine.latency, self.problem.rules.max_delay
-        component, every = self.structure.component, len(self.timed) == self.structure.count
+        limit, component = self.problem.rules.max_delay, self.structure.component
         for edge in self.problem.edges:
-            if edge.source not in self.time or edge.target not in self.time or self.relax.recurrences:
+            if self.relax.recurrences:
                 continue
             if edge.source == edge.target:
-                waits = self.ii * edge.distance - latency
+                waits = self.ii * edge.distance - self.problem.latencies[edge.source]
                 if waits < 0 or (limit is not None and waits > limit):
                     self.model.add_bool_or([])
-            # Where some instructions have no time, whole cycles move until their inputs are there.
-            elif every or component[edge.source] == component[edge.target]:
+            # Unless all have times, whole cycles move until their inputs are there.
+            elif self.whole or component[edge.source] == component[edge.target]:
                 self.value_constraint(edge, self.time[edge.source], self.time[edge.target])
 
     def _makespan_objective(self, least: int, most: int) -> None:
         self.makespan = self.model.new_int_var(least, most, "makespan")
         for number in self.timed:
-            self.model.add(self.makespan >= self.time[number] + self.problem.machine.latency)
+            self.model.add(self.makespan >= self.time[number] + self.problem.latencies[number])
         self.model.minimize(self.makespan)
 
     def add_hint(self, plan: Plan, *, complete: bool = True) -> None:
@@ -148,6 +169,9 @@ class ModuloModel(PlaceModel):
             if self.ii > 1:
                 for tile, row in enumerate(self.at.get(number, [])):
                     values += [(literal, tile == tiles[number] and slot == time % self.ii) for slot, literal in enumerate(row)]
+        for number, done in self._results.items():
+            turns, slot = divmod(plan.times[number] % self.ii + self.problem.latencies[number] % self.ii, self.ii)
+            values += [(done, slot), (self._turns[number], turns)]
         if self.makespan is not None:
             values.append((self.makespan, plan.makespan))
         if self.links is not None:
@@ -165,15 +189,14 @@ class ModuloModel(PlaceModel):
         Returns
         -------
         Plan or None
-            None where starts would share a tile.
+            None where starts would share a tile, or what ``relax`` left out is missed.
         """
         structure = self.structure
         tiles = self.extract_tiles(value)
         known = {number: self.ii * value(self.round[number]) + value(self.slot[number]) for number in self.timed}
-        if len(known) == structure.count:
-            times = [known[number] for number in range(structure.count)]
-        else:
-            times = list_schedule(structure, self.ii, tiles, known)
+        times = [known[number] for number in self.timed] if self.whole else list_schedule(structure, self.ii, tiles, known)
+        if times is None:
+            return None
         routes = None if self.links is None else self.links.routes(tiles, value)
         return make_plan(structure, self.ii, tiles, times, routes)
 
@@ -194,7 +217,7 @@ def latest_time(structure: Structure, ii: int, timed: Sequence[int]) -> int:
     """
     problem = structure.problem
     hops = max((clocks for row in problem.hops for clocks in row if clocks is not None), default=0)
-    forward = -(-(problem.machine.latency + hops + ii - 1) // ii)
+    forward = -(-(max(problem.latencies, default=0) + hops + ii - 1) // ii)
     backward = 0 if problem.rules.max_delay is None else max((edge.distance for edge in problem.edges), default=0) + 1
     pinned = max((pin.time or 0 for pin in problem.pins), default=0)
     step = max(forward, backward)

@@ -76,11 +76,11 @@ class PlaceModel:
             degree[structure.group[edge.target]] += 1
         self.anchor = max(range(len(degree)), key=lambda group: degree[group], default=0)
         self.on: list[list[cp_model.IntVar]] = []
-        for group, demands in enumerate(structure.demands):
+        for group, allowed in enumerate(structure.allowed):
             self.on.append([model.new_bool_var(f"group {group} on tile {tile}") for tile in tiles])
             model.add_exactly_one(self.on[group])
             for tile in tiles:
-                elsewhere = bool(demands) and set(demands) != {tile}
+                elsewhere = tile not in allowed
                 twin = group == self.anchor and self._least[tile][tile] != tile
                 outside = windows is not None and any(tile not in windows[number] for number in structure.members[group])
                 if elsewhere or twin or outside:
@@ -142,7 +142,7 @@ class PlaceModel:
 
     def value_constraint(self, edge: Edge, source: Any, target: Any) -> None:
         """A value arrives in time, and within the longest delay; ``source`` and ``target`` are times of issue."""
-        latency, limit = self.problem.machine.latency, self.problem.rules.max_delay
+        latency, limit = self.problem.latencies[edge.source], self.problem.rules.max_delay
         hops = self._hops_between(self.structure.group[edge.source], self.structure.group[edge.target])
         delay = target - source + self.ii * edge.distance - latency - hops
         self.model.add(delay >= 0)
@@ -221,14 +221,14 @@ class LeastIIModel(PlaceModel):
         problem = structure.problem
         hops = max((clocks for row in problem.hops for clocks in row if clocks is not None), default=0)
         # Longest paths, with no instruction twice.
-        last = (problem.machine.latency + hops) * max(len(structure.recurrent) - 1, 0)
+        last = (max(problem.latencies, default=0) + hops) * max(len(structure.recurrent) - 1, 0)
         self.time = {number: model.new_int_var(0, last, f"time {number}") for number in structure.recurrent}
         component = structure.component
         for edge in structure.between:
             if edge.source in self.time and component[edge.source] == component[edge.target]:
                 delay = self.time[edge.target] - self.time[edge.source] + self.ii * edge.distance
                 hops_between = self._hops_between(structure.group[edge.source], structure.group[edge.target])
-                model.add(delay >= problem.machine.latency + hops_between)
+                model.add(delay >= problem.latencies[edge.source] + hops_between)
         model.minimize(self.ii)
 
     def extract(self, value: Value) -> Plan | None:
@@ -242,12 +242,14 @@ class LeastIIModel(PlaceModel):
         Returns
         -------
         Plan or None
-            None where two instructions of cycles want one slot.
+            None where two instructions want one slot, and the model left slots out.
         """
         ii = value(self.ii)
         tiles = self.extract_tiles(value)
         times = {number: value(variable) for number, variable in self.time.items()}
-        wanted = {(tiles[number], time % ii) for number, time in times.items()}
-        if len(wanted) < len(times):
-            return None
-        return make_plan(self.structure, ii, tiles, list_schedule(self.structure, ii, tiles, times))
+        latency = self.problem.latencies
+        for after in (dict.fromkeys(times, 0), {number: latency[number] for number in times}):
+            if len({(tiles[number], (time + after[number]) % ii) for number, time in times.items()}) < len(times):
+                return None
+        scheduled = list_schedule(self.structure, ii, tiles, times)
+        return None if scheduled is None else make_plan(self.structure, ii, tiles, scheduled)

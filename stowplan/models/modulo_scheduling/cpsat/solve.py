@@ -115,6 +115,9 @@ class _Search:
         timed_pins = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
         #: Whether times follow from places: then an II that is possible makes all larger ones possible.
         self.places_decide = rules.max_delay is None and not rules.pass_through and not timed_pins
+        slots_may_meet = not self.structure.has_one_latency and bool(self.structure.recurrent)
+        #: Whether places and cycles that do at an II do at all larger ones.
+        self._is_monotone = rules.max_delay is None and not timed_pins and not slots_may_meet
         self._everything = list(range(self.structure.count))
 
     def offer_plan(self, plan: Plan | None) -> None:
@@ -191,7 +194,8 @@ class _Search:
             self.look_elsewhere()
             if self.is_final:
                 break
-            learnt = self.close_in(share) if self.places_decide else self.sweep(share)
+            both = self.places_decide and self._is_monotone
+            learnt = self.close_in(share) if both else self.sweep(share)
             share = share if learnt else 2 * share
 
     @property
@@ -228,7 +232,7 @@ class _Search:
             return False
         recurrent = self.structure.recurrent
         last_time = latest_time(self.structure, self.most, recurrent)
-        model = ModuloModel(self.structure, self.most, timed=recurrent, last_time=last_time, windows=windows)
+        model = ModuloModel(self.structure, self.most, last_time=last_time, windows=windows)
         return self.run(model, share, keep=True) == "feasible"
 
     def sweep(self, share: float) -> bool:
@@ -248,12 +252,11 @@ class _Search:
         places = ModuloModel(
             self.structure,
             ii,
-            timed=self.structure.recurrent,
             last_time=latest_time(self.structure, ii, self.structure.recurrent),
         )
         answer = self.run(places, share, keep=self.places_decide)
-        if answer == "infeasible":
-            # Without limits on delays, a plan at a smaller II would do at this one too.
+        if answer == "infeasible" and (self._is_monotone or ii == self.least):
+            # Where it is monotone, a plan at a smaller II would do at this one too.
             self.refute(ii + 1)
             if self.no_plan_at_all:
                 self.reason = explain(self.structure, self.most, self.budget, self._seed)
@@ -264,8 +267,8 @@ class _Search:
         whole = ModuloModel(
             self.structure,
             ii,
-            timed=self._everything,
             last_time=latest_time(self.structure, ii, self._everything),
+            whole=True,
             links=self.problem.rules.pass_through,
         )
         answer = self.run(whole, share, keep=True)
@@ -288,8 +291,8 @@ class _Search:
         model = ModuloModel(
             self.structure,
             plan.ii,
-            timed=self._everything,
-            last_time=plan.makespan - self.problem.machine.latency,
+            whole=True,
+            last_time=plan.makespan - min(self.problem.latencies),
             links=self.problem.rules.pass_through,
             makespan=(min(self.path, plan.makespan), plan.makespan),
         )

@@ -1,0 +1,330 @@
+"""Modulo scheduling as a Gymnasium environment; see ``docs/ppo.md``, section Environment."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping as AbstractMapping
+from typing import Any, Literal, SupportsFloat, TypeAlias, cast, get_args
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from stowplan.arguments import whole
+from stowplan.errors import InputError
+from stowplan.frontends.dfg import kernels, lower
+from stowplan.learned_guidance.modulo_scheduling.observation import Limits, Observation, observation_space, observe
+from stowplan.learned_guidance.modulo_scheduling.state import Body, Mapping
+from stowplan.learned_guidance.problem_source import Given, ProblemSource, check_choice
+from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, least_ii
+from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.problem import Problem
+
+First = Literal["ii", "latency"]
+Interval = Literal["rising", "least"]
+Shaping = Literal["none", "cycles", "placed"]
+
+#: (tile, slot) of instructions by id: a partial placement.
+Places: TypeAlias = AbstractMapping[str, tuple[int, int]]
+
+#: Iterations whose cycles the reward counts.
+ITERATIONS = 16
+
+#: What a placement that gets stuck earns; a mapping at the bounds earns -1.
+FAILURE = -3.0
+
+#: Intervals above the least of the bounds that the action space has room for, unless limits are given.
+SLACK = 8
+
+
+class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
+    """A loop body on a machine of tiles; an episode is one mapping, a step the place of one instruction.
+
+    Actions are ``tile * slots + slot``, of ``limits.tiles`` tiles and ``limits.slots`` slots; :meth:`action_masks` has the
+    legal ones. Any other ends the episode like a mapping that gets stuck.
+
+    Parameters
+    ----------
+    problem
+        A problem, the path of a problem file, or several of them, of which each episode draws one; or a function that draws a
+        problem for each episode. Without any, the distance kernel.
+    ii
+        Initiation interval (II) of the episodes: ``"rising"`` begins at the least that the bounds leave, is one more after an
+        episode of the problem that failed, one less after one that did not; ``"least"`` stays; or a number.
+    first
+        What counts first: cycles between iterations (``"ii"``), or those of one (``"latency"``).
+    iterations
+        Iterations N that count: a complete mapping earns ``-((N - 1) * II + makespan)`` over the same with the critical path
+        for a makespan, so that -1 is the most. Where the latency is first, II and makespan change places.
+    failure
+        Reward of a step after which nothing is legal, or that is illegal.
+    shaping
+        ``"cycles"`` rewards each step by how far it raises the least cost that the mapping can still have (Ng, Harada and
+        Russell 1999, undiscounted: rewards add up to what the end earns, plus 1). ``"placed"``: a failure earns more, by the
+        part of the instructions that are placed.
+    look_ahead
+        Whether masks leave out what leaves another instruction without a tile
+        (:class:`~stowplan.learned_guidance.modulo_scheduling.state.Mapping`).
+    list_scheduled
+        Judge a complete mapping by its places alone, with times found anew by list scheduling where those are better.
+    limits
+        Sizes of the spaces. Without them, those of the largest problem, with ``SLACK`` more slots than the bounds ask for; a
+        function needs them.
+    render_mode
+        ``"ansi"``: which instruction stands where.
+
+    Raises
+    ------
+    InputError
+        A problem without instructions, that cannot be mapped, or larger than the spaces; an option that there is not.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium's own way)
+
+    def __init__(
+        self,
+        problem: Given[Problem] = None,
+        *,
+        ii: Interval | int = "rising",
+        first: First = "ii",
+        iterations: int = ITERATIONS,
+        failure: float = FAILURE,
+        shaping: Shaping = "none",
+        look_ahead: bool = True,
+        list_scheduled: bool = False,
+        limits: Limits | None = None,
+        render_mode: str | None = None,
+    ):
+        if not isinstance(ii, int):
+            check_choice("ii", ii, get_args(Interval))
+        check_choice("first", first, get_args(First))
+        check_choice("shaping", shaping, get_args(Shaping))
+        check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
+        self._source = ProblemSource(problem, Problem, "modulo-scheduling", demo_problem)
+        self.ii = whole("ii {}", ii, 1) if isinstance(ii, int) else ii
+        self.first, self.iterations = first, whole("iterations {}", iterations, 1)
+        self.failure, self.shaping, self.list_scheduled = float(failure), shaping, list_scheduled
+        self.look_ahead, self.render_mode = look_ahead, render_mode
+        problems = self._source.problems
+        if limits is None:
+            if not problems:
+                raise InputError("found a function that draws problems, expected limits=, the sizes of the spaces, beside it")
+            limits = Limits.of(problems, max(self._most_ii(each) for each in problems))
+        self.limits = limits
+        self.action_space = gymnasium.spaces.Discrete(limits.tiles * limits.slots)
+        # Gymnasium declares a Dict as a space of dictionaries of spaces.
+        self.observation_space = cast("gymnasium.Space[Observation]", observation_space(limits))
+        self._goals: dict[str, _Goal] = {}
+        #: II of the next episode of each problem, by digest.
+        self._next_ii: dict[str, int] = defaultdict(int)
+        for each in problems:
+            self._goal(each)
+        self._mapping: Mapping | None = None
+        self._ended = False
+        self.evaluations = 0
+        """Of all episodes so far, complete or not: what methods are compared by."""
+
+    def _most_ii(self, problem: Problem) -> int:
+        depth = problem.machine.spoke_depth
+        return min(depth, self.ii if isinstance(self.ii, int) else least_ii(problem) + SLACK)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What episodes are drawn from; none where a function draws them."""
+        return self._source.problems
+
+    @property
+    def mapping(self) -> Mapping:
+        """What is placed; ResetNeeded before the first episode."""
+        if self._mapping is None:
+            raise gymnasium.error.ResetNeeded("no episode has begun: call reset() first")
+        return self._mapping
+
+    @property
+    def problem(self) -> Problem:
+        """What the present episode maps; ResetNeeded before the first."""
+        return self.mapping.problem
+
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """[tiles * slots] Which actions are legal, under the name that sb3-contrib asks for."""
+        mapping, limits = self.mapping, self.limits
+        found = np.zeros((limits.tiles, limits.slots), bool)
+        mask = mapping.mask()
+        found[: mask.shape[0], : mask.shape[1]] = mask
+        return found.reshape(-1)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
+        """Begin a mapping.
+
+        Parameters
+        ----------
+        seed
+            Of the draws among several problems; intervals that rise begin at the least again.
+        options
+            ``problem``: map this one, a number in the environment's list, a problem or a path. ``ii``: at this interval.
+            ``fixed``: begin with these instructions placed, ``{id: (tile, slot)}``.
+        """
+        super().reset(seed=seed)
+        if seed is not None:
+            self._next_ii.clear()
+        given = dict(options or {})
+        ii, fixed = given.pop("ii", None), given.pop("fixed", None)
+        chosen = self._source.choose(given, self.np_random)
+        problem = chosen if isinstance(chosen, Problem) else self.problems[chosen]
+        goal = self._goal(problem)
+        wanted = self._interval(goal) if ii is None else whole("ii {}", ii, 1)
+        if wanted > self.limits.slots:
+            raise InputError(
+                f"found an initiation interval of {wanted}, expected {self.limits.slots} at most, as the spaces have"
+            )
+        self._mapping = Mapping(goal.body, wanted, fixed=fixed, look_ahead=self.look_ahead)
+        while self._mapping.stuck:
+            # Nothing that is placed is to blame: this II is none for this problem.
+            wanted += 1
+            if (
+                ii is not None
+                or fixed
+                or isinstance(self.ii, int)
+                or wanted > min(self.limits.slots, problem.machine.spoke_depth)
+            ):
+                raise InputError(f"{problem.name or 'the problem'}: nothing can be placed at II {wanted - 1}")
+            goal.least = wanted
+            self._mapping = Mapping(goal.body, wanted, look_ahead=self.look_ahead)
+        self._ended = self._mapping.current < 0
+        return self._observation(), self._info()
+
+    def step(self, action: npt.ArrayLike) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Place an instruction; InvalidAction for what is no action, ResetNeeded where no episode is under way."""
+        mapping = self.mapping
+        if self._ended:
+            raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
+        found = np.asarray(action)
+        if found.shape != () or not self.action_space.contains(found[()]):
+            raise gymnasium.error.InvalidAction(
+                f"found the action {action!r}, expected 0 to {self.limits.tiles * self.limits.slots - 1}"
+            )
+        goal, before = self._goal(mapping.problem), self._potential()
+        legal = bool(self.action_masks()[int(found)])
+        if legal:
+            mapping.place(*divmod(int(found), self.limits.slots))
+        failed = not legal or mapping.stuck
+        info = self._info()
+        if failed:
+            reward = self.failure + (mapping.placed / mapping.body.count if self.shaping == "placed" else 0.0)
+        elif mapping.current < 0:
+            info["plan"] = plan = mapping.plan(list_scheduled=self.list_scheduled)
+            info["makespan"] = plan.makespan
+            reward = -self._cost(goal, plan.ii, plan.makespan)
+        else:
+            reward = 0.0
+        self._ended = failed or mapping.current < 0
+        if self.shaping == "cycles":
+            reward += (0.0 if self._ended else self._potential()) - before
+        if self._ended:
+            info["failed"] = failed
+            self.evaluations += 1
+            self._next_ii[goal.key] = mapping.ii + 1 if failed else mapping.ii - 1
+        return self._observation(), reward, self._ended, False, info
+
+    def plan(self) -> Plan:
+        """The plan of the complete mapping; ValueError before it is."""
+        return self.mapping.plan(list_scheduled=self.list_scheduled)
+
+    def render(self) -> str | None:
+        """Tiles and what stands in their slots, as ``render_mode`` asks. None without a mode."""
+        mapping = self.mapping
+        if self.render_mode != "ansi":
+            return None
+        at = {
+            (int(mapping.tile[number]), int(mapping.slot[number])): instruction.id
+            for number, instruction in enumerate(mapping.problem.instructions)
+            if mapping.tile[number] >= 0
+        }
+        width = max(len(name) for name in ["-", *at.values()])
+        placed = f"{mapping.placed} of {mapping.body.count} instructions, {mapping.makespan} clocks"
+        lines = [f"{mapping.problem.name}: II {mapping.ii}, {placed}"]
+        lines += [
+            f"  tile {tile:2}: {' '.join(at.get((tile, slot), '-').ljust(width) for slot in range(mapping.ii))}"
+            for tile in range(mapping.body.tiles)
+        ]
+        return "\n".join(line.rstrip() for line in lines) + "\n"
+
+    def _goal(self, problem: Problem) -> _Goal:
+        """What a problem is measured by; InputError where it is not of these spaces."""
+        found = self._goals.get(problem.digest)
+        if found is None:
+            if len(self._goals) >= _MOST_KEPT:
+                self._goals.pop(next(iter(self._goals)))
+            found = self._goals[problem.digest] = _Goal(problem)
+            if found.least > self.limits.slots:
+                raise InputError(
+                    f"found {problem.name or 'a problem'} of II {found.least} or more, expected {self.limits.slots} at most"
+                )
+        return found
+
+    def _interval(self, goal: _Goal) -> int:
+        if isinstance(self.ii, int):
+            return self.ii
+        most = min(self.limits.slots, goal.body.problem.machine.spoke_depth)
+        return goal.least if self.ii == "least" else min(max(goal.least, self._next_ii[goal.key]), most)
+
+    def _cost(self, goal: _Goal, ii: int, makespan: int) -> float:
+        """Cycles of all iterations, over those with an iteration as short as its critical path."""
+        rounds = self.iterations - 1
+        if self.first == "latency":
+            return (rounds * makespan + ii) / (rounds * goal.path + ii)
+        return (rounds * ii + makespan) / (rounds * ii + goal.path)
+
+    def _potential(self) -> float:
+        """Minus the least cost that a mapping can still have: what is placed, and then the longest chain behind it."""
+        if self.shaping != "cycles":
+            return 0.0
+        mapping = self.mapping
+        goal = self._goal(mapping.problem)
+        placed = mapping.tile >= 0
+        makespan = max(goal.path, int((mapping.time + goal.tail)[placed].max(initial=0)))
+        return -self._cost(goal, mapping.ii, makespan)
+
+    def _observation(self) -> Observation:
+        # Observations share what is static; Gymnasium's users may keep and change theirs.
+        return {name: values.copy() for name, values in observe(self.mapping, self.limits).items()}
+
+    def _info(self) -> dict[str, Any]:
+        mapping = self.mapping
+        return {"ii": mapping.ii, "placed": mapping.placed, "makespan": mapping.makespan}
+
+
+#: Problems whose measures are kept, where a function draws them.
+_MOST_KEPT = 1024
+
+
+class _Goal:
+    """What a problem is measured by."""
+
+    def __init__(self, problem: Problem):
+        obstacle = "found no instructions, expected some" if not problem.instructions else find_obstacle(problem)
+        if obstacle is not None:
+            raise InputError(f"{problem.name or 'the problem'}: {obstacle}")
+        self.key = problem.digest
+        self.body = Body(problem)
+        self.least = least_ii(problem, self.body.structure)
+        self.path = critical_path(problem, self.body.structure)
+        self.tail = _tails(self.body)
+        """[N] Clocks from each issue to the end of the iteration, at least."""
+
+
+def _tails(body: Body) -> npt.NDArray[np.int64]:
+    found = np.array(body.tables.latency)
+    consumers: list[list[tuple[int, int]]] = [[] for _ in range(body.count)]
+    for edge in body.problem.edges:
+        if edge.distance == 0:
+            consumers[edge.source].append((edge.target, body.structure.least_hops(edge)))
+    for number in body.order[::-1]:
+        for target, hops in consumers[number]:
+            found[number] = max(found[number], body.tables.latency[number] + hops + found[target])
+    return found
+
+
+def demo_problem() -> Problem:
+    """Three points' squared distances to a centre, on the Streaming Engine."""
+    return lower(kernels.unrolled(kernels.distance(), 3))
