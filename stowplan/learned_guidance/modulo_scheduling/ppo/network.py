@@ -83,17 +83,19 @@ class GraphNetwork(nn.Module):
         self.layers = nn.ModuleList(MessageLayer(shape.hidden) for _ in range(shape.layers))
 
     def forward(self, nodes: Tensor, edges: Tensor, features: Tensor, sizes: Tensor) -> Tensor:
-        """[G, N, F], [G, E, 2], [G, E, F] and [G, 4] to embeddings [G, N, H]; padded nodes are embedded too, alone."""
+        """[G, N, F], [G, E, 2], [G, E, F] and [G, 4] to embeddings [G, N, H], zero for padded nodes."""
         graphs, count = nodes.shape[:2]
-        hidden = self.first(nodes).flatten(0, 1)
+        real = torch.arange(count, device=nodes.device) < sizes[:, :1]
+        hidden = self.first(nodes[real])
         if len(self.layers):
             there = torch.arange(edges.shape[1], device=edges.device) < sizes[:, 1:2]
-            offsets = (torch.arange(graphs, device=edges.device) * count)[:, None, None]
+            offsets = (sizes[:, 0].long().cumsum(0) - sizes[:, 0])[:, None, None]
             ends = (edges.long() + offsets)[there]
             source, target, columns = ends[:, 0], ends[:, 1], features[there]
             for layer in self.layers:
                 hidden = layer(hidden, source, target, columns)
-        found: Tensor = hidden.view(graphs, count, -1)
+        found = hidden.new_zeros(graphs, count, hidden.shape[1])
+        found[real] = hidden
         return found
 
 
