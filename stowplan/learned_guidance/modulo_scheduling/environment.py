@@ -168,6 +168,9 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         if seed is not None:
             self._next_ii.clear()
         given = dict(options or {})
+        unknown = sorted(set(given) - {"problem", "ii", "fixed"})
+        if unknown:
+            raise InputError(f"found reset option {unknown[0]!r}, expected 'problem', 'ii' or 'fixed'")
         ii, fixed = given.pop("ii", None), given.pop("fixed", None)
         chosen = self._source.choose(given, self.np_random)
         problem = chosen if isinstance(chosen, Problem) else self.problems[chosen]
