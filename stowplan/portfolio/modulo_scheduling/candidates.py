@@ -6,7 +6,9 @@ What depends on the load of the machine (incumbents of others, the clock) is lef
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from stowplan.errors import UsageError
 from stowplan.models.modulo_scheduling.bounds import find_obstacle
 from stowplan.models.modulo_scheduling.plan import Plan, decode_objective, describe_objective
 from stowplan.models.modulo_scheduling.problem import Problem
@@ -14,6 +16,9 @@ from stowplan.portfolio.context import Context
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.evolution import Evolution
 from stowplan.portfolio.modulo_scheduling.search import Search, Tally, is_least, list_scheduling, random_play
+
+if TYPE_CHECKING:
+    from stowplan.learned_guidance.modulo_scheduling.rollouts import Player
 
 #: Placements of deterministic runs, for each second of the limit.
 PLACEMENTS = 2_500
@@ -28,7 +33,7 @@ PATIENCE = 20_000
 _DETERMINISTIC_PART = 0.25
 
 
-def _begin(problem: Problem, context: Context, source: str) -> Tally | None:
+def begin(problem: Problem, context: Context, source: str) -> Tally | None:
     """What every heuristic needs; None where there is nothing to search."""
     reason = find_obstacle(problem)
     if reason is not None:
@@ -46,7 +51,8 @@ def _single_links_do(problem: Problem) -> bool:
     return all(clocks is None or clocks == several[a][b] for a, row in enumerate(one) for b, clocks in enumerate(row))
 
 
-def _report(context: Context, tally: Tally, source: str) -> None:
+def report(context: Context, tally: Tally, source: str) -> None:
+    """Note what a heuristic has found, and in how many evaluations."""
     found = "nothing" if tally.best is None else describe_objective(tally.best.objective)
     context.note(f"{source}: {found} after {tally.evaluations} evaluations")
 
@@ -56,32 +62,38 @@ def _closed(context: Context) -> bool:
     return not context.options.deterministic and is_least(*context.incumbent())
 
 
-def _stopper(context: Context) -> Callable[[], bool]:
+def stopper(context: Context) -> Callable[[], bool]:
+    """Whether time is up, or there is nothing left to find."""
     return lambda: context.stop() or _closed(context)
+
+
+def least_open(context: Context, tally: Tally) -> int:
+    """The least II that nobody has refuted."""
+    bound = None if context.options.deterministic else context.incumbent()[1]
+    return max(tally.body.least_ii, 0 if bound is None else decode_objective(bound)[0])
 
 
 def search(problem: Problem, context: Context) -> None:
     """List scheduling with eviction (``list``), then smaller IIs and shorter iterations (``search``)."""
-    tally = _begin(problem, context, "list")
+    tally = begin(problem, context, "list")
     if tally is None:
         return
     list_scheduling(tally, context.options.seed, context.stop)
-    _report(context, tally, "list")
+    report(context, tally, "list")
     tally.on_better = lambda plan: context.plan(plan, "search")
     if not problem.instructions:
         return
     run = Search(tally, context.options.seed + 1)
-    stop = _stopper(context)
+    stop = stopper(context)
     limit = int(PLACEMENTS * context.options.time_limit) if context.options.deterministic else None
     improved = tally.placements
     known = tally.best
     while not stop():
-        least = tally.body.least_ii
         if not context.options.deterministic:
-            plan, bound = context.incumbent()
+            plan = context.incumbent()[0]
             if plan is not None:
                 run.adopt(plan)
-            least = max(least, 0 if bound is None else decode_objective(bound)[0])
+        least = least_open(context, tally)
         if tally.best is not known:
             known, improved = tally.best, tally.placements
         if limit is not None and tally.placements >= limit:
@@ -89,28 +101,98 @@ def search(problem: Problem, context: Context) -> None:
         if limit is None and tally.placements - improved > PATIENCE * tally.body.count:
             break
         run.step(least, stop)
-    _report(context, tally, "search")
+    report(context, tally, "search")
 
 
 def random(problem: Problem, context: Context) -> None:
     """Random legal play."""
-    tally = _begin(problem, context, "random")
+    tally = begin(problem, context, "random")
     if tally is not None and problem.instructions:
-        random_play(tally, context.options.seed, _budget(context, tally), _stopper(context))
-        _report(context, tally, "random")
+        random_play(tally, context.options.seed, _budget(context, tally), stopper(context))
+        report(context, tally, "random")
 
 
 def evolution(problem: Problem, context: Context) -> None:
     """Evolutionary search over placements."""
-    tally = _begin(problem, context, "evolution")
+    tally = begin(problem, context, "evolution")
     if tally is None or not problem.instructions:
         return
     budget = _budget(context, tally)
     run = Evolution(tally, context.options.seed)
-    stop = _stopper(context)
+    stop = stopper(context)
     while tally.evaluations < budget and not stop():
         run.generation(stop)
-    _report(context, tally, "evolution")
+    report(context, tally, "evolution")
+
+
+def spend(
+    problem: Problem,
+    name: str,
+    evaluations: int,
+    *,
+    seed: int = 0,
+    player: Player | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Tally:
+    """What a heuristic finds in a number of evaluations, for comparisons of equal work.
+
+    Parameters
+    ----------
+    problem
+        One that shows no obstacle (:func:`~stowplan.models.modulo_scheduling.bounds.find_obstacle`).
+    name
+        ``list`` (again and again, with other ties), ``search``, ``random``, ``evolution``; or ``rollouts``, of ``player``.
+    evaluations
+        Work at least, as every heuristic counts it: the last schedule or generation may end a little after.
+        :meth:`~stowplan.portfolio.modulo_scheduling.search.Tally.within` says what was found before.
+    should_stop
+        Ends it sooner, as by a time limit.
+
+    Raises
+    ------
+    UsageError
+        Another name.
+    """
+    tally = Tally(Body(problem))
+    runs = {"list": _lists, "search": _searches, "random": _randoms, "evolution": _generations}
+
+    def stop() -> bool:
+        return tally.evaluations >= evaluations or should_stop()
+
+    if name == "rollouts" and player is not None:
+        from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
+
+        run = RollOuts(tally, player, seed)
+        while not stop():
+            run.step(tally.body.least_ii, should_stop, evaluations - tally.evaluations)
+    elif name in runs:
+        runs[name](tally, seed, evaluations, stop)
+    else:
+        raise UsageError(f"found the heuristic {name!r}, expected one of {', '.join(runs)}, or rollouts with a player")
+    return tally
+
+
+def _lists(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bool]) -> None:
+    while not stop():
+        list_scheduling(tally, seed, stop)
+        seed += 1
+
+
+def _searches(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bool]) -> None:
+    list_scheduling(tally, seed, stop)
+    run = Search(tally, seed + 1)
+    while not stop():
+        run.step(tally.body.least_ii, stop)
+
+
+def _randoms(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bool]) -> None:
+    random_play(tally, seed, evaluations, stop)
+
+
+def _generations(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bool]) -> None:
+    run = Evolution(tally, seed)
+    while not stop():
+        run.generation(stop)
 
 
 def _budget(context: Context, tally: Tally) -> int:
@@ -132,7 +214,7 @@ def cpsat(problem: Problem, context: Context) -> None:
         hint=_hint(problem, context),
         on_plan=lambda plan: context.plan(plan, "cpsat"),
         on_bound=lambda bound: context.bound(bound, "cpsat"),
-        should_stop=_stopper(context),
+        should_stop=stopper(context),
         incumbent=None if options.deterministic else lambda: context.incumbent()[0],
     )
     if outcome.status == "infeasible":

@@ -14,6 +14,7 @@ from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking, identify
+from stowplan.portfolio.modulo_scheduling import learned
 
 _HERE = "stowplan.portfolio.modulo_scheduling.candidates"
 
@@ -38,7 +39,9 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     ]
     # By name only: what the paper compares with. They are no match for the search.
     named = {*options.candidates} & {"random", "evolution"}
-    return found + [Candidate(name, "baseline", f"{_HERE}:{name}", share=0.3) for name in sorted(named)]
+    found += [Candidate(name, "baseline", f"{_HERE}:{name}", share=0.3) for name in sorted(named)]
+    asked_for = [each for each in found if {each.name, each.family} & {*options.candidates}]
+    return found + learned.candidates(problem, options, len(asked_for))
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:

@@ -42,6 +42,10 @@ class Tally:
         """See the module."""
         return -(-self.placements // max(1, self.body.count))
 
+    def within(self, evaluations: int) -> int | None:
+        """The best objective found in so many evaluations; None where there was none yet."""
+        return min((objective for spent, objective in self.progress if spent <= evaluations), default=None)
+
     def offer(self, ii: int, tiles: list[int], times: list[int]) -> bool:
         """Make a plan of a complete schedule and keep it where it is better; whether it was."""
         if self.body.places_decide:

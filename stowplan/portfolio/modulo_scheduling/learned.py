@@ -1,0 +1,101 @@
+"""Candidates that map with a trained policy: roll-outs, the best of many, and a policy trained on for this loop body first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.kind import Candidate
+from stowplan.portfolio.policies import PolicySource
+
+if TYPE_CHECKING:
+    from stowplan.learned_guidance.modulo_scheduling.rollouts import Policy
+    from stowplan.portfolio.modulo_scheduling.search import Tally
+
+POLICY = PolicySource(file="ppo.pt", variable="STOWPLAN_PPO_POLICY", command="stowplan train ppo")
+
+#: What a step of a first batch takes for an instruction: seconds, on one core at leisure.
+STEP_SECONDS = 5e-3
+
+#: Instructions placed in a deterministic run, for each second of its limit.
+DETERMINISTIC_PLACEMENTS = 1_000
+
+
+def candidates(problem: Problem, options: Options, others: int) -> list[Candidate]:
+    """The learned candidates, the quick one first; where they cannot run they say why.
+
+    ``others`` is how many candidates of other families run.
+    """
+    seconds = STEP_SECONDS * len(problem.instructions)
+    return POLICY.candidates(options, others, quick="ppo", seconds=seconds, slow=("ppo_tuned",), module=__name__)
+
+
+def ppo(problem: Problem, context: Context) -> None:
+    """Roll-outs of the policy as it is, until time is up; the best of them."""
+    from stowplan.portfolio.modulo_scheduling import candidates as heuristics
+    from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
+
+    tally = heuristics.begin(problem, context, "ppo")
+    if tally is None or not problem.instructions or context.stop():
+        return
+    run = RollOuts(tally, _load(), context.options.seed)
+    budget = _budget(context, tally)
+    stop = heuristics.stopper(context)
+    while tally.evaluations < budget and not stop():
+        run.step(heuristics.least_open(context, tally), stop, budget - tally.evaluations)
+    heuristics.report(context, tally, "ppo")
+
+
+def ppo_tuned(problem: Problem, context: Context) -> None:
+    """A batch of roll-outs, then the policy trained on for this loop body alone, until time is up."""
+    from stowplan.portfolio.modulo_scheduling import candidates as heuristics
+    from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
+
+    tally = heuristics.begin(problem, context, "ppo_tuned")
+    if tally is None or not problem.instructions or context.stop():
+        return
+    policy, options = _load(), context.options
+    stop = heuristics.stopper(context)
+    run = RollOuts(tally, policy, options.seed)
+    budget = _budget(context, tally)
+    while tally.best is None and tally.evaluations < budget and not stop():
+        run.step(tally.body.least_ii, stop, budget - tally.evaluations)
+
+    def take(plan: Plan) -> None:
+        tally.offer(plan.ii, list(plan.tiles), list(plan.times))
+
+    known: Plan | None = context.incumbent()[0]
+    tuned = policy.fine_tune(
+        problem,
+        evaluations=max(1, budget - tally.evaluations) if options.deterministic else None,
+        seed=options.seed,
+        demonstrations=[plan for plan in (tally.best, known) if plan is not None and _over_single_links(plan)],
+        should_stop=stop,
+        on_better=take,
+    )
+    tally.placements += tuned.evaluations * tally.body.count
+    heuristics.report(context, tally, "ppo_tuned")
+
+
+def _over_single_links(plan: Plan) -> bool:
+    return all(len(route) <= 1 for route in plan.routes)
+
+
+def _budget(context: Context, tally: Tally) -> int:
+    from stowplan.portfolio.modulo_scheduling.candidates import BUDGET
+
+    if not context.options.deterministic:
+        return BUDGET
+    return min(BUDGET, int(DETERMINISTIC_PLACEMENTS * context.options.time_limit) // tally.body.count + 1)
+
+
+def _load() -> Policy:
+    import torch
+
+    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
+
+    # Other candidates have the other cores; and sums must not depend on how many there are.
+    torch.set_num_threads(1)
+    return Policy.load(POLICY.path)
