@@ -67,6 +67,21 @@ class Tables(NamedTuple):
     """[N] largest distance of an edge to itself; -1 without one."""
 
 
+class Ahead(NamedTuple):
+    """Clocks that instructions of one recurrence keep from each other, over whatever is not placed yet."""
+
+    with_links: Ints
+    """[N, N] from issue to issue, with the least clocks of links; below ``NO_PATH / 2`` where there is no path."""
+    without: Ints
+    """[N, N] the same without links."""
+    clocks: Ints
+    """[T, T] from tile to tile over any number of links."""
+
+
+#: Instructions of a recurrence that a place is checked against beside its operands and consumers.
+MOST_ENDS = 24
+
+
 class State(NamedTuple):
     """What changes."""
 
@@ -96,6 +111,7 @@ class State(NamedTuple):
 def _constraints(
     tables: Tables,
     state: State,
+    ahead: Ahead,
     number: int,
     ii: int,
     tile: int,
@@ -130,6 +146,20 @@ def _constraints(
             clocks = tables.latency[other] + tables.hops[state.tile[other], tile] - distance + state.slot[other] - slot
             into[size] = -((-clocks) // ii)
             out[size] = -((clocks + max_delay) // ii) if max_delay < FAR else NONE
+        size += 1
+    if not ahead.with_links.shape[0]:
+        return size
+    for other in range(count):
+        if size == ends.shape[0]:
+            break
+        if state.tile[other] < 0 or other == number or ahead.with_links[number, other] < NONE // 2048:
+            continue
+        ends[size] = other
+        there = state.tile[other]
+        clocks = max(ahead.with_links[number, other], ahead.without[number, other] + ahead.clocks[tile, there])
+        out[size] = -((state.slot[other] - slot - clocks) // ii)
+        clocks = max(ahead.with_links[other, number], ahead.without[other, number] + ahead.clocks[there, tile])
+        into[size] = -((slot - state.slot[other] - clocks) // ii)
         size += 1
     return size
 
@@ -189,7 +219,16 @@ def _starts_fit(tables: Tables, state: State, group: int, tile: int) -> bool:
 
 @njit
 def legal_places(
-    tables: Tables, state: State, number: int, ii: int, slots: int, room: int, max_delay: int, mask: Bools, ready: Ints
+    tables: Tables,
+    state: State,
+    ahead: Ahead,
+    number: int,
+    ii: int,
+    slots: int,
+    room: int,
+    max_delay: int,
+    mask: Bools,
+    ready: Ints,
 ) -> int:
     """Fill ``mask`` [T, II] and ``ready`` [T] for an instruction, -1 for a tile out of reach; returns the number of places."""
     tiles = tables.hops.shape[0]
@@ -203,9 +242,9 @@ def legal_places(
             and ii * tables.most_self_distance[number] - tables.latency[number] <= max_delay
         )
     # Turns that edges want: of each edge the other end, and the weight of the constraint into and out of the instruction.
-    ends = np.empty(last - first + 1, np.int64)
-    into = np.empty(last - first + 1, np.int64)
-    out = np.empty(last - first + 1, np.int64)
+    ends = np.empty(last - first + 1 + MOST_ENDS, np.int64)
+    into = np.empty(last - first + 1 + MOST_ENDS, np.int64)
+    out = np.empty(last - first + 1 + MOST_ENDS, np.int64)
     found = 0
     for tile in range(tiles):
         ready[tile] = -1
@@ -231,7 +270,7 @@ def legal_places(
                 continue
             if tables.pinned_slot[number] >= 0 and tables.pinned_slot[number] != slot:
                 continue
-            size = _constraints(tables, state, number, ii, tile, slot, max_delay, ends, into, out)
+            size = _constraints(tables, state, ahead, number, ii, tile, slot, max_delay, ends, into, out)
             good = True
             for one in range(size):
                 if out[one] <= NONE:
@@ -252,15 +291,15 @@ def legal_places(
 
 
 @njit
-def put(tables: Tables, state: State, number: int, ii: int, tile: int, slot: int, max_delay: int) -> None:
+def put(tables: Tables, state: State, ahead: Ahead, number: int, ii: int, tile: int, slot: int, max_delay: int) -> None:
     """Place an instruction at a legal place."""
     count = tables.group.shape[0]
     group = tables.group[number]
     if state.group_tile[group] < 0:
         settle(tables, state, group, tile)
-    degree = tables.first_edge[number + 1] - tables.first_edge[number] + 1
+    degree = tables.first_edge[number + 1] - tables.first_edge[number] + 1 + MOST_ENDS
     ends, into, out = np.empty(degree, np.int64), np.empty(degree, np.int64), np.empty(degree, np.int64)
-    size = _constraints(tables, state, number, ii, tile, slot, max_delay, ends, into, out)
+    size = _constraints(tables, state, ahead, number, ii, tile, slot, max_delay, ends, into, out)
     longest = state.longest
     for each in range(count + 1):
         if each < count and state.tile[each] < 0:

@@ -150,7 +150,7 @@ def observe(mapping: Mapping, limits: Limits) -> Observation:
         _fill(
             current, mapping.ii, view.latency, view.slots, view.room, view.path,
             mapping.tile, mapping.time, mapping.ready, legal, view.hops, view.steps, view.near, view.group,
-            view.size, view.words, view.apart, view.demand, view.heights, *view.related, view.clocks, *view.cycles(mapping.ii),
+            view.size, view.words, view.apart, view.allowed, view.heights, *view.related, view.clocks, *view.cycles(mapping.ii),
             _grid(view), tiles, slack, states, whole,
         )  # fmt: skip
     _whole(mapping, view, whole)
@@ -218,7 +218,7 @@ def _whole(mapping: Mapping, view: View, found: Floats) -> None:
 def _fill(
     current: int, ii: int, latency: int, most: int, room: int, path: int,
     tile: Ints, time: Ints, ready: Ints, legal: npt.NDArray[np.bool_], hops: Ints, steps: Ints, near: Ints, group: Ints,
-    size: Ints, words: Ints, apart: npt.NDArray[np.bool_], demand: Ints, heights: Ints, ends: Ints, others: Ints, relations: Ints,
+    size: Ints, words: Ints, apart: npt.NDArray[np.bool_], allowed: npt.NDArray[np.bool_], heights: Ints, ends: Ints, others: Ints, relations: Ints,
     clocks_any: Ints, with_links: Ints, without: Ints, grid: Floats, tiles: Floats, slack: npt.NDArray[np.int32], states: Floats, whole: Floats,
 ) -> None:  # fmt: skip
     """Fill tiles, states and the rest of the whole."""
@@ -269,7 +269,7 @@ def _fill(
         waiting += 1
         mine = group[other]
         for where in range(width):
-            fits = load[where] + size[mine] <= slots and (demand[other] < 0 or demand[other] == where)
+            fits = load[where] + size[mine] <= slots and allowed[mine, where]
             if at_group[mine] >= 0:
                 fits = at_group[mine] == where
             could[at, where] = fits

@@ -10,9 +10,11 @@ import numpy.typing as npt
 
 from stowplan.errors import InputError
 from stowplan.learned_guidance.modulo_scheduling import kernel
-from stowplan.learned_guidance.modulo_scheduling.kernel import FAR, NONE, State, Tables
+from stowplan.learned_guidance.modulo_scheduling.kernel import FAR, NONE, Ahead, State, Tables
 from stowplan.learned_guidance.modulo_scheduling.order import topological_order
+from stowplan.learned_guidance.modulo_scheduling.recurrences import least_clocks, recurrence_paths
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
+from stowplan.models.modulo_scheduling.bounds import recurrence_mii
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import TIME_LIMIT, Problem
 from stowplan.models.modulo_scheduling.structure import Structure
@@ -47,6 +49,19 @@ class Body:
         self.places_decide = rules.max_delay is None and not timed
         """Whether times follow from places, save on cycles."""
         self.tables = _tables(problem, structure)
+        nothing = np.zeros((0, 0), np.int64)
+        self.no_ahead = Ahead(nothing, nothing, nothing)
+        self._aheads: dict[int, Ahead] = {}
+
+    def ahead(self, ii: int) -> Ahead:
+        """What recurrences ask of places before all of them is placed; nothing where an interval is too short for one."""
+        if ii not in self._aheads:
+            structure = self.structure
+            known = self.no_ahead
+            if structure.recurrent and ii >= recurrence_mii(self.problem, structure):
+                known = Ahead(*recurrence_paths(structure, ii), least_clocks(structure))
+            self._aheads[ii] = known
+        return self._aheads[ii]
 
 
 def _tables(problem: Problem, structure: Structure) -> Tables:
@@ -151,6 +166,7 @@ class Mapping:
         if not 1 <= ii <= machine.spoke_depth:
             raise InputError(f"found an initiation interval of {ii}, expected 1 to {machine.spoke_depth}")
         self.order = body.order
+        self._ahead = body.ahead(ii) if look_ahead else body.no_ahead
         count, groups = body.count, len(body.structure.members)
         longest = np.full((count + 1, count + 1), NONE, np.int64)
         longest[count, count] = 0
@@ -231,7 +247,7 @@ class Mapping:
         if not (0 <= tile < self.body.tiles and 0 <= slot < self.ii and self._mask[tile, slot]):
             name = self.problem.instructions[self._current].id
             raise ValueError(f"found tile {tile}, slot {slot} for {name}, expected a place that the mask allows")
-        kernel.put(self.body.tables, self._state, self._current, self.ii, tile, slot, self.body.max_delay)
+        kernel.put(self.body.tables, self._state, self._ahead, self._current, self.ii, tile, slot, self.body.max_delay)
         self._advance()
 
     def copy(self) -> Mapping:
@@ -281,7 +297,7 @@ class Mapping:
             raise InputError(
                 f"found {name} fixed on tile {tile}, slot {slot}, expected a place that breaks no rule at II {self.ii}"
             )
-        kernel.put(self.body.tables, self._state, number, self.ii, tile, slot, self.body.max_delay)
+        kernel.put(self.body.tables, self._state, self._ahead, number, self.ii, tile, slot, self.body.max_delay)
 
     def _advance(self) -> None:
         order, tile = self.order, self._state.tile
@@ -300,7 +316,7 @@ class Mapping:
         tables, state, number = self.body.tables, self._state, self._current
         slots, room = min(self.ii, self.problem.machine.instruction_depth), self.body.room
         self._legal = kernel.legal_places(
-            tables, state, number, self.ii, slots, room, self.body.max_delay, self._mask, self._ready
+            tables, state, self._ahead, number, self.ii, slots, room, self.body.max_delay, self._mask, self._ready
         )
         if self.look_ahead and self._legal:
             self._legal = kernel.look_ahead(tables, state, int(tables.group[number]), slots, room, self._mask)

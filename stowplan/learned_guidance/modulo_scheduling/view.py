@@ -12,6 +12,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
 
+from stowplan.learned_guidance.modulo_scheduling.recurrences import least_clocks, recurrence_paths
 from stowplan.models.modulo_scheduling.bounds import least_ii
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
@@ -21,12 +22,6 @@ Ints = npt.NDArray[np.int64]
 
 #: Steps in graph and machine beyond this are all alike.
 MOST_STEPS = 15
-
-#: Clocks between tiles that no links connect.
-MOST_CLOCKS = 1 << 20
-
-#: Weight of a path that there is none of.
-NO_PATH = -(1 << 40)
 
 #: Classes of operations; a machine does not care, but the op tells what a node is for.
 CLASSES = {
@@ -65,8 +60,7 @@ class View:
         machine = problem.machine
         self.count, self.tiles, self.latency = structure.count, machine.tiles, machine.latency
         self.least_ii = least_ii(problem, structure)
-        self.clocks: Ints = np.array([[MOST_CLOCKS if clocks is None else clocks for clocks in row] for row in machine.any_links])
-        """[T, T] Least clocks over any number of links."""
+        self.clocks = least_clocks(structure)
         self.hops: Ints = np.array([[-1 if clocks is None else clocks for clocks in row] for row in problem.hops], np.int64)
         self.steps = _steps(self.hops >= 0)
         self.group: Ints = np.array(structure.group, np.int64)
@@ -86,9 +80,10 @@ class View:
         self.source: Ints = np.array([edge.source for edge in structure.between], np.int64)
         self.target: Ints = np.array([edge.target for edge in structure.between], np.int64)
         self.related = self._related()
-        demands: Ints = np.array([min(tiles) if tiles else -1 for tiles in structure.demands], np.int64)
-        self.demand: Ints = demands[self.group] if self.count else demands
-        """[N] Tile that an instruction must be on, -1 for any."""
+        self.allowed: npt.NDArray[np.bool_] = np.zeros((groups, self.tiles), bool)
+        """[groups, T] Tiles that a group may stand on."""
+        for number, tiles in enumerate(structure.allowed):
+            self.allowed[number, list(tiles)] = True
         self.heights, self.depths = self._levels()
         self.path = int(max((self.heights + self.depths).max(initial=0), 1)) + self.latency
         self.nodes = self._nodes()
@@ -118,7 +113,10 @@ class View:
 
     def _levels(self) -> tuple[Ints, Ints]:
         """Clocks from an issue to the last one after it, and from the first one to it, within an iteration."""
-        weight = self.latency + np.array([self.structure.least_hops(edge) for edge in self.structure.between], np.int64)
+        latencies = self.problem.latencies
+        weight = np.array(
+            [latencies[edge.source] + self.structure.least_hops(edge) for edge in self.structure.between], np.int64
+        )
         within = np.array([edge.distance == 0 for edge in self.structure.between], bool)
         source, target, weight = self.source[within], self.target[within], weight[within]
         heights, depths = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
@@ -131,23 +129,10 @@ class View:
         return heights, depths
 
     def cycles(self, ii: int) -> tuple[Ints, Ints]:
-        """[N, N] Clocks from issue to issue that paths need at an interval, between instructions of one recurrence.
-
-        Once with the least clocks of links, once without any; :data:`NO_PATH` where there is no path, or no recurrence.
-        """
+        """See :func:`~stowplan.learned_guidance.modulo_scheduling.recurrences.recurrence_paths`."""
         kept: dict[int, tuple[Ints, Ints]] = self.__dict__.setdefault("_cycles", {})
         if ii not in kept:
-            found = []
-            for counts in (True, False):
-                paths = np.full((self.count, self.count), NO_PATH, np.int64)
-                for edge in self.structure.between:
-                    if self.structure.component[edge.source] == self.structure.component[edge.target]:
-                        clocks = self.latency - ii * edge.distance + (self.structure.least_hops(edge) if counts else 0)
-                        paths[edge.source, edge.target] = max(paths[edge.source, edge.target], clocks)
-                for middle in self.structure.recurrent:
-                    np.maximum(paths, paths[:, middle, None] + paths[None, middle], out=paths)
-                found.append(np.where(paths < NO_PATH // 2, NO_PATH, paths))
-            kept[ii] = (found[0], found[1])
+            kept[ii] = recurrence_paths(self.structure, max(ii, self.least_ii))
         return kept[ii]
 
     def _nodes(self) -> Floats:

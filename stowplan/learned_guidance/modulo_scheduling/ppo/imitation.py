@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,7 +12,6 @@ from stowplan.errors import InputError
 from stowplan.learned_guidance.modulo_scheduling.observation import Limits, Observation, observe
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, as_tensors
 from stowplan.learned_guidance.modulo_scheduling.state import Body, Mapping
-from stowplan.models.modulo_scheduling.plan import Plan
 
 
 #: Steps of one plan in a batch.
@@ -27,21 +28,20 @@ class Examples:
     def __len__(self) -> int:
         return len(self._plans)
 
-    def add(self, body: Body, plan: Plan) -> None:
-        """The steps of a plan.
+    def add(self, body: Body, ii: int, tiles: Sequence[int], slots: Sequence[int], digest: str | None = None) -> None:
+        """The steps of a plan: its interval, and the tile and slot of each instruction.
 
         Raises
         ------
         InputError
-            The plan is of another problem, or breaks a rule, or does not fit the limits.
+            ``digest``, where it is given, is another problem's; the plan breaks a rule, or does not fit the limits.
         """
-        if plan.problem != body.problem.digest:
-            raise InputError(f"is a plan of another problem ({plan.name}), expected one of {body.problem.name}")
-        mapping = Mapping(body, plan.ii)
+        if digest not in (None, body.problem.digest):
+            raise InputError(f"is a plan of another problem, expected one of {body.problem.name}")
+        mapping = Mapping(body, ii)
         steps: list[tuple[Observation, int]] = []
         while mapping.current >= 0:
-            number = mapping.current
-            tile, slot = plan.tiles[number], plan.slots[number]
+            tile, slot = tiles[mapping.current], slots[mapping.current]
             steps.append((observe(mapping, self.limits), tile * self.limits.slots + slot))
             try:
                 mapping.place(tile, slot)

@@ -1,0 +1,133 @@
+"""Episodes to train on: which problem next, at which initiation interval, and the best plan of each so far."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, SupportsFloat
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from stowplan.errors import InputError
+from stowplan.learned_guidance.modulo_scheduling.environment import SLACK, ModuloSchedulingEnv
+from stowplan.learned_guidance.modulo_scheduling.observation import Limits, Observation
+from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
+from stowplan.models.modulo_scheduling.bounds import least_ii
+from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.problem import Problem
+
+
+class Curriculum:
+    """Shared by all environments of a run."""
+
+    def __init__(self, problems: Sequence[Problem], interval: str):
+        self.problems = tuple(problems)
+        self._rising = interval == "rising"
+        self.least = [least_ii(problem) for problem in problems]
+        self.next = list(self.least)
+        """Initiation interval of the next episode of each problem."""
+        self.best: list[tuple[int, list[int], list[int]] | None] = [None] * len(problems)
+        """Interval, tiles and slots of the best complete mapping of each problem."""
+        self.objectives = [1 << 60] * len(problems)
+        self.open = list(range(len(problems)))
+        """Problems that can be mapped, as far as is known."""
+
+    def draw(self, chance: np.random.Generator) -> int:
+        """Number of the next episode's problem; InputError where none can be mapped."""
+        if not self.open:
+            raise InputError("found no problem that can be mapped, expected at least one")
+        return self.open[int(chance.integers(len(self.open)))]
+
+    def refuse(self, number: int, ii: int, most: int) -> None:
+        """Nothing can be placed at this interval; where there is no larger one, the problem is left out from now on."""
+        self.least[number] = max(self.least[number], ii + 1)
+        self.next[number] = max(self.next[number], ii + 1)
+        if ii >= most and number in self.open:
+            self.open.remove(number)
+
+    def end(self, number: int, plan: Plan | None, ii: int, most: int) -> None:
+        """An episode came to a plan, or failed."""
+        if self._rising:
+            self.next[number] = min(ii + 1, most) if plan is None else max(ii - 1, self.least[number])
+        if plan is not None and plan.objective < self.objectives[number]:
+            self.objectives[number] = plan.objective
+            self.best[number] = (plan.ii, list(plan.tiles), list(plan.slots))
+
+    def state_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "least": list(self.least),
+            "next": list(self.next),
+            "objectives": list(self.objectives),
+            "open": list(self.open),
+            "best": [None if each is None else list(each) for each in self.best],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from such values; ValueError where they are of other problems."""
+        if any(len(state[name]) != len(self.problems) for name in ("least", "next", "objectives", "best")):
+            raise ValueError("a curriculum of another number of problems")
+        self.least, self.next = [int(each) for each in state["least"]], [int(each) for each in state["next"]]
+        self.objectives = [int(each) for each in state["objectives"]]
+        self.open = [int(each) for each in state["open"]]
+        self.best = [None if each is None else (int(each[0]), list(each[1]), list(each[2])) for each in state["best"]]
+
+
+class Lesson(gymnasium.Env[Observation, np.int64]):
+    """An environment whose episodes are of problems and intervals that the curriculum names."""
+
+    def __init__(self, env: ModuloSchedulingEnv, curriculum: Curriculum):
+        self._env, self._curriculum = env, curriculum
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.metadata, self.render_mode = env.metadata, None
+        self._chance = np.random.default_rng(0)
+        self._number = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode; the seed is of the draws from then on."""
+        if seed is not None:
+            self._chance = np.random.default_rng(seed)
+        while True:
+            self._number = number = self._curriculum.draw(self._chance)
+            ii = self._curriculum.next[number]
+            try:
+                return self._env.reset(options={"problem": number, "ii": ii})
+            except InputError:
+                self._curriculum.refuse(number, ii, self._most(number))
+
+    def step(self, action: npt.ArrayLike) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
+        """As the environment does."""
+        seen, reward, ended, cut, info = self._env.step(action)
+        if ended:
+            plan = info.pop("plan", None)
+            self._curriculum.end(self._number, plan, int(info["ii"]), self._most(self._number))
+            info["excess"] = int(info["ii"]) - self._curriculum.least[self._number]
+        return seen, reward, ended, cut, info
+
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """As the environment has them."""
+        return self._env.action_masks()
+
+    def _most(self, number: int) -> int:
+        return min(self._env.limits.slots, self._curriculum.problems[number].machine.spoke_depth)
+
+
+def limits_of(problems: Sequence[Problem]) -> Limits:
+    """Sizes that hold all problems, and some intervals above the least of the bounds."""
+    return Limits.of(
+        tuple(problems), max(min(problem.machine.spoke_depth, least_ii(problem) + SLACK) for problem in problems)
+    )
+
+
+def lessons(problems: Sequence[Problem], config: PpoConfig, curriculum: Curriculum) -> list[Lesson]:
+    """The environments of a run; what they know of the problems they share."""
+    first = ModuloSchedulingEnv(
+        list(problems),
+        first=config.first,
+        iterations=config.iterations,
+        shaping=config.shaping,
+        limits=limits_of(problems),
+    )
+    return [Lesson(copy.copy(first), curriculum) for _ in range(config.environments)]

@@ -1,0 +1,330 @@
+"""Training of the PPO mapper: steps of imitation where there are plans to imitate, then rounds of MaskablePPO.
+
+A tick is some steps of imitation, or one round: placements in all environments side by side, and updates on them. Each round
+begins new episodes and draws everything random from the run's seed and its own number, so that a run that was stopped between
+two ticks goes on bit for bit. The trainer is an agent of :mod:`stowplan.learned_guidance.training.run`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from sb3_contrib import MaskablePPO
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.vec_env import DummyVecEnv
+from torch import Tensor
+
+from stowplan.arguments import whole
+from stowplan.errors import InputError
+from stowplan.learned_guidance.modulo_scheduling.ppo.checkpoint import CHECKPOINT, POLICY, policy_values
+from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
+from stowplan.learned_guidance.modulo_scheduling.ppo.imitation import Examples, imitate
+from stowplan.learned_guidance.modulo_scheduling.ppo.lessons import Curriculum, lessons, limits_of
+from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
+from stowplan.learned_guidance.modulo_scheduling.ppo.progress import Progress
+from stowplan.learned_guidance.modulo_scheduling.ppo.sb3 import BalancedBuffer, MapperPolicy, Watcher
+from stowplan.learned_guidance.modulo_scheduling.state import Body, Mapping
+from stowplan.learned_guidance.training import checkpoint
+from stowplan.learned_guidance.training.curve import mean
+from stowplan.learned_guidance.training.run import Allowance
+from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.problem import Problem
+
+#: Steps of imitation in a tick.
+IMITATIONS = 20
+
+#: Part of the imitation over which its rate falls to nothing, at its end.
+FALLING = 0.6
+
+
+class Trainer:
+    """See the module.
+
+    Parameters
+    ----------
+    problems
+        Loop bodies to learn on; each episode draws one.
+    seed
+        Of everything random.
+    weights
+        Of a network of the same sizes, to begin with.
+
+    Raises
+    ------
+    InputError
+        A problem that cannot be mapped, or weights of other sizes.
+    UsageError
+        The seed is none.
+    """
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        config: PpoConfig,
+        *,
+        seed: int = 0,
+        weights: dict[str, Tensor] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        if not problems:
+            raise InputError("found no problems to train on, expected at least one")
+        self.config, self.seed = config, whole("seed {}", seed, 0)
+        self.problems = tuple(problems)
+        self.curriculum = Curriculum(self.problems, config.interval)
+        self.rounds = self.imitated = self.episodes = 0
+        self._clock, self._began = clock, clock()
+        self._report: Progress | None = None
+        environments = lessons(self.problems, config, self.curriculum)
+        with _seeded(seed, 0):
+            self.model = self._make(environments)
+        self._watcher = Watcher()
+        self._watcher.init_callback(self.model)
+        if weights is not None:
+            try:
+                self.network.load_state_dict(weights)
+            except RuntimeError as error:
+                raise InputError("the policy's network is of other sizes than the configuration asks for") from error
+        self.examples = Examples(limits_of(self.problems))
+        self._shown: list[tuple[int, int, list[int], list[int]]] = []
+        self._bodies: dict[int, Body] = {}
+
+    def _make(self, environments: Sequence[Any]) -> MaskablePPO:
+        config = self.config
+        model = MaskablePPO(
+            MapperPolicy,
+            DummyVecEnv([lambda env=env: env for env in environments]),
+            learning_rate=config.rate,
+            n_steps=config.rollout_steps,
+            batch_size=config.batch_size,
+            n_epochs=config.epochs,
+            gamma=config.discount,
+            gae_lambda=config.gae,
+            clip_range=config.clip,
+            ent_coef=config.entropy,
+            vf_coef=config.value_weight,
+            max_grad_norm=config.clip_norm,
+            target_kl=config.most_divergence,
+            rollout_buffer_class=BalancedBuffer,
+            rollout_buffer_kwargs={"unsuccessful": config.unsuccessful},
+            policy_kwargs={"shape": config.shape},
+            device="cpu",
+        )
+        model.set_logger(Logger(None, []))
+        model.ep_info_buffer, model.ep_success_buffer = deque(maxlen=1), deque(maxlen=1)
+        return model
+
+    @property
+    def network(self) -> Network:
+        """Actor and critic."""
+        found: Network = self.model.policy.network
+        return found
+
+    @property
+    def steps(self) -> int:
+        """Placements so far."""
+        return int(self.model.num_timesteps)
+
+    @property
+    def iteration(self) -> int:
+        """Reports so far, those of earlier runs included."""
+        return self.rounds + self.imitated // IMITATIONS
+
+    @property
+    def seconds(self) -> float:
+        """Of training, earlier runs included."""
+        return self._clock() - self._began
+
+    @property
+    def done(self) -> bool:
+        """Whether all placements have been made that were asked for."""
+        return self.steps >= self.config.steps and not self._to_imitate
+
+    @property
+    def _to_imitate(self) -> int:
+        return max(0, self.config.imitation_steps - self.imitated) if len(self.examples) else 0
+
+    def demonstrate(self, number: int, plan: Plan) -> None:
+        """Imitate a plan of the problem of this number, before all else; InputError where it is no plan to follow."""
+        self._show(number, plan.ii, list(plan.tiles), list(plan.slots), plan)
+
+    def _show(self, number: int, ii: int, tiles: list[int], slots: list[int], plan: Plan | None = None) -> None:
+        body = self._bodies.setdefault(number, Body(self.problems[number]))
+        self.examples.add(body, ii, tiles, slots, None if plan is None else plan.problem)
+        self._shown.append((number, ii, tiles, slots))
+
+    def tick(self, allowance: Allowance) -> None:
+        """Some steps of imitation, or a round of PPO."""
+        if self._to_imitate:
+            self._imitate()
+        else:
+            self._round()
+
+    def progress(self) -> Progress | None:
+        """What the last tick came to."""
+        found, self._report = self._report, None
+        return found
+
+    def _imitate(self) -> None:
+        config = self.config
+        chance = np.random.default_rng([self.seed, 1, self.imitated])
+        losses = []
+        self.model.policy.set_training_mode(True)
+        for _ in range(min(IMITATIONS, self._to_imitate)):
+            left = (config.imitation_steps - self.imitated) / config.imitation_steps
+            for group in self.model.policy.optimizer.param_groups:
+                group["lr"] = config.imitation_rate * min(1.0, left / FALLING)
+            batch = self.examples.batch(config.imitation_batch, chance)
+            losses.append(imitate(self.network, self.model.policy.optimizer, batch, config.clip_norm))
+            self.imitated += 1
+        nothing = float("nan")
+        self._report = Progress(
+            self.iteration, self.seconds, self.steps, self.episodes, nothing, nothing, nothing, imitation_loss=mean(losses)
+        )
+
+    def _round(self) -> None:
+        model, began = self.model, self._clock()
+        with _seeded(self.seed, 2 + self.rounds) as first:
+            environments = model.get_env()
+            assert environments is not None
+            environments.seed(first)
+            model._last_obs = environments.reset()  # type: ignore[assignment]
+            model._last_episode_starts = np.ones(environments.num_envs, bool)
+            model.collect_rollouts(
+                environments, self._watcher, model.rollout_buffer, model.n_steps, use_masking=self.config.masks
+            )
+            model.train()
+        self.rounds += 1
+        told = model.logger.name_to_value
+        ended = self._watcher.episodes
+        self.episodes += len(ended)
+        whole_ones = [each for each in ended if not each["failed"]]
+        self._report = Progress(
+            round=self.iteration,
+            seconds=self.seconds,
+            steps=self.steps,
+            episodes=self.episodes,
+            success=mean([float(not each["failed"]) for each in ended]),
+            mean_reward=mean([each["reward"] for each in ended]),
+            mean_excess=mean([float(each["excess"]) for each in whole_ones]),
+            policy_loss=float(told["train/policy_gradient_loss"]),
+            value_loss=float(told["train/value_loss"]),
+            entropy=-float(told["train/entropy_loss"]),
+            divergence=float(told["train/approx_kl"]),
+            steps_per_second=model.n_steps * model.n_envs / max(self._clock() - began, 1e-9),
+        )
+        model.logger.name_to_value.clear()
+
+    # Plans and files
+
+    def plan(self, number: int) -> Plan | None:
+        """The best plan found while training on the problem of this number; None where there is none."""
+        best = self.curriculum.best[number]
+        if best is None:
+            return None
+        ii, tiles, slots = best
+        mapping = Mapping(self.problems[number], ii, look_ahead=False)
+        while mapping.current >= 0:
+            mapping.place(tiles[mapping.current], slots[mapping.current])
+        return mapping.plan(list_scheduled=True)
+
+    def provenance(self) -> checkpoint.Provenance:
+        """Where the network comes from."""
+        return checkpoint.Provenance(
+            programs=tuple(problem.name for problem in self.problems),
+            digests=tuple(problem.digest for problem in self.problems),
+            seed=self.seed,
+            training_steps=self.rounds + self.imitated,
+            games=self.episodes,
+            moves=self.steps,
+            seconds=round(self.seconds, 3),
+        )
+
+    def save_policy(self, path: str | Path) -> str:
+        """Write the network by itself, to place with; the file's sha256."""
+        return checkpoint.save(path, POLICY, self.config, self.provenance(), policy_values(self.network))
+
+    def save(self, path: str | Path) -> str:
+        """Write a checkpoint; the file's sha256."""
+        return checkpoint.save(path, CHECKPOINT, self.config, self.provenance(), self.state_dict())
+
+    @classmethod
+    def resume(
+        cls,
+        path: str | Path,
+        problems: Sequence[Problem],
+        *,
+        changes: dict[str, Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Trainer:
+        """Go on from a checkpoint; ``problems`` must be those it was made with.
+
+        Parameters
+        ----------
+        changes
+            Fields of the configuration to change: how long to train, not how.
+
+        Raises
+        ------
+        InputError
+            If the file is no checkpoint, is damaged or of another version, or is of other problems.
+        """
+        content = checkpoint.load(path, CHECKPOINT)
+
+        def make(config: PpoConfig, seed: int) -> Trainer:
+            return cls(problems, config.changed(**(changes or {})), seed=seed, clock=clock)
+
+        return checkpoint.resume(content, [problem.digest for problem in problems], make)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next tick depends on."""
+        return {
+            "counters": [self.rounds, self.imitated, self.episodes, self.steps],
+            "seconds": self.seconds,
+            "weights": checkpoint.plain_weights(self.network.state_dict()),
+            "optimizer": self.model.policy.optimizer.state_dict(),
+            "curriculum": self.curriculum.state_dict(),
+            "shown": [list(each) for each in self._shown],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from such a state; KeyError, TypeError, ValueError and the like where it is none."""
+        self.rounds, self.imitated, self.episodes, steps = (int(each) for each in state["counters"])
+        self.model.num_timesteps = steps
+        self._began = self._clock() - float(state["seconds"])
+        self.network.load_state_dict(state["weights"])
+        self.model.policy.optimizer.load_state_dict(state["optimizer"])
+        self.curriculum.load_state_dict(state["curriculum"])
+        for number, ii, tiles, slots in state["shown"]:
+            self._show(int(number), int(ii), list(tiles), list(slots))
+
+
+@contextmanager
+def _seeded(seed: int, part: int) -> Iterator[int]:
+    """torch's and NumPy's own generators, which Stable-Baselines3 draws from, seeded within and as they were behind."""
+    first, second, third = (int(each) for each in np.random.SeedSequence([seed, part]).generate_state(3))
+    before = np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(first)
+        np.random.seed(second)
+        try:
+            yield third >> 1
+        finally:
+            np.random.set_state(before)
+
+
+def flipped(plan: Plan, problem: Problem) -> Plan | None:
+    """The plan upside down, where the machine's links look the same from there; None where they do not."""
+    machine = problem.machine
+    links = {(link.rows, link.columns, link.clocks) for link in machine.links}
+    if {(-rows, columns, clocks) for rows, columns, clocks in links} != links:
+        return None
+    tiles = tuple((machine.rows - 1 - tile // machine.columns) * machine.columns + tile % machine.columns for tile in plan.tiles)
+    return msgspec.structs.replace(plan, tiles=tiles)
