@@ -75,7 +75,9 @@ class Limits:
         found = {"nodes": view.count, "edges": len(view.edges), "tiles": view.tiles, "slots": ii}
         for name, value in found.items():
             if value > getattr(self, name):
-                raise InputError(f"found {value} {name}, expected {getattr(self, name)} at most, as the observation has room for")
+                raise InputError(
+                    f"found {value} {name}, expected {getattr(self, name)} at most, as the observation has room for"
+                )
 
 
 def observation_space(limits: Limits) -> gymnasium.spaces.Dict:

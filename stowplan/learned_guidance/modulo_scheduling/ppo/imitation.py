@@ -76,4 +76,3 @@ def imitate(network: Network, optimizer: torch.optim.Optimizer, batch: tuple[dic
     torch.nn.utils.clip_grad_norm_(network.parameters(), clip)
     optimizer.step()
     return float(loss.detach())
-

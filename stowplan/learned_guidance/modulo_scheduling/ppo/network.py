@@ -207,21 +207,25 @@ class Network(nn.Module):
         number = torch.arange(legal.shape[2], device=legal.device)
         wait = torch.remainder(number - ready[..., None], interval)
         first = wait.masked_fill(~legal, 1 << 30).amin(dim=2, keepdim=True)
-        behind = (wait - first).clamp(min=0).float()
-        left = slack[..., None] - behind if self.shape.lookahead else torch.full_like(behind, ENDLESS)
+        # Places that are legal alone: most are not.
+        batch, tile, slot = legal.nonzero(as_tuple=True)
+        waits, intervals = wait[batch, tile, slot].float(), ii[batch]
+        behind = waits - first[batch, tile, 0]
+        left = slack[batch, tile] - behind if self.shape.lookahead else torch.full_like(behind, ENDLESS)
         columns = torch.stack(
             [
-                behind / interval,
+                behind / intervals,
                 behind.clamp(max=8) / 8,
                 (behind == 0).float(),
-                wait / interval,
+                waits / intervals,
                 left.clamp(-8, 8) / 8,
                 (left < 0).float(),
             ],
             dim=-1,
         )
-        inner = torch.relu(self.slot(columns) + self.slot_tile(scored)[:, :, None])
-        scores = self.slot_score(inner)[..., 0].masked_fill(~legal, 0.5 * _NEVER).masked_fill(number >= interval, _NEVER)
+        inner = torch.relu(self.slot(columns) + self.slot_tile(scored)[batch, tile])
+        scores = torch.where(number < interval, 0.5 * _NEVER, _NEVER).expand(legal.shape).clone()
+        scores[batch, tile, slot] = self.slot_score(inner)[:, 0]
         return functional.log_softmax(scores, dim=2)
 
 

@@ -137,6 +137,3 @@ class Watcher(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         self.model.rollout_buffer.outcomes = self._outcomes  # type: ignore[attr-defined]
-
-
-

@@ -326,5 +326,7 @@ def flipped(plan: Plan, problem: Problem) -> Plan | None:
     links = {(link.rows, link.columns, link.clocks) for link in machine.links}
     if {(-rows, columns, clocks) for rows, columns, clocks in links} != links:
         return None
-    tiles = tuple((machine.rows - 1 - tile // machine.columns) * machine.columns + tile % machine.columns for tile in plan.tiles)
+    tiles = tuple(
+        (machine.rows - 1 - tile // machine.columns) * machine.columns + tile % machine.columns for tile in plan.tiles
+    )
     return msgspec.structs.replace(plan, tiles=tiles)
