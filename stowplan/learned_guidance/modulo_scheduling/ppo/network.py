@@ -1,4 +1,4 @@
-"""The model of the paper's figure 4: a graph network over the loop body, attention from the node to place, an MLP over the state.
+"""The model of the paper's figure 4: a graph network over the loop body, attention from the node to place, an MLP over states.
 
 The head does not know how many tiles and slots there are: it scores each tile by what the observation says of it, by the
 attention that rests on the nodes there and within one link, and by the embedding of the state; and each slot of a tile by how
@@ -26,8 +26,8 @@ from stowplan.learned_guidance.modulo_scheduling.observation import (
 from stowplan.learned_guidance.modulo_scheduling.view import EDGE_FEATURES, NODE_FEATURES
 from stowplan.learned_guidance.nn.layers import Dense
 
-#: Columns of a slot: wait behind the tile's first legal one, in intervals and in clocks, whether it is that one, its wait in all,
-#: what recurrences leave behind it, and whether that is less than nothing.
+#: Columns of a slot: wait behind the tile's first legal one, in intervals and in clocks, whether it is that one, its wait in
+#: all, what recurrences leave behind it, and whether that is less than nothing.
 SLOT_FEATURES = 6
 
 #: Score of what is no tile or slot.
@@ -94,7 +94,7 @@ class GraphNetwork(nn.Module):
             source, target, columns = ends[:, 0], ends[:, 1], features[there]
             for layer in self.layers:
                 hidden = layer(hidden, source, target, columns)
-        found = hidden.new_zeros(graphs, count, hidden.shape[1])
+        found: Tensor = hidden.new_zeros(graphs, count, hidden.shape[1])
         found[real] = hidden
         return found
 
