@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Observation = dict[str, npt.NDArray[Any]]
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 #: Columns of a tile: what shows of the tile itself, of where the node's relatives stand, and (from :data:`LOOKAHEAD`) of what
 #: would be left for those that are not placed yet.
@@ -75,7 +76,9 @@ class Limits:
         found = {"nodes": view.count, "edges": len(view.edges), "tiles": view.tiles, "slots": ii}
         for name, value in found.items():
             if value > getattr(self, name):
-                raise InputError(f"found {value} {name}, expected {getattr(self, name)} at most, as the observation has room for")
+                raise InputError(
+                    f"found {value} {name}, expected {getattr(self, name)} at most, as the observation has room for"
+                )
 
 
 def observation_space(limits: Limits) -> gymnasium.spaces.Dict:
@@ -123,8 +126,9 @@ def observe(mapping: Mapping, limits: Limits) -> Observation:
         ``graph`` [2] tells graphs apart; ``sizes`` [4] nodes, edges, tiles, initiation interval; ``nodes`` [N, F], ``edges``
         [E, 2] (producer and consumer, -1 behind the last), ``edge_features`` [E, F]; ``hops`` [T, T] clocks from tile to tile,
         -1 where there is no way; ``current`` [1] the node to place; ``placed`` [N] tiles, -1 for none; ``states`` [N, F];
-        ``tiles`` [T, F]; ``ready`` [T] earliest issue; ``slack`` [T] clocks behind the first legal issue that recurrences leave, :data:`ENDLESS` where
-        there is none; ``mask`` [T, S] legal places; ``globals`` [F].
+        ``tiles`` [T, F]; ``ready`` [T] earliest issue; ``slack`` [T] clocks behind
+        the first legal issue that recurrences leave, :data:`ENDLESS` where there is none; ``mask`` [T, S] legal places;
+        ``globals`` [F].
 
     Raises
     ------
@@ -217,9 +221,10 @@ def _whole(mapping: Mapping, view: View, found: Floats) -> None:
 @njit
 def _fill(
     current: int, ii: int, latency: int, most: int, room: int, path: int,
-    tile: Ints, time: Ints, ready: Ints, legal: npt.NDArray[np.bool_], hops: Ints, steps: Ints, near: Ints, group: Ints,
-    size: Ints, words: Ints, apart: npt.NDArray[np.bool_], allowed: npt.NDArray[np.bool_], heights: Ints, ends: Ints, others: Ints, relations: Ints,
-    clocks_any: Ints, with_links: Ints, without: Ints, grid: Floats, tiles: Floats, slack: npt.NDArray[np.int32], states: Floats, whole: Floats,
+    tile: Ints, time: Ints, ready: Ints, legal: Bools, hops: Ints, steps: Ints, near: Ints, group: Ints,
+    size: Ints, words: Ints, apart: Bools, allowed: Bools, heights: Ints, ends: Ints, others: Ints, relations: Ints,
+    clocks_any: Ints, with_links: Ints, without: Ints,
+    grid: Floats, tiles: Floats, slack: npt.NDArray[np.int32], states: Floats, whole: Floats,
 ) -> None:  # fmt: skip
     """Fill tiles, states and the rest of the whole."""
     count, width = len(tile), len(hops)
@@ -281,11 +286,11 @@ def _fill(
             for where in range(width):
                 if could[at, where]:
                     relation = relations[place]
-                    if relation & 1 and hops[where, there] < 0:
-                        could[at, where] = False
-                    elif relation & 2 and hops[there, where] < 0:
-                        could[at, where] = False
-                    elif relation & 4 and where == there and group[others[place]] != mine:
+                    if (
+                        (relation & 1 and hops[where, there] < 0)
+                        or (relation & 2 and hops[there, where] < 0)
+                        or (relation & 4 and where == there and group[others[place]] != mine)
+                    ):
                         could[at, where] = False
     free_all = 0
     for where in range(width):

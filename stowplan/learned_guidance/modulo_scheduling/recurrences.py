@@ -19,8 +19,8 @@ NO_PATH = -(1 << 40)
 def recurrence_paths(structure: Structure, ii: int) -> tuple[Ints, Ints]:
     """[N, N] Clocks from issue to issue that paths need at an initiation interval, within recurrences.
 
-    Once with the least clocks of links, once without any; :data:`NO_PATH` where two are not of one recurrence. No cycle may need
-    more than the interval gives it (``recurrence_mii``).
+    Once with the least clocks of links, once without any; :data:`NO_PATH` where two are not of one recurrence. No cycle may
+    need more than the interval gives it (``recurrence_mii``).
     """
     problem, component = structure.problem, structure.component
     within = [edge for edge in structure.between if component[edge.source] == component[edge.target]]

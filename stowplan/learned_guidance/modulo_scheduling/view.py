@@ -1,11 +1,12 @@
 """What a policy of modulo scheduling sees of a loop body before anything is placed: node features, edges, distances.
 
-None of it depends on the initiation interval or on places, so that a graph network looks at it once for all mappings of a graph.
+None of it depends on the initiation interval or on places, so that a graph network looks once at it for all mappings.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -50,8 +51,8 @@ EDGE_FEATURES = 4
 class View:
     """Static facts of a problem as arrays. Instructions by number; a group must share a tile.
 
-    ``hops[from, to]`` are clocks between tiles, -1 where there is no way; ``steps[T, T]`` the least number of links between tiles
-    and ``near[N, N]`` the least number of edges between instructions, whatever their direction, :data:`MOST_STEPS` at most.
+    ``hops[from, to]`` are clocks between tiles, -1 where there is no way; ``steps[T, T]`` the least number of links between
+    tiles and ``near[N, N]`` of edges between instructions, whatever their direction, :data:`MOST_STEPS` at most.
     """
 
     def __init__(self, problem: Problem):
@@ -195,7 +196,7 @@ class View:
             closes = float(component[edge.source] == component[edge.target])
             rows.append((edge.source, edge.target, min(edge.distance, 4) / 2, closes, 1.0, 0.0))
         for members in self.structure.members:
-            rows += [(one, two, 0.0, 0.0, 0.0, 1.0) for one, two in zip(members, members[1:], strict=False)]
+            rows += [(one, two, 0.0, 0.0, 0.0, 1.0) for one, two in pairwise(members)]
         table = np.array(rows, np.float32).reshape(-1, 2 + EDGE_FEATURES)
         return table[:, :2].astype(np.int16), np.ascontiguousarray(table[:, 2:])
 

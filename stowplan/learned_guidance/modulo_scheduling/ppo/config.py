@@ -57,7 +57,7 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     value_weight: float = 0.5
     clip_norm: float = 0.5
     most_divergence: float | None = 0.03
-    """An update ends early where its policy is further (KL divergence) from the one that collected the samples than 1.5 times this."""
+    """An update ends early once its policy is further (KL divergence) than 1.5 times this from the one that collected."""
 
     # Imitation, before all else, where there are demonstrations
     imitation_steps: int = 1_000

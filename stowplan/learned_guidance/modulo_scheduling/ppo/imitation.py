@@ -13,7 +13,6 @@ from stowplan.learned_guidance.modulo_scheduling.observation import Limits, Obse
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, as_tensors
 from stowplan.learned_guidance.modulo_scheduling.state import Body, Mapping
 
-
 #: Steps of one plan in a batch.
 TOGETHER = 12
 
@@ -76,4 +75,3 @@ def imitate(network: Network, optimizer: torch.optim.Optimizer, batch: tuple[dic
     torch.nn.utils.clip_grad_norm_(network.parameters(), clip)
     optimizer.step()
     return float(loss.detach())
-

@@ -116,9 +116,7 @@ class Lesson(gymnasium.Env[Observation, np.int64]):
 
 def limits_of(problems: Sequence[Problem]) -> Limits:
     """Sizes that hold all problems, and some intervals above the least of the bounds."""
-    return Limits.of(
-        tuple(problems), max(min(problem.machine.spoke_depth, least_ii(problem) + SLACK) for problem in problems)
-    )
+    return Limits.of(tuple(problems), max(min(problem.machine.spoke_depth, least_ii(problem) + SLACK) for problem in problems))
 
 
 def lessons(problems: Sequence[Problem], config: PpoConfig, curriculum: Curriculum) -> list[Lesson]:

@@ -1,4 +1,4 @@
-"""The model of the paper's figure 4: a graph network over the loop body, attention from the node to place, an MLP over the state.
+"""The model of the paper's figure 4: a graph network over the loop body, attention from the node to place, an MLP over states.
 
 The head does not know how many tiles and slots there are: it scores each tile by what the observation says of it, by the
 attention that rests on the nodes there and within one link, and by the embedding of the state; and each slot of a tile by how
@@ -26,8 +26,8 @@ from stowplan.learned_guidance.modulo_scheduling.observation import (
 from stowplan.learned_guidance.modulo_scheduling.view import EDGE_FEATURES, NODE_FEATURES
 from stowplan.learned_guidance.nn.layers import Dense
 
-#: Columns of a slot: wait behind the tile's first legal one, in intervals and in clocks, whether it is that one, its wait in all,
-#: what recurrences leave behind it, and whether that is less than nothing.
+#: Columns of a slot: wait behind the tile's first legal one, in intervals and in clocks, whether it is that one, its wait in
+#: all, what recurrences leave behind it, and whether that is less than nothing.
 SLOT_FEATURES = 6
 
 #: Score of what is no tile or slot.
@@ -94,7 +94,7 @@ class GraphNetwork(nn.Module):
             source, target, columns = ends[:, 0], ends[:, 1], features[there]
             for layer in self.layers:
                 hidden = layer(hidden, source, target, columns)
-        found = hidden.new_zeros(graphs, count, hidden.shape[1])
+        found: Tensor = hidden.new_zeros(graphs, count, hidden.shape[1])
         found[real] = hidden
         return found
 
@@ -207,21 +207,25 @@ class Network(nn.Module):
         number = torch.arange(legal.shape[2], device=legal.device)
         wait = torch.remainder(number - ready[..., None], interval)
         first = wait.masked_fill(~legal, 1 << 30).amin(dim=2, keepdim=True)
-        behind = (wait - first).clamp(min=0).float()
-        left = slack[..., None] - behind if self.shape.lookahead else torch.full_like(behind, ENDLESS)
+        # Places that are legal alone: most are not.
+        batch, tile, slot = legal.nonzero(as_tuple=True)
+        waits, intervals = wait[batch, tile, slot].float(), ii[batch]
+        behind = waits - first[batch, tile, 0]
+        left = slack[batch, tile] - behind if self.shape.lookahead else torch.full_like(behind, ENDLESS)
         columns = torch.stack(
             [
-                behind / interval,
+                behind / intervals,
                 behind.clamp(max=8) / 8,
                 (behind == 0).float(),
-                wait / interval,
+                waits / intervals,
                 left.clamp(-8, 8) / 8,
                 (left < 0).float(),
             ],
             dim=-1,
         )
-        inner = torch.relu(self.slot(columns) + self.slot_tile(scored)[:, :, None])
-        scores = self.slot_score(inner)[..., 0].masked_fill(~legal, 0.5 * _NEVER).masked_fill(number >= interval, _NEVER)
+        inner = torch.relu(self.slot(columns) + self.slot_tile(scored)[batch, tile])
+        scores = torch.where(number < interval, 0.5 * _NEVER, _NEVER).expand(legal.shape).clone()
+        scores[batch, tile, slot] = self.slot_score(inner)[:, 0]
         return functional.log_softmax(scores, dim=2)
 
 

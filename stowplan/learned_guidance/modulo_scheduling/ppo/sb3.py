@@ -30,7 +30,8 @@ class MapperPolicy(MaskableMultiInputActorCriticPolicy):
 
     def __init__(self, *arguments: Any, shape: Shape, **options: Any):
         self._shape = shape
-        super().__init__(*arguments, features_extractor_class=_Nothing, **options)
+        options["features_extractor_class"] = _Nothing
+        super().__init__(*arguments, **options)
 
     def _build(self, lr_schedule: Any) -> None:
         self.network = Network(self._shape)
@@ -64,7 +65,8 @@ class MapperPolicy(MaskableMultiInputActorCriticPolicy):
 
     def predict_values(self, obs: Any) -> Tensor:
         """[B, 1]"""
-        return self.network(obs)[1][:, None]
+        values: Tensor = self.network(obs)[1]
+        return values[:, None]
 
 
 class BalancedBuffer(MaskableDictRolloutBuffer):
@@ -83,7 +85,9 @@ class BalancedBuffer(MaskableDictRolloutBuffer):
         """[steps, environments] 1: the mapping was completed, -1: it failed, 0: it is not known."""
         super().__init__(*arguments, **options)
 
-    def get(self, batch_size: int | None = None) -> Generator[MaskableDictRolloutBufferSamples, None, None]:
+    def get(  # type: ignore[override]
+        self, batch_size: int | None = None
+    ) -> Generator[MaskableDictRolloutBufferSamples, None, None]:
         """Batches of the samples that are kept, in an order drawn anew."""
         count = self.buffer_size * self.n_envs
         if self.unsuccessful is None:
@@ -137,6 +141,3 @@ class Watcher(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         self.model.rollout_buffer.outcomes = self._outcomes  # type: ignore[attr-defined]
-
-
-

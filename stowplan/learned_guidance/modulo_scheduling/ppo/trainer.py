@@ -11,8 +11,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -27,7 +28,7 @@ from stowplan.errors import InputError
 from stowplan.learned_guidance.modulo_scheduling.ppo.checkpoint import CHECKPOINT, POLICY, policy_values
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
 from stowplan.learned_guidance.modulo_scheduling.ppo.imitation import Examples, imitate
-from stowplan.learned_guidance.modulo_scheduling.ppo.lessons import Curriculum, lessons, limits_of
+from stowplan.learned_guidance.modulo_scheduling.ppo.lessons import Curriculum, Lesson, lessons, limits_of
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
 from stowplan.learned_guidance.modulo_scheduling.ppo.progress import Progress
 from stowplan.learned_guidance.modulo_scheduling.ppo.sb3 import BalancedBuffer, MapperPolicy, Watcher
@@ -96,11 +97,11 @@ class Trainer:
         self._shown: list[tuple[int, int, list[int], list[int]]] = []
         self._bodies: dict[int, Body] = {}
 
-    def _make(self, environments: Sequence[Any]) -> MaskablePPO:
+    def _make(self, environments: Sequence[Lesson]) -> MaskablePPO:
         config = self.config
         model = MaskablePPO(
             MapperPolicy,
-            DummyVecEnv([lambda env=env: env for env in environments]),
+            DummyVecEnv([partial(_same, env) for env in environments]),
             learning_rate=config.rate,
             n_steps=config.rollout_steps,
             batch_size=config.batch_size,
@@ -124,8 +125,7 @@ class Trainer:
     @property
     def network(self) -> Network:
         """Actor and critic."""
-        found: Network = self.model.policy.network
-        return found
+        return cast(Network, self.model.policy.network)
 
     @property
     def steps(self) -> int:
@@ -306,6 +306,11 @@ class Trainer:
             self._show(int(number), int(ii), list(tiles), list(slots))
 
 
+def _same(environment: Lesson) -> Lesson:
+    """Stable-Baselines3 asks for functions that make environments."""
+    return environment
+
+
 @contextmanager
 def _seeded(seed: int, part: int) -> Iterator[int]:
     """torch's and NumPy's own generators, which Stable-Baselines3 draws from, seeded within and as they were behind."""
@@ -326,5 +331,7 @@ def flipped(plan: Plan, problem: Problem) -> Plan | None:
     links = {(link.rows, link.columns, link.clocks) for link in machine.links}
     if {(-rows, columns, clocks) for rows, columns, clocks in links} != links:
         return None
-    tiles = tuple((machine.rows - 1 - tile // machine.columns) * machine.columns + tile % machine.columns for tile in plan.tiles)
+    tiles = tuple(
+        (machine.rows - 1 - tile // machine.columns) * machine.columns + tile % machine.columns for tile in plan.tiles
+    )
     return msgspec.structs.replace(plan, tiles=tiles)

@@ -1,0 +1,161 @@
+"""A trained mapper on loop bodies it may not have seen, without what trained it; and training on, on one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stowplan.learned_guidance.modulo_scheduling.ppo.checkpoint import load_policy
+from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
+from stowplan.learned_guidance.modulo_scheduling.ppo.decode import Decoder
+from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
+from stowplan.learned_guidance.modulo_scheduling.state import Mapping
+from stowplan.learned_guidance.training.checkpoint import Content
+from stowplan.learned_guidance.training.run import run
+from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.problem import Problem
+
+if TYPE_CHECKING:
+    from stowplan.learned_guidance.modulo_scheduling.ppo.progress import Progress
+    from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Trainer
+
+Stop = Callable[[], bool]
+
+#: Placements where others end the training.
+_ENDLESS = 1 << 40
+
+
+class Policy:
+    """A trained network, ready for any loop body on a machine of any size.
+
+    Parameters
+    ----------
+    network
+        Actor and critic.
+    file
+        Configuration and provenance; :meth:`load` reads both. None for a network that was never trained.
+    """
+
+    def __init__(self, network: Network, file: Content[PpoConfig] | None = None):
+        self.network, self.file = network.eval(), file
+
+    @classmethod
+    def load(cls, path: str | Path) -> Policy:
+        """Read a policy file.
+
+        Raises
+        ------
+        InputError
+            It is no policy file, damaged, or of another version, or its weights do not fit its sizes.
+        """
+        content, network = load_policy(path)
+        return cls(network, content)
+
+    @property
+    def digest(self) -> str | None:
+        """sha256 of the policy file, for the provenance of a result."""
+        return None if self.file is None else self.file.digest
+
+    def place(
+        self,
+        mappings: Sequence[Mapping],
+        chance: np.random.Generator,
+        *,
+        temperature: float = 1.0,
+        resample: bool = False,
+        stop: Stop = lambda: False,
+    ) -> list[Mapping]:
+        """Place what is left of each mapping, all in step.
+
+        Parameters
+        ----------
+        temperature
+            0 takes the likeliest places, 1 draws from the policy.
+        resample
+            Whether those that get stuck go on as copies of others; all must then be of one problem at one interval.
+
+        Returns
+        -------
+        list
+            The mappings, complete, stuck, or (stopped early) partial; see
+            :meth:`~stowplan.learned_guidance.modulo_scheduling.ppo.decode.Decoder.place`.
+        """
+        return Decoder(self.network, temperature).place(mappings, chance, resample=resample, stop=stop)
+
+    def fine_tune(
+        self,
+        problem: Problem,
+        *,
+        evaluations: int | None = None,
+        time_limit: float | None = None,
+        seed: int = 0,
+        demonstrations: Sequence[Plan] = (),
+        changes: dict[str, Any] | None = None,
+        should_stop: Stop | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        on_better: Callable[[Plan], None] | None = None,
+    ) -> FineTuned:
+        """Train on from this policy's weights on one loop body, and keep the best plan of the way.
+
+        Parameters
+        ----------
+        evaluations, time_limit, should_stop
+            What ends it: mappings, in placements of all instructions; seconds; a callback. Without any, the placements that it
+            was trained with.
+        demonstrations
+            Plans of the loop body to imitate first.
+        changes
+            Fields of the training configuration to change.
+        on_better
+            Called with a plan that is better than all before.
+
+        Raises
+        ------
+        InputError
+            The loop body cannot be mapped, or a demonstration is no plan of it.
+        """
+        from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Trainer
+
+        config = PpoConfig.cpu() if self.file is None else self.file.config
+        changes = dict(changes or {})
+        if evaluations is not None:
+            changes["steps"] = evaluations * max(1, len(problem.instructions))
+        elif time_limit is not None or should_stop is not None:
+            changes["steps"] = _ENDLESS
+        changes.setdefault("imitation_steps", 100)
+        trainer = Trainer([problem], config.changed(**changes), seed=seed, weights=self.network.state_dict())
+        for plan in demonstrations:
+            trainer.demonstrate(0, plan)
+        reported = 1 << 60
+
+        def report(progress: Progress) -> None:
+            nonlocal reported
+            if on_progress is not None:
+                on_progress(progress)
+            if on_better is not None and trainer.curriculum.objectives[0] < reported:
+                reported = trainer.curriculum.objectives[0]
+                found = trainer.plan(0)
+                assert found is not None
+                on_better(found)
+
+        run(trainer, time_limit=time_limit, should_stop=should_stop, on_progress=report)
+        return FineTuned(trainer.plan(0), trainer)
+
+
+@dataclass(frozen=True, eq=False)
+class FineTuned:
+    """What further training came to."""
+
+    best: Plan | None
+    """None where no mapping was completed."""
+    trainer: Trainer
+    """To go on training, or to save its policy."""
+
+    @property
+    def evaluations(self) -> int:
+        """Placements of all instructions that it took."""
+        return -(-self.trainer.steps // max(1, len(self.trainer.problems[0].instructions)))
