@@ -80,9 +80,9 @@ def random_graph(chance: np.random.Generator, instructions: int, *, variables: b
     shared = chance.random() < VARIABLES if variables is None else variables
     found = _share(chance, named) if shared else ()
     made = []
-    for number, own in enumerate(named):
-        ops = _OPS[min(len(own), max(_OPS))]
-        made.append(Instruction(id=f"i{number}", op=ops[int(chance.integers(len(ops)))], operands=tuple(own)))
+    for number, each in enumerate(named):
+        ops = _OPS[min(len(each), max(_OPS))]
+        made.append(Instruction(id=f"i{number}", op=ops[int(chance.integers(len(ops)))], operands=tuple(each)))
     return Dfg(f"generated {count}", tuple(made), found)
 
 
