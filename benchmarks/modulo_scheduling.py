@@ -1,8 +1,8 @@
 """Modulo scheduling over data-flow graphs: ``python benchmarks/modulo_scheduling.py [GRAPH...] [--max-delay 1]``.
 
-A GRAPH is a JSON or DOT file, a folder of them, or a kernel: distance, vector_add, multiply_add, fft8, fft16, ifft32 ... Without
-any, the kernels. For each and each ``--max-delay``, ``--method`` proves, and methods ``--beside`` it are run at equal evaluations.
-Every plan is verified, and run in the simulator against NumPy. Prints markdown tables.
+A GRAPH is a JSON or DOT file, a folder of them, or a kernel: distance, vector_add, multiply_add, fft8, fft16, ifft32 ...
+Without any, the kernels. For each and each ``--max-delay``, ``--method`` proves, and methods ``--beside`` it are run at equal
+evaluations. Every plan is verified, and run in the simulator against NumPy. Prints markdown tables.
 
 Records are appended to ``--records`` as JSON lines; a run that is there already is not run again. ``--write PAGE`` puts the
 tables between the markers of a page, as in docs/benchmarks-modulo-scheduling.md.
@@ -97,12 +97,11 @@ def main() -> None:
             say(first)
             beside: dict[str, list[Record]] = {}
             for method in arguments.beside:
-                options = Options(method=method, evaluations=arguments.evaluations, time_limit=arguments.most_seconds)
-                beside[method] = [
-                    store.get(*of, msgspec.structs.replace(options, seed=seed)) for seed in range(arguments.seeds)
-                ]
-                for record in beside[method]:
-                    say(record)
+                counted = Options(method=method, evaluations=arguments.evaluations, time_limit=arguments.most_seconds)
+                beside[method] = []
+                for seed in range(arguments.seeds):
+                    beside[method].append(store.get(*of, msgspec.structs.replace(counted, seed=seed)))
+                    say(beside[method][-1])
             rows.append((first, beside))
         columns[delay_name(max_delay)] = [record for record, _ in rows]
         if not arguments.summary:
