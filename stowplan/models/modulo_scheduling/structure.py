@@ -92,6 +92,13 @@ class Structure:
         problem = self.problem
         return (problem.latencies[buffer.source] + problem.nominal(buffer.source)) // ii + 1
 
+    def words_at(self, ii: int) -> list[int]:
+        """For each group the words that its variables take, and at least those that are sent to it."""
+        words = list(self.words)
+        for buffer in self.buffers:
+            words[self.group[buffer.readers[0][0]]] += self.least_words(buffer, ii)
+        return words
+
     def words_of(self, buffer: Buffer, ii: int, times: Sequence[int]) -> int:
         """Words that a buffer takes in a plan."""
         launch = min(times[number] for number in self.sources if self.flow[number] == self.flow[buffer.source])

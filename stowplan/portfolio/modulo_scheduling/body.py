@@ -118,13 +118,6 @@ class Body:
                 return False
         return True
 
-    def words_at(self, ii: int) -> list[int]:
-        """For each group the words that its variables take, and at least those that are sent to it."""
-        words = list(self.words)
-        for buffer in self.structure.buffers:
-            words[self.group[buffer.readers[0][0]]] += self.structure.least_words(buffer, ii)
-        return words
-
     def neighbours(self) -> list[list[int]]:
         """For each group the groups that it exchanges values with."""
         found: dict[int, set[int]] = defaultdict(set)

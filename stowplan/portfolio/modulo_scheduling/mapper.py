@@ -53,7 +53,7 @@ class Mapper:
         self._limits, self._accesses = body.structure.port_limits, set(body.problem.accesses)
         self._asked: dict[tuple[int, int], list[int]] = defaultdict(list)
         """Requests to memory by port limit and slot."""
-        self._need = body.words_at(ii)
+        self._need = body.structure.words_at(ii)
         self._load = [0] * body.tiles
         self._words = [0] * body.tiles
         self._placed = [0] * len(body.members)
