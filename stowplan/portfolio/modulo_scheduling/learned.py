@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.portfolio.context import Context, Options
@@ -67,20 +69,17 @@ def ppo_tuned(problem: Problem, context: Context) -> None:
         tally.offer(plan.ii, list(plan.tiles), list(plan.times))
 
     known: Plan | None = context.incumbent()[0]
+    shown = [plan for plan in (tally.best, known) if plan is not None and all(len(route) <= 1 for route in plan.routes)]
     tuned = policy.fine_tune(
-        problem,
+        run.problem,
         evaluations=max(1, budget - tally.evaluations) if options.deterministic else None,
         seed=options.seed,
-        demonstrations=[plan for plan in (tally.best, known) if plan is not None and _over_single_links(plan)],
+        demonstrations=[msgspec.structs.replace(plan, problem=run.problem.digest) for plan in shown],
         should_stop=stop,
         on_better=take,
     )
     tally.placements += tuned.evaluations * tally.body.count
     heuristics.report(context, tally, "ppo_tuned")
-
-
-def _over_single_links(plan: Plan) -> bool:
-    return all(len(route) <= 1 for route in plan.routes)
 
 
 def _budget(context: Context, tally: Tally) -> int:

@@ -40,7 +40,9 @@ class RollOuts:
         problem = tally.body.problem
         rules = msgspec.structs.replace(problem.rules, pass_through=False)
         # Single links only: where that makes a plan worse, candidates do not come this far.
-        self._body = Body(msgspec.structs.replace(problem, rules=rules))
+        self.problem = msgspec.structs.replace(problem, rules=rules)
+        """As the player sees it."""
+        self._body = Body(self.problem)
         self._batch = FIRST_BATCH
         self._ii, self._failed, self._number = 0, 0, 0
 
@@ -66,7 +68,8 @@ class RollOuts:
                 seen.add(places)
                 self.tally.offer(ii, mapping.tile.tolist(), mapping.time.tolist())
         self._failed = 0 if seen else self._failed + 1
-        self._batch = min(BATCH, 2 * self._batch)
+        if self.tally.best is not None:
+            self._batch = min(BATCH, 2 * self._batch)
         return len(seen)
 
     def _interval(self, least: int) -> int:
@@ -82,7 +85,8 @@ class RollOuts:
         if self._ii < least:
             self._ii, self._failed = least, 0
         elif self._failed >= PATIENCE:
-            self._ii, self._failed = self._ii + 1, 0
+            # Further up in larger steps: smaller intervals are tried again once there is a plan.
+            self._ii, self._failed = self._ii + max(1, self._ii // 4), 0
         if self._ii > depth:
             self._ii = min(least, depth)
         return self._ii

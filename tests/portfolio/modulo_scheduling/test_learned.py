@@ -1,0 +1,260 @@
+"""Learned candidates of modulo scheduling: when they run, what they say where they cannot, and that their plans are valid."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stowplan.errors import UsageError
+from stowplan.frontends.dfg import kernels, lower
+from stowplan.learned_guidance.modulo_scheduling.graphs import generated
+from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
+from stowplan.learned_guidance.modulo_scheduling.state import Mapping
+from stowplan.models.modulo_scheduling.bounds import find_obstacle, least_ii
+from stowplan.models.modulo_scheduling.machine import Link
+from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
+from stowplan.models.modulo_scheduling.problem import Problem, Rules
+from stowplan.models.modulo_scheduling.verify import verify
+from stowplan.portfolio import policies
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.modulo_scheduling import learned
+from stowplan.portfolio.modulo_scheduling.body import Body
+from stowplan.portfolio.modulo_scheduling.candidates import spend
+from stowplan.portfolio.modulo_scheduling.kind import KIND
+from stowplan.portfolio.modulo_scheduling.rollouts import FIRST_BATCH, RollOuts
+from stowplan.portfolio.modulo_scheduling.search import Tally
+from stowplan.portfolio.solve import _chosen
+from tests.models.modulo_scheduling import brute_force
+from tests.models.modulo_scheduling.cases import graph, line, random_problem
+from tests.patience import HANG
+from tests.portfolio.recorder import Recorder
+
+LEARNED = ["ppo", "ppo_tuned"]
+
+
+class Tuned(Uniform):
+    """A policy that knows nothing, and learns as much."""
+
+    shown: Sequence[Plan] = ()
+
+    def fine_tune(
+        self,
+        problem: Problem,
+        *,
+        evaluations: int | None = None,
+        seed: int = 0,
+        demonstrations: Sequence[Plan] = (),
+        should_stop: Callable[[], bool] | None = None,
+        on_better: Callable[[Plan], None] | None = None,
+    ) -> Any:
+        assert on_better is not None
+        self.shown = demonstrations
+        made = 0
+        while (evaluations is None or made < evaluations) and not (should_stop and should_stop()):
+            ii = demonstrations[0].ii if demonstrations else problem.machine.spoke_depth
+            (found,) = self.place([Mapping(problem, ii)], np.random.default_rng([seed, made]))
+            made += 1
+            if found.current < 0:
+                on_better(found.plan())
+        return SimpleNamespace(evaluations=made)
+
+
+@pytest.fixture
+def any_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A policy file, as far as the parent looks, where all packages are installed."""
+    monkeypatch.setattr(policies, "find_spec", lambda name: object())
+    path = tmp_path / "ppo.pt"
+    path.write_bytes(b"policy")
+    monkeypatch.setenv(learned.POLICY.variable, str(path))
+    return path
+
+
+@pytest.fixture
+def player(monkeypatch: pytest.MonkeyPatch) -> Tuned:
+    found = Tuned()
+    monkeypatch.setattr(learned, "_load", lambda: found)
+    return found
+
+
+def chosen(options: Options) -> list[str]:
+    return [candidate.name for candidate in _chosen(KIND.candidates(graph("a>b"), options), options)]
+
+
+# When they run
+
+
+def test_with_its_family_only_where_it_takes_little_from_others(any_file: Path) -> None:
+    assert chosen(Options(time_limit=30)) == ["cpsat", "search"]
+    assert chosen(Options(time_limit=300)) == ["cpsat", "search", "ppo"]
+    assert chosen(Options(time_limit=30, workers=6)) == ["cpsat", "search", "ppo"]
+    assert chosen(Options(time_limit=30, candidates=("learned",))) == ["ppo"]
+
+
+def test_training_on_by_name_only(any_file: Path) -> None:
+    assert chosen(Options(time_limit=1e4, workers=9, candidates=("learned",))) == ["ppo"]
+    assert chosen(Options(candidates=("ppo_tuned", "ppo"))) == LEARNED
+
+
+def test_without_torch_or_a_policy(any_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    any_file.unlink()
+    assert not {*chosen(Options(time_limit=300))} & {*LEARNED}
+    with pytest.raises(UsageError, match=r"^candidate 'ppo' found no policy .*STOWPLAN_PPO_POLICY.*stowplan train ppo --help"):
+        chosen(Options(candidates=("ppo",)))
+    monkeypatch.setattr(policies, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"^candidate 'ppo' needs torch: pip install 'stowplan\[learned\]'$"):
+        chosen(Options(candidates=("learned",)))
+
+
+def test_the_parent_imports_neither_torch_nor_numba(any_file: Path) -> None:
+    program = """
+        import sys
+        from tests.models.modulo_scheduling.cases import graph
+        from stowplan.portfolio.context import Options
+        from stowplan.portfolio.modulo_scheduling.kind import KIND
+        KIND.candidates(graph("a>b"), Options(candidates=("ppo",)))
+        sys.exit("torch" in sys.modules or "numba" in sys.modules)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=HANG)
+
+
+# What they do
+
+
+def run(name: str, problem: Problem, context: Recorder) -> list[tuple[str, int]]:
+    """Sources and objectives of its plans, which must be valid."""
+    getattr(learned, name)(problem, context)
+    for plan, _ in context.plans:
+        assert verify(problem, plan).ok, verify(problem, plan).violations
+    return [(source, plan.objective) for plan, source in context.plans]
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_plans_are_valid_and_a_deterministic_run_repeats(player: Tuned, name: str) -> None:
+    problem = lower(kernels.fft(8), inputs="instructions")
+    found = [run(name, problem, Recorder(deterministic=True, time_limit=2.0, seed=4)) for _ in range(2)]
+    assert found[0] == found[1]
+    assert {source for source, _ in found[0]} == {name}
+    objectives = [objective for _, objective in found[0]]
+    assert objectives == sorted({*objectives}, reverse=True)
+
+
+def test_work_of_deterministic_runs_is_counted(player: Tuned) -> None:
+    problem = lower(kernels.fft(8), inputs="instructions")
+    budget = int(learned.DETERMINISTIC_PLACEMENTS * 2.0) // len(problem.instructions) + 1
+    for name in LEARNED:
+        context = Recorder(deterministic=True, time_limit=2.0)
+        run(name, problem, context)
+        spent = int(context.notes[-1].split(" after ")[1].split()[0])
+        assert budget <= spent <= 2.5 * budget
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_random_problems(player: Tuned, name: str) -> None:
+    """Plans hold, none beats brute force, and infeasibility is claimed only where there is no plan."""
+    found = 0
+    for seed in range(25):
+        problem = random_problem(seed)
+        best = brute_force.best(problem)
+        context = Recorder(time_limit=0.02, deterministic=True, seed=seed)
+        for _, objective in run(name, problem, context):
+            assert best is not None
+            assert objective >= encode_objective(*best), seed
+        assert best is None or context.why is None, seed
+        found += bool(context.plans)
+    assert found > 5
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_they_stop(player: Tuned, name: str) -> None:
+    problem = lower(kernels.fft(8), inputs="instructions")
+    assert run(name, problem, Recorder(looks=0)) == []
+    context = Recorder(looks=60)
+    run(name, problem, context)
+    assert context.notes[-1].startswith(f"{name}: ")
+
+
+def test_the_proven_optimum_ends_them(player: Tuned) -> None:
+    """Where somebody proves that nothing is better, and has the plan."""
+    problem = lower(kernels.vector_add())
+    context = Recorder()
+    context.bound(encode_objective(1, 3), "cpsat")
+    assert run("ppo", problem, context) == [("ppo", encode_objective(1, 3))]
+
+
+def test_training_on_is_shown_the_best_plans_there_are(player: Tuned) -> None:
+    problem = lower(kernels.fft(8), inputs="instructions")
+    known = spend(problem, "list", 200).best
+    assert known is not None
+    run("ppo_tuned", problem, Recorder(deterministic=True, time_limit=0.5, start_plan=known))
+    assert known in player.shown
+
+
+def test_values_that_pass_through_are_left_to_others(player: Tuned) -> None:
+    far = (
+        Link(name="down", rows=1, clocks=3),
+        Link(name="right", rows=0, columns=1),
+        Link(name="long", rows=1, columns=1, clocks=9),
+    )
+    quicker = graph("a>b", line(2, columns=2, links=far), rules=Rules(pass_through=True))
+    context = Recorder(deterministic=True, time_limit=0.1)
+    assert run("ppo", quicker, context) == []
+    assert "left to CP-SAT" in context.notes[0]
+    same = graph("a>b b>c", line(2), rules=Rules(pass_through=True))
+    assert run("ppo", same, Recorder(deterministic=True, time_limit=0.1))
+
+
+def test_intervals_rise_until_there_is_a_mapping_and_fall_again() -> None:
+    problem = lower(kernels.fft(8), inputs="instructions")
+    tally = Tally(Body(problem))
+    rollouts = RollOuts(tally, Uniform(), 0, look_ahead=False, resample=False)
+    seen = []
+    for _ in range(60):
+        best = tally.best
+        rollouts.step(tally.body.least_ii, lambda: False)
+        seen.append((rollouts._ii, best))
+        if tally.best is not None and tally.best.ii == tally.body.least_ii:
+            break
+    first = [ii for ii, best in seen if best is None]
+    assert first == sorted(first)
+    assert first[0] == tally.body.least_ii
+    assert tally.best is not None
+    assert verify(problem, tally.best).ok
+
+
+# Equal work
+
+
+@pytest.mark.parametrize("name", ["list", "search", "random", "evolution", "rollouts"])
+def test_heuristics_in_a_number_of_evaluations(name: str) -> None:
+    """They begin no work beyond it, say what they had by when, and repeat."""
+    problem = generated(np.random.default_rng(3), instructions=8)
+    assert find_obstacle(problem) is None
+    tallies = [spend(problem, name, count, seed=1, player=Uniform()) for count in (80, 80, 160)]
+    assert [each.progress for each in tallies[:1]] == [each.progress for each in tallies[1:2]]
+    assert 80 <= tallies[0].evaluations <= 80 * (2.5 if name in ("evolution", "rollouts") else 1.2)
+    best = tallies[2].best
+    assert best is not None
+    assert verify(problem, best).ok
+    assert best.ii >= least_ii(problem)
+    assert tallies[2].within(0) is None
+    assert tallies[2].within(10**6) == best.objective
+    within = [tallies[2].within(count) or 10**12 for count in (20, 80, 160)]
+    assert within == sorted(within, reverse=True)
+
+
+def test_a_stop_ends_them_sooner() -> None:
+    problem = generated(np.random.default_rng(3), instructions=16)
+    for name in ("list", "search", "random", "evolution", "rollouts"):
+        assert spend(problem, name, 10**6, player=Uniform(), should_stop=lambda: True).evaluations <= 64 + FIRST_BATCH
+    with pytest.raises(UsageError, match="found the heuristic 'best', expected one of list, search, random, evolution, or"):
+        spend(problem, "best", 1)
+    with pytest.raises(UsageError, match="rollouts with a player"):
+        spend(problem, "rollouts", 1)
