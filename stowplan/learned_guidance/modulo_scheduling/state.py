@@ -286,7 +286,7 @@ class Mapping:
         Raises
         ------
         ValueError
-            Where something is not placed; or values that wait in a tile's memory take more words than the mapping was built with.
+            Where something is not placed; or values from the asynchronous fabric wait so long that they do not fit.
         """
         if self._current >= 0:
             raise ValueError("found a partial mapping, expected a complete one")
