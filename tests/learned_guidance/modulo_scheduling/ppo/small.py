@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
+
+# With more threads, many small batches wait for each other.
+torch.set_num_threads(1)
 
 
 def small(**changes: Any) -> PpoConfig:

@@ -13,6 +13,8 @@ from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, Sha
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from tests.learned_guidance.modulo_scheduling.graphs import butterflies, chain, distance
 
+torch.set_num_threads(1)
+
 SMALL = Shape(hidden=8, layers=2, heads=2)
 
 

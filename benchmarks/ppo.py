@@ -1,0 +1,292 @@
+"""The PPO mapper beside its controls and baselines, at equal evaluations and equal seconds: docs/benchmarks-ppo.md.
+
+``python benchmarks/ppo.py run GRAPHS --folder RUNS [--method ppo --seeds 3 ...]`` makes runs that are not there yet, each kept in
+a file of its own; ``tables --folder RUNS [--page FILE]`` prints the tables, or writes them between the markers of the page.
+Several processes may work on one folder.
+
+Methods: ``reference`` (CP-SAT, the initiation interval proven or not), ``list``, ``random``, ``evolution``, ``uniform`` (roll-outs to
+any legal place), ``untrained`` (a network that was never trained), ``ppo`` (the policy that ships), ``NAME=FILE`` (any other
+policy). The last four have the same masks and the same decoding. All graphs are unseen: policies were trained on generated ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tables import table, write_into
+
+from stowplan import files
+from stowplan.frontends.dfg import kernels, lower
+from stowplan.learned_guidance.modulo_scheduling.collection import read_collection
+from stowplan.models.modulo_scheduling.bounds import find_obstacle, least_ii
+from stowplan.models.modulo_scheduling.plan import decode_objective
+from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.portfolio.modulo_scheduling.body import Body
+from stowplan.portfolio.modulo_scheduling.evolution import Evolution
+from stowplan.portfolio.modulo_scheduling.search import Tally, list_scheduling, random_play
+
+#: Methods beside the reference, in the order of tables.
+METHODS = ("list", "random", "evolution", "uniform", "untrained", "ppo")
+
+#: Evaluations at which results are read off the same runs.
+BUDGETS = (8, 32, 128)
+
+#: Processor seconds at which they are.
+SECONDS = (0.2, 1.0)
+
+#: Seconds of the reference for a graph.
+REFERENCE = 20.0
+
+#: Methods that draw nothing.
+_FIXED = ("reference", "list")
+
+
+class Run(msgspec.Struct):
+    """One method on one graph."""
+
+    method: str
+    suite: str
+    graph: str
+    digest: str
+    instructions: int
+    seed: int
+    evaluations: int
+    seconds: float
+    """Of the processor."""
+    progress: list[tuple[int, float, int]]
+    """(evaluations, processor seconds, objective) of each plan better than all before."""
+    bound: int = 0
+    """Of the initiation interval."""
+
+    def ii(self, evaluations: float = float("inf"), seconds: float = float("inf")) -> int | None:
+        """Initiation interval after so much; None for no plan."""
+        within = [value for at, when, value in self.progress if at <= evaluations and when <= seconds]
+        return decode_objective(min(within))[0] if within else None
+
+
+class _Clocked(Tally):
+    """A tally that notes the processor's time of each improvement."""
+
+    def watch(self) -> list[tuple[int, float, int]]:
+        began = time.process_time()
+        found: list[tuple[int, float, int]] = []
+        self.on_better = lambda plan: found.append((self.evaluations, time.process_time() - began, plan.objective))
+        return found
+
+
+@cache
+def _player(method: str) -> Any:
+    import torch
+
+    from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, Shape
+    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
+    from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
+    from stowplan.portfolio.modulo_scheduling.learned import POLICY
+
+    torch.set_num_threads(1)
+    if method == "uniform":
+        return Uniform()
+    if method == "untrained":
+        torch.manual_seed(0)
+        return Policy(Network(Shape()))
+    return Policy.load(POLICY.path if method == "ppo" else method.partition("=")[2])
+
+
+def play(method: str, problem: Problem, seed: int, evaluations: int) -> tuple[_Clocked, list[tuple[int, float, int]]]:
+    """A method within a budget."""
+    tally = _Clocked(Body(problem))
+    player = None if method in ("list", "random", "evolution") else _player(method)
+    found = tally.watch()
+
+    def never() -> bool:
+        return False
+
+    if method == "list":
+        list_scheduling(tally, seed, lambda: tally.evaluations >= 20 * evaluations)
+    elif method == "random":
+        random_play(tally, seed, evaluations, never)
+    elif method == "evolution":
+        run = Evolution(tally, seed)
+        while tally.evaluations < evaluations:
+            run.generation(never)
+    else:
+        from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
+
+        rolls = RollOuts(tally, player, seed)
+        while tally.evaluations < evaluations:
+            rolls.step(tally.body.least_ii, never, evaluations - tally.evaluations)
+    return tally, found
+
+
+def refer(problem: Problem) -> tuple[int, list[tuple[int, float, int]]]:
+    """Bound of the initiation interval, and plans, of the exact search."""
+    from stowplan.models.modulo_scheduling import cpsat
+
+    began, bounds, found = time.process_time(), [least_ii(problem)], []
+
+    def take(plan: Any) -> None:
+        found.append((0, time.process_time() - began, plan.objective))
+
+    cpsat.solve(
+        problem,
+        time_limit=REFERENCE,
+        workers=1,
+        on_plan=take,
+        on_bound=lambda bound: bounds.append(decode_objective(bound)[0]),
+        should_stop=lambda: bool(found) and decode_objective(min(each[2] for each in found))[0] <= max(bounds),
+    )
+    return max(bounds), found
+
+
+def graphs(folder: Path, most: int) -> Iterable[tuple[str, str, Problem]]:
+    """(suite, name, problem) of the suites and of the paper's kernels."""
+    for kernel in (kernels.vector_add(), kernels.multiply_add(), kernels.distance()):
+        yield "kernels", kernel.name, lower(kernel)
+    for suite, problems in read_collection(folder).at_most(most).suites.items():
+        for problem in problems:
+            if find_obstacle(problem) is None:
+                yield suite, problem.name, problem
+
+
+def make(arguments: argparse.Namespace) -> None:
+    """All runs that are not there yet."""
+    arguments.folder.mkdir(exist_ok=True)
+    methods = arguments.method or ["reference", *METHODS]
+    known = {each[2].digest: each for each in graphs(arguments.graphs, arguments.most)}
+    for suite, name, problem in known.values():
+        for method in methods:
+            label = method.partition("=")[0]
+            for seed in range(1 if label in _FIXED else arguments.seeds):
+                file = arguments.folder / f"{label}-{problem.digest[:12]}-{seed}-{arguments.evaluations}.json"
+                if file.exists():
+                    continue
+                began = time.process_time()
+                if method == "reference":
+                    bound, progress = refer(problem)
+                    evaluations = 0
+                else:
+                    tally, progress = play(method, problem, seed, arguments.evaluations)
+                    bound, evaluations = 0, tally.evaluations
+                seconds = time.process_time() - began
+                count = len(problem.instructions)
+                run = Run(label, suite, name, problem.digest, count, seed, evaluations, seconds, progress, bound)
+                files.write_atomic(file, msgspec.json.encode(run))
+                print(label, suite, name, count, seed, run.ii(), f"{seconds:.1f} s", flush=True)
+
+
+def tables(arguments: argparse.Namespace) -> None:
+    """Print tables, or write them into the page."""
+    runs = [msgspec.json.decode(path.read_bytes(), type=Run) for path in sorted(arguments.folder.glob("*.json"))]
+    least: dict[str, int] = {}
+    for run in runs:
+        if run.method == "reference" and run.ii() is not None and run.ii() == run.bound:
+            least[run.digest] = run.bound
+    judged = [run for run in runs if run.digest in least and run.suite != "kernels" and run.instructions <= arguments.most]
+    methods = [name for name in METHODS if any(run.method == name for run in judged)]
+    others = sorted({run.method for run in judged} - {*METHODS, "reference"})
+    # Graphs that every method has run on, all seeds.
+    shared = set.intersection(*({run.digest for run in judged if run.method == name} for name in methods))
+    judged = [run for run in judged if run.digest in shared]
+    texts = {
+        "ppo evaluations": by_budget(judged, methods, least, "evaluations", BUDGETS),
+        "ppo seconds": by_budget(judged, methods, least, "seconds", SECONDS),
+        "ppo suites": by_suite(judged, methods, least),
+        "ppo kernels": by_kernel(runs, methods),
+    }
+    if others:
+        ablated = [run for run in judged if run.method in ("untrained", "ppo", *others)]
+        texts["ppo ablation"] = by_budget(ablated, ["untrained", *others, "ppo"], least, "evaluations", BUDGETS[:2])
+    print(f"{len(shared)} graphs")
+    if arguments.page:
+        write_into(arguments.page, {name: text + "\n" for name, text in texts.items()})
+    else:
+        print("\n\n".join(f"{name}\n{text}" for name, text in texts.items()))
+
+
+def shares(runs: Sequence[Run], least: dict[str, int], **limit: float) -> tuple[float, float, float]:
+    """Parts of the runs with a plan, within 1 of the proven interval, and at it."""
+    gaps = [None if (ii := run.ii(**limit)) is None else ii - least[run.digest] for run in runs]
+    count = max(1, len(gaps))
+    valid = sum(gap is not None for gap in gaps)
+    return (valid / count, sum(gap in (0, 1) for gap in gaps) / count, sum(gap == 0 for gap in gaps) / count)
+
+
+def spread(runs: Sequence[Run], least: dict[str, int], **limit: float) -> list[str]:
+    """The three shares in percent, mean over seeds and their range."""
+    seeds = sorted({run.seed for run in runs})
+    each = [shares([run for run in runs if run.seed == seed], least, **limit) for seed in seeds]
+    cells = []
+    for values in zip(*each, strict=True):
+        low, high = 100 * min(values), 100 * max(values)
+        mean = f"{100 * statistics.fmean(values):.0f} %"
+        cells.append(mean if high - low < 0.5 else f"{mean} ({low:.0f} to {high:.0f})")
+    return cells
+
+
+def by_budget(
+    runs: Sequence[Run], methods: Sequence[str], least: dict[str, int], what: str, budgets: Sequence[float]
+) -> str:
+    """Rows of methods and budgets."""
+    rows = []
+    for budget in budgets:
+        for method in methods:
+            own = [run for run in runs if run.method == method]
+            if own:
+                rows.append([budget, method, *spread(own, least, **{what: budget})])
+    return table(rows, [what, "method", "a plan", "within 1 of the proven II", "at the proven II"])
+
+
+def by_suite(runs: Sequence[Run], methods: Sequence[str], least: dict[str, int]) -> str:
+    """Rows of suites: within 1 of the proven interval, and at it, at the largest budget."""
+    rows = []
+    for suite in sorted({run.suite for run in runs}):
+        row: list[object] = [suite, len({run.digest for run in runs if run.suite == suite})]
+        for method in methods:
+            own = [run for run in runs if (run.method, run.suite) == (method, suite)]
+            _, near, best = shares(own, least, evaluations=BUDGETS[-1])
+            row.append(f"{100 * near:.0f} / {100 * best:.0f}")
+        rows.append(row)
+    return table(rows, ["suite", "graphs", *methods])
+
+
+def by_kernel(runs: Sequence[Run], methods: Sequence[str]) -> str:
+    """II and latency of the paper's kernels, the worst of the seeds, and the proven optimum of the interval."""
+    rows = []
+    for graph in ("vector_add", "multiply_add", "distance"):
+        own = [run for run in runs if (run.suite, run.graph) == ("kernels", graph)]
+        row: list[object] = [graph]
+        for method in ("reference", *methods):
+            values = [min(value for *_, value in run.progress) for run in own if run.method == method and run.progress]
+            row.append("{} / {}".format(*decode_objective(max(values))) if values else "")
+        rows.append(row)
+    return table(rows, ["kernel", "reference", *methods])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = parser.add_subparsers(required=True)
+    run = parts.add_parser("run")
+    run.add_argument("graphs", type=Path, help="folder of suites")
+    run.add_argument("--method", action="append", help="again and again; all where there is none")
+    run.add_argument("--seeds", type=int, default=3)
+    run.add_argument("--evaluations", type=int, default=BUDGETS[-1])
+    run.set_defaults(function=make)
+    show = parts.add_parser("tables")
+    show.add_argument("--page", type=Path)
+    show.set_defaults(function=tables)
+    for each in (run, show):
+        each.add_argument("--folder", type=Path, required=True)
+        each.add_argument("--most", type=int, default=64, help="instructions of a graph, at most")
+    arguments = parser.parse_args()
+    arguments.function(arguments)
+
+
+if __name__ == "__main__":
+    main()
