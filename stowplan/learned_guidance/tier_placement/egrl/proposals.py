@@ -69,7 +69,7 @@ class Proposer:
         return tiers
 
     def repaired(self, maps: Ints, members: Sequence[Member]) -> tuple[Ints, list[Member]]:
-        """Chromosomes propose what the compiler makes of their draws, and take it over; with ``repair_networks`` all propose it.
+        """Chromosomes propose what the compiler makes of their draws, and take it over; ``repair_networks``: all propose it.
 
         Parameters
         ----------
