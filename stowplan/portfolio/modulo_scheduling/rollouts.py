@@ -86,7 +86,7 @@ class RollOuts:
             self._ii, self._failed = least, 0
         elif self._failed >= PATIENCE:
             # Further up in larger steps: smaller intervals are tried again once there is a plan.
-            self._ii, self._failed = self._ii + max(1, self._ii // 4), 0
+            self._ii, self._failed = self._ii + max(1, self._ii // 8), 0
         if self._ii > depth:
             self._ii = min(least, depth)
         return self._ii
