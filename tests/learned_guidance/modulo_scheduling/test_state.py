@@ -90,7 +90,7 @@ def test_no_mask_bars_a_plan(make: Callable[[int, int], Problem], look_ahead: bo
 
 
 def test_complete_mappings_of_linked_flows_are_plans() -> None:
-    """With memory accesses, ports and values over the asynchronous fabric; but for values that do not fit, which show at the end."""
+    """With memory accesses and values over the asynchronous fabric; but for values that do not fit, which show at the end."""
     complete = misfits = 0
     for seed in range(300):
         problem, chance = single_links(seed, 5, linked_problem), random.Random(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 import textwrap
@@ -31,7 +32,7 @@ from stowplan.portfolio.modulo_scheduling.candidates import spend
 from stowplan.portfolio.modulo_scheduling.kind import KIND
 from stowplan.portfolio.modulo_scheduling.rollouts import FIRST_BATCH, RollOuts
 from stowplan.portfolio.modulo_scheduling.search import Tally
-from stowplan.portfolio.solve import _chosen
+from stowplan.portfolio.solve import _chosen, solve
 from tests.models.modulo_scheduling import brute_force
 from tests.models.modulo_scheduling.cases import graph, line, random_problem
 from tests.patience import HANG
@@ -227,6 +228,47 @@ def test_intervals_rise_until_there_is_a_mapping_and_fall_again() -> None:
     assert first[0] == tally.body.least_ii
     assert tally.best is not None
     assert verify(problem, tally.best).ok
+
+
+# With a network
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The policy file of a network that knows nothing."""
+    pytest.importorskip("sb3_contrib")
+    from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Trainer
+    from tests.learned_guidance.modulo_scheduling.ppo.small import small
+
+    path = tmp_path_factory.mktemp("policy") / "ppo.pt"
+    Trainer([graph("a>b")], small(), seed=0).save_policy(path)
+    return path
+
+
+def test_a_network_that_was_never_trained(untrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its plans are valid and come again, also those of training on."""
+    problem = generated(np.random.default_rng(3), instructions=8)
+    monkeypatch.setenv(learned.POLICY.variable, str(untrained))
+    for name in LEARNED:
+        found = [run(name, problem, Recorder(deterministic=True, time_limit=0.2, seed=1)) for _ in range(2)]
+        assert found[0] == found[1]
+        assert found[0]
+
+
+def test_the_result_names_the_policy(untrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(learned.POLICY.variable, str(untrained))
+    result = solve(lower(kernels.vector_add()), time_limit=60, candidates="ppo", workers=1, gap=0.9)
+    assert [report.name for report in result.candidates] == ["ppo"]
+    assert result.objective == encode_objective(1, 3)
+    assert result.provenance.checkpoint == hashlib.sha256(untrained.read_bytes()).hexdigest()
+
+
+def test_a_file_that_is_no_policy(any_file: Path) -> None:
+    pytest.importorskip("torch")
+    result = solve(graph("a>b b>c a>d"), time_limit=60, candidates="ppo", workers=1)
+    (report,) = result.candidates
+    assert report.outcome == "failed"
+    assert str(any_file) in report.note
 
 
 # Equal work
