@@ -1,142 +1,122 @@
-"""Modulo scheduling over data-flow graphs: ``python benchmarks/modulo_scheduling.py [GRAPH...] [--time-limit S]``.
+"""Modulo scheduling over data-flow graphs: ``python benchmarks/modulo_scheduling.py [GRAPH...] [--max-delay 1]``.
 
-A GRAPH is a JSON or DOT file, or a kernel: distance, vector_add, multiply_add, fft8, ifft16, fft32 ... Without any, the
-kernels. Every plan is verified, and run in the simulator against NumPy. Prints a markdown table: what the naive bound (MII)
-says, the initiation interval (II) reached and proven, when it was proven, makespan and its bound. What is proven holds for the
-delays that the first line names.
+A GRAPH is a JSON or DOT file, a folder of them, or a kernel: distance, vector_add, multiply_add, fft8, fft16, ifft32 ...
+Without any, the kernels. For each and each ``--max-delay``, ``--method`` proves, and methods ``--beside`` it are run at equal
+evaluations. Every plan is verified, and run in the simulator against NumPy. Prints markdown tables.
+
+Records are appended to ``--records`` as JSON lines; a run that is there already is not run again. ``--write PAGE`` puts the
+tables between the markers of a page, as in docs/benchmarks-modulo-scheduling.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
+import sys
 from pathlib import Path
 
-from stowplan.errors import VerificationError
-from stowplan.frontends.dfg import Dfg, kernels, lower, read_dot, read_json
-from stowplan.hardware.se import compare, load_machine
-from stowplan.models.modulo_scheduling import cpsat, milp
-from stowplan.models.modulo_scheduling.bounds import least_ii, objective_bound
-from stowplan.models.modulo_scheduling.plan import Plan, decode_objective
-from stowplan.models.modulo_scheduling.problem import Problem, Rules
-from stowplan.models.modulo_scheduling.verify import verify
+import msgspec
+from modulo_runs import COUNTED, KERNELS, Options, Record, Store, method_of
+from modulo_tables import delay_name, kernel_table, open_table, outcome_table, suite_table
+from tables import write_into
 
-KERNELS = ("distance", "vector_add", "multiply_add", "fft8", "ifft8", "fft16", "ifft16", "fft32", "fft64", "ifft64")
+from stowplan.errors import InputError
 
 
-def graph(name: str) -> Dfg:
-    if name.endswith(".json"):
-        return read_json(name)
-    if name.endswith((".dot", ".gv")):
-        return read_dot(name)
-    kind = name.rstrip("0123456789")
-    if kind in ("fft", "ifft"):
-        return kernels.fft(int(name[len(kind) :]), inverse=kind == "ifft")
-    made: Dfg = getattr(kernels, name)()
-    return made
+def graphs_of(names: list[str]) -> list[str]:
+    """Kernels and files, those of folders too; small files first."""
+    found = []
+    for name in names:
+        path = Path(name)
+        if path.is_dir():
+            inside = (each for each in path.rglob("*") if each.suffix in (".json", ".dot", ".gv"))
+            found += [str(each) for each in inside]
+        else:
+            found.append(name)
+    return sorted(found, key=lambda each: Path(each).stat().st_size if Path(each).exists() else 0)
 
 
-class Watch:
-    """When the initiation interval was proven, and the best plan and bound so far."""
-
-    def __init__(self, problem: Problem, ii_only: bool):
-        self.began = time.monotonic()
-        self.ii_only = ii_only
-        self.plan: Plan | None = None
-        self.bound = objective_bound(problem)
-        self.proven_after: float | None = None
-
-    def take(self) -> None:
-        """Note the moment at which plan and bound agree on the initiation interval."""
-        if self.proven_after is None and self.plan is not None and self.plan.ii == decode_objective(self.bound)[0]:
-            self.proven_after = time.monotonic() - self.began
-
-    def on_plan(self, plan: Plan) -> None:
-        """A better plan."""
-        self.plan = plan
-        self.take()
-
-    def on_bound(self, bound: int) -> None:
-        """A better bound."""
-        self.bound = max(self.bound, bound)
-        self.take()
-
-    def should_stop(self) -> bool:
-        """Whether all that is asked for is known."""
-        return self.ii_only and self.proven_after is not None
+def delays_of(text: str) -> list[int | None]:
+    return [None if each == "unlimited" else int(each) for each in text.split(",")]
 
 
-def run(problem: Problem, arguments: argparse.Namespace) -> str:
-    watch = Watch(problem, arguments.ii_only)
-    if arguments.milp:
-        other = milp.solve(problem, arguments.milp, time_limit=arguments.time_limit, on_plan=watch.on_plan)
-        status, plan, bound, reason = other.status, other.plan, other.bound, None
-    else:
-        outcome = cpsat.solve(
-            problem,
-            time_limit=arguments.time_limit,
-            workers=arguments.workers,
-            seed=arguments.seed,
-            on_plan=watch.on_plan,
-            on_bound=watch.on_bound,
-            should_stop=watch.should_stop,
-        )
-        status, plan, bound, reason = outcome.status, outcome.plan, outcome.bound, outcome.reason
-    seconds = time.monotonic() - watch.began
-    checked = reason or ""
-    if plan is not None:
-        found = verify(problem, plan)
-        try:
-            compare(problem, plan, 6)
-            checked = "verified, same numbers" if found.ok else str(found.violations[0])
-        except VerificationError as error:
-            checked = f"wrong numbers: {error}"
-    low, span = ("", "") if bound is None else decode_objective(bound)
-    cells = [
-        problem.name,
-        len(problem.instructions),
-        len(problem.edges),
-        least_ii(problem),
-        "" if plan is None else plan.ii,
-        low,
-        "" if watch.proven_after is None else f"{watch.proven_after:.1f} s",
-        "" if plan is None else plan.makespan,
-        span,
-        status,
-        f"{seconds:.1f} s",
-        checked,
-    ]
-    return f"| {' | '.join(map(str, cells))} |"
+def say(record: Record) -> None:
+    """A line on standard error for each run that has ended."""
+    found = "no plan" if record.ii is None else f"II {record.ii}, latency {record.makespan}, {record.checked}"
+    proven = f", {record.ii_bound} or more" if record.ii_bound is not None else ""
+    delays = delay_name(record.max_delay)
+    what = f"{record.suite}/{record.graph}, delays {delays}, {record.options.method} {record.options.seed}"
+    print(f"{what}: {record.status}, {found}{proven}, {record.seconds} s", file=sys.stderr, flush=True)
 
 
-def main() -> None:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("graphs", nargs="*", default=list(KERNELS))
     parser.add_argument("--machine", default="se", help="name, or path of a machine file")
     parser.add_argument("--inputs", choices=["variables", "copies", "instructions"], default="variables")
-    parser.add_argument("--siblings", choices=["consumers", "consumers_and_producers", "none"], default="consumers")
-    parser.add_argument("--starts", choices=["flow", "source"], default="flow")
-    parser.add_argument("--max-delay", type=int, help="clocks that a value may wait; without it, any number")
-    parser.add_argument("--pass-through", action="store_true", help="values may go through tiles on their way")
-    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each graph")
-    parser.add_argument("--ii-only", action="store_true", help="stop once the initiation interval is proven")
+    parser.add_argument("--max-delay", default="unlimited,1,0", help="clocks that a value may wait; several, with commas")
+    parser.add_argument("--method", default="portfolio", help="portfolio, cpsat or milp:SOLVER; 'none' for none")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each run of it")
+    parser.add_argument("--ii-only", action="store_true", help="end it once the initiation interval is proven")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--milp", metavar="SOLVER", help="the mixed-integer program instead, with this solver")
+    parser.add_argument("--beside", default="", help="methods counted in evaluations, with commas: search, random, evolution")
+    parser.add_argument("--evaluations", type=int, default=1000, help="of each of them")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each of them")
+    parser.add_argument("--most-seconds", type=float, default=600.0, help="of each of their runs, should they take so long")
+    parser.add_argument("--records", type=Path, help="file of JSON lines to go on with")
+    parser.add_argument("--summary", action="store_true", help="outcomes by suite, not a row for each graph")
+    parser.add_argument("--write", metavar="PAGE", type=Path, help="put the tables into this page")
+    parser.add_argument("--as", dest="name", default="kernels", help="name of its markers; with --max-delay 1 NAME-1 and so on")
     arguments = parser.parse_args()
-    rules = Rules(
-        max_delay=arguments.max_delay,
-        pass_through=arguments.pass_through,
-        starts=arguments.starts,
-        siblings=arguments.siblings,
+    beside = [each for each in arguments.beside.split(",") if each]
+    if any(each not in COUNTED for each in beside):
+        parser.error(f"--beside: found {arguments.beside!r}, expected some of {', '.join(COUNTED)}")
+    try:
+        method_of(arguments.method)
+    except KeyError:
+        parser.error(f"--method: found {arguments.method!r}, expected portfolio, cpsat or milp:SOLVER")
+    arguments.beside = beside
+    return arguments
+
+
+def main() -> None:
+    arguments = parse()
+    store = Store(arguments.records)
+    proof = Options(
+        method=arguments.method,
+        time_limit=arguments.time_limit,
+        interval_only=arguments.ii_only,
+        workers=arguments.workers,
     )
-    machine = load_machine(arguments.machine)
-    delays = "unlimited delays" if rules.max_delay is None else f"delays of at most {rules.max_delay} clocks"
-    print(f"Initiation intervals are proven for {delays}.\n")
-    print("| graph | nodes | edges | MII | II | II proven | after | makespan | proven | status | seconds | check |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|---|--:|---|")
-    for name in sorted(arguments.graphs, key=lambda each: Path(each).stat().st_size if Path(each).exists() else 0):
-        print(run(lower(graph(name), machine, rules=rules, inputs=arguments.inputs), arguments), flush=True)
+    columns: dict[str, list[Record]] = {}
+    texts: dict[str, str] = {}
+    for max_delay in delays_of(arguments.max_delay):
+        rows = []
+        for name in graphs_of(arguments.graphs):
+            of = (name, max_delay, arguments.inputs, arguments.machine)
+            first = store.get(*of, proof)
+            say(first)
+            beside: dict[str, list[Record]] = {}
+            for method in arguments.beside:
+                counted = Options(method=method, evaluations=arguments.evaluations, time_limit=arguments.most_seconds)
+                beside[method] = []
+                for seed in range(arguments.seeds):
+                    beside[method].append(store.get(*of, msgspec.structs.replace(counted, seed=seed)))
+                    say(beside[method][-1])
+            rows.append((first, beside))
+        columns[delay_name(max_delay)] = [record for record, _ in rows]
+        if not arguments.summary:
+            texts[f"{arguments.name}-{delay_name(max_delay)}"] = kernel_table(rows)
+    if arguments.summary:
+        texts[f"{arguments.name}-outcomes"] = outcome_table(columns)
+        texts[f"{arguments.name}-suites"] = suite_table(columns)
+        texts[f"{arguments.name}-open"] = open_table(columns)
+    for title, text in texts.items():
+        print(f"\n{title}\n\n{text}")
+    if arguments.write is not None:
+        try:
+            write_into(arguments.write, texts)
+        except InputError as error:
+            sys.exit(f"{error}")
 
 
 if __name__ == "__main__":

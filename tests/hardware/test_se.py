@@ -18,7 +18,8 @@ from stowplan.hardware.se.reference import make_data
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules
-from tests.models.modulo_scheduling.cases import graph, random_problem, varied_problem
+from stowplan.models.modulo_scheduling.verify import verify
+from tests.models.modulo_scheduling.cases import graph, linked_problem, random_problem, varied_problem
 
 
 def solved(problem: Problem) -> Plan:
@@ -100,6 +101,59 @@ def test_random_plans_give_the_right_numbers() -> None:
             compare(problem, plan, 5, seed=seed)
             done += 1
     assert done > 40
+
+
+def test_linked_flows_give_the_right_numbers_at_any_latency() -> None:
+    done = 0
+    for seed in range(120):
+        problem = linked_problem(seed)
+        plan = cpsat.solve(problem, time_limit=10).plan
+        if plan is None or problem.is_synchronous:
+            continue
+        assert compare(problem, plan, 5, seed=seed).clocks == 4 * plan.ii + plan.makespan, seed
+        for other in range(3):
+            compare(problem, plan, 7, seed=other, wandering=True)
+        done += 1
+    assert done > 40
+
+
+def test_spoilt_linked_flows_show() -> None:
+    """Whatever the verifier finds wrong with a moved instruction or another interface, the simulator finds too."""
+    shown = dict.fromkeys(("moved", "asked", "late"), 0)
+    for seed in range(150):
+        problem = linked_problem(seed)
+        plan = cpsat.solve(problem, time_limit=10).plan
+        if plan is None or not problem.accesses:
+            continue
+        for number in range(len(plan.tiles)):
+            for tile in range(problem.machine.tiles):
+                tiles = (*plan.tiles[:number], tile, *plan.tiles[number + 1 :])
+                spoilt = msgspec.structs.replace(plan, tiles=tiles)
+                found = verify(problem, spoilt).violations
+                is_split = any(each.code == "variable_split" and "value of" in each.message for each in found)
+                if (is_split or "slot_taken" in {each.code for each in found}) and "broken_route" not in {
+                    e.code for e in found
+                }:
+                    with pytest.raises(VerificationError):
+                        compare(problem, spoilt, 6)
+                    shown["moved"] += 1
+        for number in problem.accesses:
+            for which in range(len(problem.machine.interfaces)):
+                interfaces = (*plan.interfaces[:number], which, *plan.interfaces[number + 1 :])
+                spoilt = msgspec.structs.replace(plan, interfaces=interfaces)
+                if not verify(problem, spoilt).ok:
+                    with pytest.raises(VerificationError, match=r"free port|does not serve"):
+                        compare(problem, spoilt, 6)
+                    shown["asked"] += 1
+        fabric = problem.machine.asynchronous
+        assert fabric is not None
+        slow = msgspec.structs.replace(fabric, memory_latency=fabric.memory_latency + 9)
+        slower = msgspec.structs.replace(problem, machine=msgspec.structs.replace(problem.machine, asynchronous=slow))
+        if "launched_early" in {each.code for each in verify(slower, plan).violations}:
+            # Slower than the plan says, and right all the same.
+            late = compare(slower, plan, 6).clocks > 5 * plan.ii + plan.makespan
+            shown["late"] += late
+    assert min(shown.values()) > 10, shown
 
 
 def test_recurrences_start_with_their_initial_values() -> None:

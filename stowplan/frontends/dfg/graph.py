@@ -11,10 +11,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from stowplan.errors import InputError
+from stowplan.errors import InputError, brief
 from stowplan.frontends.dfg.op_tables import OpTable, Resolved, load_op_table
 from stowplan.hardware.se.operations import OPERATIONS
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Variable
+
+#: Unknown ops that a warning names, the most frequent ones; and characters of each.
+_MOST_NAMES, _NAME = 12, 16
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,8 @@ def _with_immediates(instructions: list[Instruction], values: dict[str, float]) 
 def _notes(unknown: Counter[str]) -> tuple[str, ...]:
     if not unknown:
         return ()
-    total, ops = unknown.total(), ", ".join(f"{name} ({count})" for name, count in unknown.most_common())
+    total, most = unknown.total(), unknown.most_common(_MOST_NAMES)
+    ops = ", ".join(f"{brief(name, _NAME)} ({count})" for name, count in most)
+    ops += f" and {len(unknown) - len(most)} more ops" if len(unknown) > len(most) else ""
     what = "1 instruction has an op" if total == 1 else f"{total} instructions have ops"
     return (f"{what} that no op table knows, mapped as a generic operation: {ops}",)

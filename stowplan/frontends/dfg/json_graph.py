@@ -109,8 +109,8 @@ def _decode(data: bytes, source: str | Path | None, reading: Reading) -> Dfg:
         if not 1 <= edge.mult <= 64:
             raise InputError(f"found mult {edge.mult}, expected 1 to 64", place=place)
     for at, node in enumerate(nodes):
-        known = reading.table.find(node.op)
-        if node.value is not None and (known is None or known.op != "constant"):
+        meant = reading.table.find(node.op)
+        if node.value is not None and (meant is None or meant.op != "constant"):
             raise InputError(f"found a value of the op {node.op!r}, expected it of constants only", place=f"nodes[{at}].value")
     arrows = [
         Arrow(str(each.src), str(each.dst), each.distance, each.operand, f"{edges_key}[{at}]")

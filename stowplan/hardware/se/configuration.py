@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 import msgspec
 
@@ -14,14 +15,14 @@ from stowplan.models.modulo_scheduling.problem import Problem
 FORMAT = "stowplan.modulo_scheduling.configuration"
 VERSION = 1
 
-FEEDBACK, BASE, MEMORY, CONSTANT = "feedback", "base", "memory", "constant"
+FEEDBACK, BASE, MEMORY, CONSTANT, RECEIVED = "feedback", "base", "memory", "constant", "received"
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Where an operand comes from."""
 
     port: str
-    """Name of an input link, ``feedback``, ``memory`` or ``constant``."""
+    """Name of an input link, ``feedback``, ``memory``, ``constant``, or ``received`` over the asynchronous fabric."""
     delay: int = 0
     """Clocks that the value waits behind the port."""
     skip: int = 0
@@ -30,6 +31,29 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     address: int = 0
     """First word in the tile's memory."""
     constant: float = 0.0
+    is_counted: bool = False
+    """Whether the value is that of ``skip`` threads ago, whenever it came; else the one of ``delay`` clocks ago."""
+
+
+class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Where a value from the asynchronous fabric stands: one word for each iteration in flight, used in turn."""
+
+    tile: int
+    address: int
+    words: int
+    skip: int = 0
+    """Iterations that the value is old when it is needed."""
+
+
+class Flow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A synchronous flow. Its threads are launched at ``launch`` plus multiples of the interval, in order."""
+
+    launch: int
+    """Clock of the first launch at nominal latencies."""
+    needs: tuple[Words, ...] = ()
+    """What must be there before a thread is launched."""
+    fills: tuple[Words, ...] = ()
+    """Where its threads write over the asynchronous fabric: a word must be free before a thread is launched."""
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -42,6 +66,10 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     inputs: tuple[Input, ...]
     latency: int
     """Clocks from its issue to its result."""
+    interface: str | None = None
+    """Memory interface that its result is a request to; None for no memory access."""
+    sends: Words | None = None
+    """Where its result, or the answer to it, goes over the asynchronous fabric."""
 
 
 class Forward(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -60,6 +88,8 @@ class Spoke(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Input whose message wakes the instruction: a link, ``feedback`` or ``base``."""
     delay: int = 0
     """Clocks that the message waits with its value; for ``base``, the clock at which it first starts the instruction."""
+    flow: int | None = None
+    """For ``base``: the flow whose threads it starts."""
     outputs: tuple[str, ...] = ()
     """Links that take the result when it leaves the pipeline."""
     forwards: tuple[Forward, ...] = ()
@@ -73,6 +103,17 @@ class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     words: int
 
 
+class Received(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A value from the asynchronous fabric in a tile's memory."""
+
+    value: str
+    """Instruction that sends it, or asks for it."""
+    address: int
+    words: int
+    reads: tuple[int, ...]
+    """For each operand that reads it, after how many iterations; after the last its word is free."""
+
+
 class Tile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All tables of one tile."""
 
@@ -81,6 +122,7 @@ class Tile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     spokes: tuple[Spoke, ...]
     """One for each slot."""
     memory: tuple[Held, ...]
+    received: tuple[Received, ...] = ()
 
 
 class Configuration(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -93,6 +135,7 @@ class Configuration(Document, frozen=True, forbid_unknown_fields=True, kw_only=T
     latency: int
     """Clocks from the start of an iteration to its last result."""
     tiles: tuple[Tile, ...]
+    flows: tuple[Flow, ...] = ()
     format: str = FORMAT
     version: int = VERSION
 
@@ -110,11 +153,19 @@ class Configuration(Document, frozen=True, forbid_unknown_fields=True, kw_only=T
                     what = f"{entry.id}: {entry.source_op or entry.op}"
                     master = spoke.master or ""
                     operands = ", ".join(_describe(each, tile) for each in entry.inputs)
-                    outputs = ", ".join(spoke.outputs)
+                    outputs = ", ".join([*spoke.outputs, *_sent(entry)])
                 passing = "; ".join(f"{each.input} passes to {', '.join(each.outputs)}" for each in spoke.forwards)
                 tail = "; ".join(part for part in (outputs, passing) if part)
                 lines.append(f"{tile.tile:>4} {slot:>4}  {what:<24} {master:<14} {operands:<44} {tail}".rstrip())
         return "\n".join(lines)
+
+
+def _sent(entry: Entry) -> list[str]:
+    """What an instruction sends over the asynchronous fabric."""
+    words = "" if entry.sends is None else f"tile {entry.sends.tile} memory"
+    if entry.interface is None:
+        return [f"to {words}"] if words else []
+    return [f"asks {entry.interface}{', answer to ' + words if words else ''}"]
 
 
 def _describe(source: Input, tile: Tile) -> str:
@@ -122,13 +173,18 @@ def _describe(source: Input, tile: Tile) -> str:
         return f"{source.constant:g}"
     if source.port == MEMORY:
         return next(each.variable for each in tile.memory if each.address == source.address)
+    if source.port == RECEIVED:
+        value = next(each.value for each in tile.received if each.address == source.address)
+        return f"{value} from memory" + (f" ({source.skip} late)" if source.skip else "")
     return source.port + (f" +{source.delay}" if source.delay else "") + (f" ({source.skip} late)" if source.skip else "")
 
 
 def configure(problem: Problem, plan: Plan) -> Configuration:
     """Tables of a valid plan."""
-    machine, ii = problem.machine, plan.ii
+    machine, ii, flow = problem.machine, plan.ii, problem.flows
     names = [link.name for link in machine.links]
+    words = _received(problem, plan)
+    flows = _flows(problem, plan, words)
     incoming: dict[tuple[int, int], int] = {(edge.target, edge.operand): at for at, edge in enumerate(problem.edges)}
     outputs: dict[int, set[int]] = defaultdict(set)
     forwards: dict[tuple[int, int], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
@@ -150,6 +206,16 @@ def configure(problem: Problem, plan: Plan) -> Configuration:
         here.sort(key=lambda number: plan.slots[number])
         held = _memory(problem, here)
         address = {each.variable: each.address for each in held}
+        received = tuple(
+            Received(
+                value=problem.instructions[source].id,
+                address=each.address,
+                words=each.words,
+                reads=tuple(e.distance for e in problem.edges if e.asynchronous and e.source == source),
+            )
+            for source, each in words.items()
+            if each.tile == tile
+        )
         entries, spokes = [], {slot: Spoke() for slot in range(ii)}
         for place, number in enumerate(here):
             inputs = []
@@ -161,30 +227,93 @@ def configure(problem: Problem, plan: Plan) -> Configuration:
                     inputs.append(Input(port=MEMORY, address=address[operand.variable]))
                 else:
                     edge_number = incoming[number, at]
+                    late = {"skip": operand.distance, "initial": operand.initial}
+                    source = problem.edges[edge_number].source
+                    if problem.edges[edge_number].asynchronous:
+                        inputs.append(Input(port=RECEIVED, address=words[source].address, **late))
+                        continue
                     port, delay = arrives[edge_number], plan.delays[edge_number]
-                    inputs.append(Input(port=port, delay=delay, skip=operand.distance, initial=operand.initial))
+                    waits = bool(operand.distance and (flows[flow[number]].needs or flows[flow[number]].fills))
+                    inputs.append(Input(port=port, delay=delay, is_counted=waits, **late))
                     if operand.distance == 0 and master == BASE:
                         master, wait = port, delay
             instruction = problem.instructions[number]
+            latency = problem.latencies[number]
+            which = plan.interfaces[number] if plan.interfaces else None
             entries.append(
                 Entry(
                     id=instruction.id,
                     op=instruction.op,
                     source_op=instruction.source_op,
                     inputs=tuple(inputs),
-                    latency=problem.latencies[number],
+                    latency=latency,
+                    interface=None if which is None else machine.interfaces[which].name,
+                    sends=words.get(number),
                 )
             )
             sends = tuple(names[link] for link in sorted(outputs[number]))
-            spokes[plan.slots[number]] = Spoke(instruction=place, master=master, delay=wait, outputs=sends)
+            begins = flow[number] if master == BASE else None
+            spokes[plan.slots[number]] = Spoke(instruction=place, master=master, delay=wait, outputs=sends, flow=begins)
         for slot, spoke in spokes.items():
             passing = tuple(
                 Forward(input=port, outputs=tuple(names[link] for link in sorted(links)))
                 for port, links in sorted(forwards[tile, slot].items())
             )
             spokes[slot] = msgspec.structs.replace(spoke, forwards=passing)
-        tiles.append(Tile(tile=tile, instructions=tuple(entries), spokes=tuple(spokes.values()), memory=tuple(held)))
-    return Configuration(name=problem.name, machine=machine, ii=ii, latency=plan.makespan, tiles=tuple(tiles))
+        tiles.append(
+            Tile(
+                tile=tile,
+                instructions=tuple(entries),
+                spokes=tuple(spokes.values()),
+                memory=tuple(held),
+                received=received,
+            )
+        )
+    return Configuration(name=problem.name, machine=machine, ii=ii, latency=plan.makespan, tiles=tuple(tiles), flows=flows)
+
+
+def _launches(problem: Problem, plan: Plan) -> dict[int, int]:
+    """Clock at which each flow is first launched."""
+    found: dict[int, int] = {}
+    for flow, time in zip(problem.flows, plan.times, strict=True):
+        found[flow] = min(time, found.get(flow, time))
+    return found
+
+
+def _received(problem: Problem, plan: Plan) -> dict[int, Words]:
+    """Where the value of each instruction stands that comes over the asynchronous fabric, behind the variables of its tile."""
+    launch = _launches(problem, plan)
+    last: dict[int, int] = {}
+    where: dict[int, int] = {}
+    for edge in problem.edges:
+        if edge.asynchronous:
+            read = plan.times[edge.target] + plan.ii * edge.distance
+            last[edge.source] = max(read, last.get(edge.source, read))
+            where[edge.source] = plan.tiles[edge.target]
+    free: dict[int, int] = {}
+    found: dict[int, Words] = {}
+    for source in sorted(last):
+        tile = where[source]
+        if tile not in free:
+            held = _memory(problem, [number for number, each in enumerate(plan.tiles) if each == tile])
+            free[tile] = sum(each.words for each in held)
+        count = (last[source] - launch[problem.flows[source]]) // plan.ii + 1
+        found[source] = Words(tile=tile, address=free[tile], words=count)
+        free[tile] += count
+    return found
+
+
+def _flows(problem: Problem, plan: Plan, words: Mapping[int, Words]) -> tuple[Flow, ...]:
+    """Launches, and what goes between flows."""
+    flow, launch = problem.flows, _launches(problem, plan)
+    needs: dict[int, dict[Words, None]] = defaultdict(dict)
+    fills: dict[int, list[Words]] = defaultdict(list)
+    for edge in problem.edges:
+        if edge.asynchronous:
+            needs[flow[edge.target]][msgspec.structs.replace(words[edge.source], skip=edge.distance)] = None
+    for source, each in words.items():
+        fills[flow[source]].append(each)
+    return tuple(Flow(launch=launch[at], needs=tuple(needs[at]), fills=tuple(fills[at])) for at in sorted(launch))
 
 
 def _memory(problem: Problem, numbers: list[int]) -> list[Held]:

@@ -12,14 +12,15 @@ from stowplan import files
 from stowplan.errors import InputError
 from stowplan.hardware.se.operations import OPERATIONS
 from stowplan.hardware.targets.toml_files import MAX_TARGET_BYTES, decode_toml
-from stowplan.models.modulo_scheduling.machine import Link, Machine
+from stowplan.models.modulo_scheduling.machine import AsynchronousFabric, Interface, Link, Machine
 
 
 def streaming_engine(tiles: int = 16, latency: int = 3) -> Machine:
     """The Streaming Engine: a row of tiles with links one and two tiles up and down.
 
     Source: "Reinforcement learning approach for mapping applications to dataflow-based coarse-grained reconfigurable array"
-    (arXiv 2205.13675), section 2. The depths of instruction and spoke RAM are not stated there.
+    (arXiv 2205.13675), section 2. The depths of instruction and spoke RAM are not stated there, nor any clocks of the
+    asynchronous fabric.
     """
     links = (
         Link(name="up1", rows=-1, clocks=1),
@@ -28,7 +29,8 @@ def streaming_engine(tiles: int = 16, latency: int = 3) -> Machine:
         Link(name="down2", rows=2, clocks=2),
     )
     name = "se" + (f"-{tiles}" if tiles != 16 else "") + (f"-latency-{latency}" if latency != 3 else "")
-    return Machine(name=name, rows=tiles, links=links, latency=latency, operations=OPERATIONS)
+    fabric = AsynchronousFabric(interfaces=tuple(Interface(name=f"mi{number}") for number in range(4)))
+    return Machine(name=name, rows=tiles, links=links, latency=latency, operations=OPERATIONS, asynchronous=fabric)
 
 
 def grid(rows: int, columns: int, *, wraps: bool = False, latency: int = 1, clocks: int = 0) -> Machine:

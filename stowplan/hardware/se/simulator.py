@@ -6,15 +6,28 @@ master input. What is wrong with the tables shows as a missing message, two valu
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from stowplan.errors import UsageError, VerificationError
 from stowplan.hardware.se import reference
-from stowplan.hardware.se.configuration import BASE, CONSTANT, FEEDBACK, MEMORY, Configuration, Entry, Input, Spoke, Tile
+from stowplan.hardware.se.configuration import (
+    BASE,
+    CONSTANT,
+    FEEDBACK,
+    MEMORY,
+    RECEIVED,
+    Configuration,
+    Entry,
+    Input,
+    Spoke,
+    Tile,
+)
+from stowplan.hardware.se.fabric import Fabric, Launches
 from stowplan.hardware.se.operations import Lanes, compute
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
@@ -30,26 +43,37 @@ class Run:
     """Clocks until the last result was there."""
 
 
-def simulate(configuration: Configuration, data: Mapping[str, Lanes], iterations: int) -> Run:
+def simulate(
+    configuration: Configuration,
+    data: Mapping[str, Lanes],
+    iterations: int,
+    *,
+    clocks_of: Callable[[int], int] | None = None,
+) -> Run:
     """Run the tiles until ``iterations`` iterations are done.
 
     Parameters
     ----------
     data
         Content of every variable: ``[iterations, lanes]`` where each iteration reads another value, else ``[lanes]``.
+    clocks_of
+        Clocks that a message takes over the asynchronous fabric, given its nominal ones; those where None.
 
     Raises
     ------
     VerificationError
-        Two values on one link in one clock, an operand that is not there, or iterations that never end.
+        Two values on one link in one clock, more requests than ports, an operand or a free word that is not there, or
+        iterations that never end.
     """
     lanes = max((np.shape(values)[-1] for values in data.values()), default=1)
-    tiles = [_Running(tile, configuration, data, lanes, iterations) for tile in configuration.tiles]
+    fabric = Fabric(configuration, iterations, clocks_of)
+    flows = [Launches(flow, configuration.ii, iterations, fabric) for flow in configuration.flows]
+    tiles = [_Running(tile, configuration, data, lanes, flows, fabric) for tile in configuration.tiles]
     wanted = iterations * sum(len(tile.instructions) for tile in configuration.tiles)
-    last = configuration.latency + configuration.ii * (iterations + 1)
-    done = clock = end = 0
-    while done < wanted:
-        if clock > last:
+    patience = configuration.latency + 2 * configuration.ii
+    done = clock = end = busy = 0
+    while done < wanted or fabric.is_busy:
+        if clock > busy + patience and not fabric.is_busy:
             raise VerificationError(f"after {clock} clocks {done} of {wanted} results are there, and no more will come")
         # Results first, then what passes through, in order of the clocks that links take: 0 clocks are there at once.
         for tile in tiles:
@@ -59,10 +83,14 @@ def simulate(configuration: Configuration, data: Mapping[str, Lanes], iterations
         moved = True
         while moved:
             moved = any(_deliver(tile, tiles, configuration, clock) for tile in tiles)
+        arrived = fabric.deliver(clock)
+        launched = [flow.launch(clock) for flow in flows]
         for tile in tiles:
             tile.issue(clock)
+        busy = clock if end == clock or arrived or any(launched) else busy
         clock += 1
-    values = {name: each for tile in tiles for name, each in tile.results.items()}
+    values = {name: [each[turn] for turn in sorted(each)] for tile in tiles for name, each in tile.results.items()}
+    values.update({name: [each[turn] for turn in sorted(each)] for name, each in fabric.answers.items()})
     return Run(values, end)
 
 
@@ -76,8 +104,7 @@ def _deliver(tile: _Running, tiles: list[_Running], configuration: Configuration
         end = machine.end(tile.number, link)
         if end is None:
             raise VerificationError(f"clock {clock}: tile {tile.number} drives {output}, which leads nowhere")
-        arrives = tiles[end].arrived[output]
-        arrives[clock + machine.links[link].clocks] = value
+        tiles[end].arrive(output, clock + machine.links[link].clocks, value)
     return bool(sent)
 
 
@@ -89,16 +116,20 @@ class _Running:
     configuration: Configuration
     data: Mapping[str, Lanes]
     lanes: int
-    iterations: int
-    results: dict[str, list[Lanes]] = field(default_factory=dict)
+    flows: list[Launches]
+    fabric: Fabric
+    results: dict[str, dict[int, Lanes]] = field(default_factory=dict)
+    """Of every instruction that is no memory access, by thread."""
     arrived: dict[str, dict[int, Lanes]] = field(default_factory=lambda: defaultdict(dict))
     driven: dict[tuple[int, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.number = self.tables.tile
-        self._pipeline: dict[int, tuple[Entry, Spoke, Lanes]] = {}
+        self._pipeline: dict[int, tuple[Entry, Spoke, Lanes, int]] = {}
         self._issued: dict[str, int] = defaultdict(int)
-        self.results = {entry.id: [] for entry in self.tables.instructions}
+        self._came: dict[tuple[str, int], list[Lanes]] = defaultdict(list)
+        """What arrived at a port, by the slot it arrived in: one value for each thread of its producer."""
+        self.results = {entry.id: {} for entry in self.tables.instructions if entry.interface is None}
         self._at_address = {each.address: each.variable for each in self.tables.memory}
         self._outputs: list[tuple[str, Lanes, str]] = []
 
@@ -106,11 +137,22 @@ class _Running:
         """Take a result out of the pipeline; the number of results, 0 or 1."""
         if clock not in self._pipeline:
             return 0
-        entry, spoke, value = self._pipeline.pop(clock)
-        self.results[entry.id].append(value)
-        self.arrived[FEEDBACK][clock] = value
+        entry, spoke, value, turn = self._pipeline.pop(clock)
+        if entry.interface is not None:
+            self.fabric.ask(clock, self.number, entry, value, turn)
+            return 1
+        self.results[entry.id][turn] = value
+        self.arrive(FEEDBACK, clock, value)
+        if entry.sends is not None:
+            self.fabric.send(clock, entry.sends, value, turn)
         self._outputs += [(output, value, entry.id) for output in spoke.outputs]
         return 1
+
+    def arrive(self, port: str, clock: int, value: Lanes) -> None:
+        """A value comes to a port."""
+        if clock not in self.arrived[port]:
+            self._came[port, clock % self.configuration.ii].append(value)
+        self.arrived[port][clock] = value
 
     def drive(self, clock: int) -> list[tuple[str, Lanes]]:
         """Outputs not yet on their links in this clock: a result that came out, and what passes through."""
@@ -137,8 +179,7 @@ class _Running:
             return
         entry = self.tables.instructions[spoke.instruction]
         if spoke.master == BASE:
-            iteration, rest = divmod(clock - spoke.delay, self.configuration.ii)
-            awake = rest == 0 and 0 <= iteration < self.iterations
+            awake = spoke.flow is not None and self.flows[spoke.flow].is_due(clock - spoke.delay)
         else:
             awake = clock - spoke.delay in self.arrived[spoke.master or ""]
         if not awake:
@@ -150,7 +191,7 @@ class _Running:
         if done in self._pipeline:
             other = self._pipeline[done][0].id
             raise VerificationError(f"clock {clock}: {other} and {entry.id} both leave tile {self.number} at {done}")
-        self._pipeline[done] = (entry, spoke, compute(entry.op, operands, self.lanes))
+        self._pipeline[done] = (entry, spoke, compute(entry.op, operands, self.lanes), turn)
 
     def _read(self, source: Input, clock: int, turn: int, who: str) -> Lanes:
         if source.port == CONSTANT:
@@ -160,6 +201,13 @@ class _Running:
             return np.asarray(held[turn] if np.ndim(held) > 1 else held)
         if turn < source.skip:
             return np.full(self.lanes, source.initial)
+        if source.port == RECEIVED:
+            return self.fabric.read(clock, self.number, source.address, turn - source.skip, who)
+        if source.is_counted:
+            came = self._came[source.port, (clock - source.delay) % self.configuration.ii]
+            if turn - source.skip >= len(came):
+                raise VerificationError(f"clock {clock}: {who} on tile {self.number} finds nothing at {source.port}")
+            return came[turn - source.skip]
         value = self.arrived[source.port].get(clock - source.delay)
         if value is None:
             raise VerificationError(f"clock {clock}: {who} on tile {self.number} finds nothing at {source.port}")
@@ -167,7 +215,14 @@ class _Running:
 
 
 def compare(
-    problem: Problem, plan: Plan, iterations: int = 8, *, data: Mapping[str, Lanes] | None = None, lanes: int = 4, seed: int = 0
+    problem: Problem,
+    plan: Plan,
+    iterations: int = 8,
+    *,
+    data: Mapping[str, Lanes] | None = None,
+    lanes: int = 4,
+    seed: int = 0,
+    wandering: bool = False,
 ) -> Run:
     """Configure the machine with a plan, run it, and compare every result with the graph run in NumPy.
 
@@ -175,6 +230,9 @@ def compare(
     ----------
     data
         Content of the variables; random where None.
+    wandering
+        Whether each message over the asynchronous fabric takes a number of clocks of its own, from none to more than four
+        times its nominal ones; by seed.
 
     Raises
     ------
@@ -187,7 +245,9 @@ def compare(
         raise UsageError(f"found {iterations} iterations, expected 1 or more")
     given = reference.make_data(problem, iterations, lanes, seed) if data is None else data
     expected = reference.run_graph(problem, given, iterations)
-    run = simulate(configure(problem, plan), given, iterations)
+    chance = random.Random(seed)
+    clocks_of = (lambda nominal: chance.randint(0, 4 * nominal + 5)) if wandering else None
+    run = simulate(configure(problem, plan), given, iterations, clocks_of=clocks_of)
     for name, values in expected.items():
         if len(run.values[name]) != iterations:
             raise VerificationError(f"{name} has {len(run.values[name])} results, expected {iterations}")

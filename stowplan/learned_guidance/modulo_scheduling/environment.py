@@ -210,13 +210,18 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         legal = bool(self.action_masks()[int(found)])
         if legal:
             mapping.place(*divmod(int(found), self.limits.slots))
+        plan = None
+        if mapping.current < 0:
+            try:
+                plan = mapping.plan(list_scheduled=self.list_scheduled)
+            except ValueError:  # values from the asynchronous fabric that do not fit: a failure as any other
+                legal = False
         failed = not legal or mapping.stuck
         info = self._info()
         if failed:
             reward = self.failure + (mapping.placed / mapping.body.count if self.shaping == "placed" else 0.0)
-        elif mapping.current < 0:
-            info["plan"] = plan = mapping.plan(list_scheduled=self.list_scheduled)
-            info["makespan"] = plan.makespan
+        elif plan is not None:
+            info |= {"plan": plan, "makespan": plan.makespan}
             reward = -self._cost(goal, plan.ii, plan.makespan)
         else:
             reward = 0.0

@@ -1,10 +1,9 @@
 """Random loop bodies in the manner of real ones, to train policies on; the same for the same generator.
 
-Their statistics are those of the 112 graphs of the literature that ``docs/ppo.md`` names: per instruction 1.1 to 1.3 edges, a
-tenth to a third of the instructions without operands, a third with two, two thirds of the values with one consumer and one in
-thirty with four or more, three quarters of the edges from one level to the next, 9 to 18 levels at 25 to 110 instructions.
-Cycles are in a third of the graphs, mostly of 2 to 12 instructions, and instructions that read their own last value in a
-quarter. Tile-memory variables are in no suite; here they are in half of the graphs.
+Their statistics are about those of the 112 graphs of the literature that ``docs/ppo.md`` names, as
+``benchmarks/graph_statistics.py`` measures them: 1.1 to 1.3 edges an instruction, a tenth to a third of the instructions without
+operands, three quarters of the values read once and one in thirty four times or more, some 12 levels, cycles in a third of the
+graphs. Tile-memory variables are in no suite; here they are in about half of the graphs.
 """
 
 from __future__ import annotations
@@ -81,9 +80,9 @@ def random_graph(chance: np.random.Generator, instructions: int, *, variables: b
     shared = chance.random() < VARIABLES if variables is None else variables
     found = _share(chance, named) if shared else ()
     made = []
-    for number, own in enumerate(named):
-        ops = _OPS[min(len(own), max(_OPS))]
-        made.append(Instruction(id=f"i{number}", op=ops[int(chance.integers(len(ops)))], operands=tuple(own)))
+    for number, each in enumerate(named):
+        ops = _OPS[min(len(each), max(_OPS))]
+        made.append(Instruction(id=f"i{number}", op=ops[int(chance.integers(len(ops)))], operands=tuple(each)))
     return Dfg(f"generated {count}", tuple(made), found)
 
 
@@ -119,7 +118,7 @@ def _close_cycles(chance: np.random.Generator, operands: list[list[tuple[int, in
         return
     for _ in range(int(chance.integers(1, 4))):
         last = first = int(chance.integers(count))
-        for _ in range(int(chance.geometric(0.25))):
+        for _ in range(int(chance.geometric(0.12))):
             before = [source for source, distance in operands[first] if distance == 0]
             if not before:
                 break

@@ -37,6 +37,8 @@ class Tables(NamedTuple):
     other: Ints
     """Instruction at the other end of an edge; edges from an instruction to itself are left out."""
     distance: Ints
+    clocks: Ints
+    """On the way of each edge over the asynchronous fabric; -1 over a link, whose clocks are those between the tiles."""
     is_output: Bools
     """Whether the other end is the consumer."""
     group: Ints
@@ -44,7 +46,7 @@ class Tables(NamedTuple):
     size: Ints
     """[G] instructions."""
     words: Ints
-    """[G] of tile memory."""
+    """[G] of tile memory, with the least that values from the asynchronous fabric take at this interval."""
     apart: Bools
     """[G, G] whether two groups stand on different tiles; on the diagonal, whether a group cannot stand anywhere."""
     first_arc: Ints
@@ -61,10 +63,14 @@ class Tables(NamedTuple):
     """[N] latest time."""
     pinned_slot: Ints
     """[N] -1 for any; a pinned time leaves one slot too."""
-    self_distance: Ints
-    """[N] least distance of an edge to itself; -1 without one."""
-    most_self_distance: Ints
-    """[N] largest distance of an edge to itself; -1 without one."""
+    fits: Bools
+    """[N] whether values that an instruction gives to itself come in time, and not too early, at this interval."""
+    is_access: Bools
+    """[N] whether it makes requests to memory."""
+    port_tiles: Bools
+    """[P, T] tiles whose requests a limit counts, in each slot."""
+    port_most: Ints
+    """[P] requests in a slot."""
 
 
 class Ahead(NamedTuple):
@@ -97,6 +103,8 @@ class State(NamedTuple):
     """[T, II] slots in which an instruction issues."""
     results: Bools
     """[T, II] slots in which a result leaves."""
+    requests: Ints
+    """[P, II] to memory, by the slot of the result."""
     group_tile: Ints
     """[G] -1 where it is open."""
     open_tiles: Bools
@@ -137,15 +145,21 @@ def _constraints(
             continue
         ends[size] = other
         distance = ii * tables.distance[edge]
+        clocks = tables.clocks[edge]
+        limited = clocks < 0 and max_delay < FAR
         if tables.is_output[edge]:
             # slot[o] + ii turn[o] >= slot + ii turn + clocks
-            clocks = tables.latency[number] + tables.hops[tile, state.tile[other]] - distance + slot - state.slot[other]
+            if clocks < 0:
+                clocks = tables.hops[tile, state.tile[other]]
+            clocks += tables.latency[number] - distance + slot - state.slot[other]
             out[size] = -((-clocks) // ii)
-            into[size] = -((clocks + max_delay) // ii) if max_delay < FAR else NONE
+            into[size] = -((clocks + max_delay) // ii) if limited else NONE
         else:
-            clocks = tables.latency[other] + tables.hops[state.tile[other], tile] - distance + state.slot[other] - slot
+            if clocks < 0:
+                clocks = tables.hops[state.tile[other], tile]
+            clocks += tables.latency[other] - distance + state.slot[other] - slot
             into[size] = -((-clocks) // ii)
-            out[size] = -((clocks + max_delay) // ii) if max_delay < FAR else NONE
+            out[size] = -((clocks + max_delay) // ii) if limited else NONE
         size += 1
     if not ahead.with_links.shape[0]:
         return size
@@ -235,12 +249,6 @@ def legal_places(
     group = tables.group[number]
     first, last = tables.first_edge[number], tables.first_edge[number + 1]
     mask[:] = False
-    fits = True
-    if tables.self_distance[number] >= 0:
-        fits = (
-            ii * tables.self_distance[number] >= tables.latency[number]
-            and ii * tables.most_self_distance[number] - tables.latency[number] <= max_delay
-        )
     # Turns that edges want: of each edge the other end, and the weight of the constraint into and out of the instruction.
     ends = np.empty(last - first + 1 + MOST_ENDS, np.int64)
     into = np.empty(last - first + 1 + MOST_ENDS, np.int64)
@@ -254,10 +262,11 @@ def legal_places(
         for edge in range(first, last):
             other = tables.other[edge]
             if state.tile[other] >= 0 and not tables.is_output[edge]:
-                clocks = tables.latency[other] + tables.hops[state.tile[other], tile] - ii * tables.distance[edge]
+                clocks = tables.clocks[edge] if tables.clocks[edge] >= 0 else tables.hops[state.tile[other], tile]
+                clocks += tables.latency[other] - ii * tables.distance[edge]
                 early = max(early, state.time[other] + clocks)
         ready[tile] = early
-        if not fits:
+        if not tables.fits[number]:
             continue
         # A group takes its tile whole, with the first that is placed.
         more = 1 if state.group_tile[group] < 0 else 0
@@ -266,7 +275,14 @@ def legal_places(
         if not _starts_fit(tables, state, group, tile):
             continue
         for slot in range(ii):
-            if state.taken[tile, slot] or state.results[tile, (slot + tables.latency[number]) % ii]:
+            done = (slot + tables.latency[number]) % ii
+            if state.taken[tile, slot] or state.results[tile, done]:
+                continue
+            good = True
+            for limit in range(tables.port_most.shape[0] if tables.is_access[number] else 0):
+                if tables.port_tiles[limit, tile] and state.requests[limit, done] >= tables.port_most[limit]:
+                    good = False
+            if not good:
                 continue
             if tables.pinned_slot[number] >= 0 and tables.pinned_slot[number] != slot:
                 continue
@@ -315,7 +331,11 @@ def put(tables: Tables, state: State, ahead: Ahead, number: int, ii: int, tile: 
         longest[each, number], longest[number, each] = to, back
     state.tile[number], state.slot[number] = tile, slot
     state.taken[tile, slot] = True
-    state.results[tile, (slot + tables.latency[number]) % ii] = True
+    done = (slot + tables.latency[number]) % ii
+    state.results[tile, done] = True
+    for limit in range(tables.port_most.shape[0] if tables.is_access[number] else 0):
+        if tables.port_tiles[limit, tile]:
+            state.requests[limit, done] += 1
     for one in range(count + 1):
         to = longest[one, number]
         if one == number or to <= NONE or (one < count and state.tile[one] < 0):
@@ -346,7 +366,7 @@ def settle(tables: Tables, state: State, group: int, tile: int) -> None:
             continue
         for edge in range(tables.first_edge[number], tables.first_edge[number + 1]):
             other = tables.group[tables.other[edge]]
-            if other == group:
+            if other == group or tables.clocks[edge] >= 0:
                 continue
             for each in range(tiles):
                 clocks = tables.hops[tile, each] if tables.is_output[edge] else tables.hops[each, tile]

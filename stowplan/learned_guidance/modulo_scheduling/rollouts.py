@@ -7,9 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from stowplan.learned_guidance.modulo_scheduling.observation import Limits, observe
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
+from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.plan import Plan
-from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
 
 
 def never() -> bool:
@@ -98,3 +100,13 @@ class Uniform:
                     tile, slot = divmod(int(places[int(chance.integers(len(places)))]), each.ii)
                     each.place(tile, slot)
         return found
+
+
+def warm_up() -> None:
+    """Compile mappings and what is seen of them, on a loop body of two instructions."""
+    one = Instruction(id="one", op="add")
+    two = Instruction(id="two", op="add", operands=(Operand(instruction="one"),))
+    machine = Machine(name="one tile", rows=1, links=(), operations=())
+    mapping = Mapping(Problem(instructions=(one, two), machine=machine), 2)
+    observe(mapping, Limits.of([mapping.problem], 2))
+    Uniform().place([mapping], np.random.default_rng(0))

@@ -52,6 +52,19 @@ class Body:
         nothing = np.zeros((0, 0), np.int64)
         self.no_ahead = Ahead(nothing, nothing, nothing)
         self._aheads: dict[int, Ahead] = {}
+        self._tables_at: dict[int, Tables] = {}
+
+    def tables_at(self, ii: int) -> Tables:
+        """The tables with what depends on the interval."""
+        if ii not in self._tables_at:
+            fits = self.tables.fits.copy()
+            for source, target, distance, clocks in self.structure.precedences:
+                if source == target:
+                    wait = ii * distance - int(self.tables.latency[source]) - (clocks or 0)
+                    fits[source] &= wait >= 0 and (clocks is not None or wait <= self.max_delay)
+            words = np.array(self.structure.words_at(ii), np.int64)
+            self._tables_at[ii] = self.tables._replace(words=words, fits=fits)
+        return self._tables_at[ii]
 
     def ahead(self, ii: int) -> Ahead:
         """What recurrences ask of places before all of them is placed; nothing where an interval is too short for one."""
@@ -66,14 +79,13 @@ class Body:
 
 def _tables(problem: Problem, structure: Structure) -> Tables:
     count, groups = structure.count, len(structure.members)
-    own: list[list[int]] = [[] for _ in range(count)]
-    ends: list[list[tuple[int, int, bool]]] = [[] for _ in range(count)]
-    for edge in problem.edges:
-        if edge.source == edge.target:
-            own[edge.source].append(edge.distance)
-        else:
-            ends[edge.target].append((edge.source, edge.distance, False))
-            ends[edge.source].append((edge.target, edge.distance, True))
+    tiles, limits = problem.machine.tiles, structure.port_limits
+    ends: list[list[tuple[int, int, int, bool]]] = [[] for _ in range(count)]
+    for source, target, distance, nominal in structure.precedences:
+        clocks = -1 if nominal is None else nominal
+        if source != target:
+            ends[target].append((source, distance, clocks, False))
+            ends[source].append((target, distance, clocks, True))
     ends = [sorted(set(each)) for each in ends]
     flat = [end for each in ends for end in each]
     apart = np.zeros((groups, groups), bool)
@@ -109,7 +121,8 @@ def _tables(problem: Problem, structure: Structure) -> Tables:
         first_edge=np.cumsum([0, *map(len, ends)]).astype(np.int64),
         other=np.array([end[0] for end in flat], np.int64),
         distance=np.array([end[1] for end in flat], np.int64),
-        is_output=np.array([end[2] for end in flat], bool),
+        clocks=np.array([end[2] for end in flat], np.int64),
+        is_output=np.array([end[3] for end in flat], bool),
         group=np.array(structure.group, np.int64),
         size=np.array([len(members) for members in structure.members], np.int64),
         words=np.array(structure.words, np.int64),
@@ -121,8 +134,10 @@ def _tables(problem: Problem, structure: Structure) -> Tables:
         least_time=least,
         most_time=most,
         pinned_slot=slot,
-        self_distance=np.array([min(each, default=-1) for each in own], np.int64),
-        most_self_distance=np.array([max(each, default=-1) for each in own], np.int64),
+        fits=np.ones(count, bool),
+        is_access=np.isin(np.arange(count), problem.accesses),
+        port_tiles=np.array([[t in each.tiles for t in range(tiles)] for each in limits], bool).reshape(-1, tiles),
+        port_most=np.array([each.most for each in limits], np.int64),
     )
 
 
@@ -167,6 +182,7 @@ class Mapping:
             raise InputError(f"found an initiation interval of {ii}, expected 1 to {machine.spoke_depth}")
         self.order = body.order
         self._ahead = body.ahead(ii) if look_ahead else body.no_ahead
+        self._tables = tables = body.tables_at(ii)
         count, groups = body.count, len(body.structure.members)
         longest = np.full((count + 1, count + 1), NONE, np.int64)
         longest[count, count] = 0
@@ -177,8 +193,9 @@ class Mapping:
             longest=longest,
             taken=np.zeros((body.tiles, ii), bool),
             results=np.zeros((body.tiles, ii), bool),
+            requests=np.zeros((len(tables.port_most), ii), np.int64),
             group_tile=np.full(groups, -1, np.int64),
-            open_tiles=np.tile(~np.diag(body.tables.apart)[:, None], (1, body.tiles)),
+            open_tiles=np.tile(~np.diag(tables.apart)[:, None], (1, body.tiles)),
             load=np.zeros(body.tiles, np.int64),
             words=np.zeros(body.tiles, np.int64),
         )
@@ -190,7 +207,7 @@ class Mapping:
                 barred[list(allowed)] = False
                 self._state.open_tiles[group, barred] = False
             if len(allowed) == 1:
-                kernel.settle(body.tables, self._state, group, allowed[0])
+                kernel.settle(tables, self._state, group, allowed[0])
         for name, (tile, slot) in (fixed or {}).items():
             self._fix(name, tile, slot)
         self._advance()
@@ -234,7 +251,7 @@ class Mapping:
     def makespan(self) -> int:
         """Clocks until the last result of what is placed."""
         tile, time = self._state.tile, self._state.time
-        return int(np.where(tile >= 0, time + self.body.tables.latency, 0).max(initial=0))
+        return int(np.where(tile >= 0, time + self._tables.latency, 0).max(initial=0))
 
     def mask(self) -> Bools:
         """[T, II] Places of :attr:`current` that break no rule together with what is placed; do not write to it."""
@@ -247,7 +264,7 @@ class Mapping:
         if not (0 <= tile < self.body.tiles and 0 <= slot < self.ii and self._mask[tile, slot]):
             name = self.problem.instructions[self._current].id
             raise ValueError(f"found tile {tile}, slot {slot} for {name}, expected a place that the mask allows")
-        kernel.put(self.body.tables, self._state, self._ahead, self._current, self.ii, tile, slot, self.body.max_delay)
+        kernel.put(self._tables, self._state, self._ahead, self._current, self.ii, tile, slot, self.body.max_delay)
         self._advance()
 
     def copy(self) -> Mapping:
@@ -269,7 +286,7 @@ class Mapping:
         Raises
         ------
         ValueError
-            Where something is not placed.
+            Where something is not placed; or values from the asynchronous fabric wait so long that they do not fit.
         """
         if self._current >= 0:
             raise ValueError("found a partial mapping, expected a complete one")
@@ -281,7 +298,9 @@ class Mapping:
             if again is not None and self._end(again) < self._end(times):
                 times = again
         plan = make_plan(structure, self.ii, tiles, times)
-        assert plan is not None  # the mask leaves room for the starts
+        if plan is None:
+            # The mask leaves room for starts, requests and variables; how long values wait shows in the end.
+            raise ValueError("values from the asynchronous fabric do not fit the tile memories")
         return plan
 
     def _end(self, times: list[int]) -> int:
@@ -297,7 +316,7 @@ class Mapping:
             raise InputError(
                 f"found {name} fixed on tile {tile}, slot {slot}, expected a place that breaks no rule at II {self.ii}"
             )
-        kernel.put(self.body.tables, self._state, self._ahead, number, self.ii, tile, slot, self.body.max_delay)
+        kernel.put(self._tables, self._state, self._ahead, number, self.ii, tile, slot, self.body.max_delay)
 
     def _advance(self) -> None:
         order, tile = self.order, self._state.tile
@@ -313,7 +332,7 @@ class Mapping:
         self._legal = 0
         if self._current < 0:
             return
-        tables, state, number = self.body.tables, self._state, self._current
+        tables, state, number = self._tables, self._state, self._current
         slots, room = min(self.ii, self.problem.machine.instruction_depth), self.body.room
         self._legal = kernel.legal_places(
             tables, state, self._ahead, number, self.ii, slots, room, self.body.max_delay, self._mask, self._ready

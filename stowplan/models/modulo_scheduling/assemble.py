@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
@@ -27,11 +27,12 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], known: Ma
         members[each].append(number)
     incoming: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     outgoing: dict[int, set[int]] = defaultdict(set)
-    for edge in structure.between:
-        one, two = component[edge.source], component[edge.target]
+    for each in structure.precedences:
+        one, two = component[each.source], component[each.target]
         if one != two:
-            clocks = latency[edge.source] + (hops[tiles[edge.source]][tiles[edge.target]] or 0) - ii * edge.distance
-            incoming[two].append((edge.source, edge.target, clocks))
+            way = (hops[tiles[each.source]][tiles[each.target]] or 0) if each.clocks is None else each.clocks
+            clocks = latency[each.source] + way - ii * each.distance
+            incoming[two].append((each.source, each.target, clocks))
             outgoing[one].add(two)
     waiting = {each: len({component[source] for source, _, _ in incoming[each]}) for each in members}
     order = _topological(waiting, outgoing)
@@ -85,16 +86,28 @@ class _Slots:
         self._latency, self._ii, self._tiles = structure.problem.latencies, ii, tiles
         self._issues: set[tuple[int, int]] = set()
         self._results: set[tuple[int, int]] = set()
+        self._limits, self._accesses = structure.port_limits, set(structure.problem.accesses)
+        self._requests: Counter[tuple[int, int]] = Counter()
 
     def take(self, number: int, time: int) -> None:
         """An instruction issues at this time."""
+        done = (time + self._latency[number]) % self._ii
         self._issues.add((self._tiles[number], time % self._ii))
-        self._results.add((self._tiles[number], (time + self._latency[number]) % self._ii))
+        self._results.add((self._tiles[number], done))
+        self._requests.update((which, done) for which in self._limited(number))
 
     def is_free(self, number: int, time: int) -> bool:
         """Whether it may."""
-        tile, ii = self._tiles[number], self._ii
-        return (tile, time % ii) not in self._issues and (tile, (time + self._latency[number]) % ii) not in self._results
+        tile, done = self._tiles[number], (time + self._latency[number]) % self._ii
+        if (tile, time % self._ii) in self._issues or (tile, done) in self._results:
+            return False
+        return all(self._requests[which, done] < self._limits[which].most for which in self._limited(number))
+
+    def _limited(self, number: int) -> list[int]:
+        """Port limits that count an instruction."""
+        if number not in self._accesses:
+            return []
+        return [which for which, limit in enumerate(self._limits) if self._tiles[number] in limit.tiles]
 
 
 def _topological(waiting: Mapping[int, int], outgoing: Mapping[int, set[int]]) -> list[int]:
@@ -127,6 +140,53 @@ def choose_starts(structure: Structure, tiles: Sequence[int]) -> tuple[int, ...]
     return tuple(sorted(number for _, number in chosen.values()))
 
 
+def choose_interfaces(
+    structure: Structure, ii: int, tiles: Sequence[int], times: Sequence[int]
+) -> tuple[int | None, ...] | None:
+    """An interface with a free port for each memory access (augmenting paths); None where there are none."""
+    problem = structure.problem
+    if not problem.accesses:
+        return ()
+    taken: dict[tuple[int, int], list[int]] = defaultdict(list)
+
+    def place(number: int, seen: set[int]) -> bool:
+        slot = (times[number] + problem.latencies[number]) % ii
+        for which, interface in enumerate(problem.machine.interfaces):
+            if which in seen or (interface.tiles is not None and tiles[number] not in interface.tiles):
+                continue
+            seen.add(which)
+            users = taken[which, slot]
+            if len(users) < interface.ports:
+                users.append(number)
+                return True
+            for at, other in enumerate(users):
+                if place(other, seen):
+                    users[at] = number
+                    return True
+        return False
+
+    if not all(place(number, set()) for number in problem.accesses):
+        return None
+    found: list[int | None] = [None] * structure.count
+    for (which, _), users in taken.items():
+        for number in users:
+            found[number] = which
+    return tuple(found)
+
+
+def _has_room(structure: Structure, ii: int, tiles: Sequence[int], times: Sequence[int]) -> bool:
+    """Whether variables and values from the asynchronous fabric fit the memory of each tile."""
+    if not structure.buffers:
+        return True
+    machine = structure.problem.machine
+    words: Counter[int] = Counter()
+    for members, each in zip(structure.members, structure.words, strict=True):
+        words[tiles[members[0]]] += each
+    for buffer in structure.buffers:
+        words[tiles[buffer.readers[0][0]]] += structure.words_of(buffer, ii, times)
+    return all(each <= machine.memories * machine.memory_depth for each in words.values())
+
+
 def make_plan(
     structure: Structure,
     ii: int,
@@ -134,16 +194,25 @@ def make_plan(
     times: Sequence[int],
     routes: Sequence[tuple[int, ...]] | None = None,
 ) -> Plan | None:
-    """Plan from tiles and times, over single links unless routes are given; None where starts would share a tile."""
+    """Plan from tiles and times, over single links unless routes are given.
+
+    None where starts would share a tile, requests find no port, or values sent to a tile do not fit its memory.
+    """
     problem = structure.problem
     starts = choose_starts(structure, tiles)
-    if starts is None:
+    interfaces = choose_interfaces(structure, ii, tiles, times)
+    if starts is None or interfaces is None or not _has_room(structure, ii, tiles, times):
         return None
     latency = problem.latencies
     ways = (
-        list(routes) if routes is not None else [link_between(problem, tiles[e.source], tiles[e.target]) for e in problem.edges]
+        list(routes)
+        if routes is not None
+        else [() if e.asynchronous else link_between(problem, tiles[e.source], tiles[e.target]) for e in problem.edges]
     )
-    clocks = [sum(problem.machine.links[link].clocks for link in way) for way in ways]
+    clocks = [
+        problem.nominal(edge.source) if edge.asynchronous else sum(problem.machine.links[link].clocks for link in way)
+        for edge, way in zip(problem.edges, ways, strict=True)
+    ]
     delays = tuple(
         times[edge.target] + ii * edge.distance - times[edge.source] - latency[edge.source] - taken
         for edge, taken in zip(problem.edges, clocks, strict=True)
@@ -160,6 +229,7 @@ def make_plan(
         routes=tuple(ways),
         delays=delays,
         starts=starts,
+        interfaces=interfaces,
         instructions=tuple(instruction.id for instruction in problem.instructions),
         name=problem.name,
         target=problem.target,

@@ -13,38 +13,41 @@ from stowplan.models.modulo_scheduling.structure import Structure
 
 
 def resource_mii(problem: Problem, structure: Structure | None = None) -> int:
-    """Least II for which there are slots enough: all on all tiles, and what must share a tile on one."""
+    """Least II for which there are slots enough: all on all tiles, what must share a tile on one, and ports of memory."""
     known = structure or Structure(problem)
     least = max(1, -(-known.count // problem.machine.tiles), max(map(len, known.members), default=0))
     for tiles in {frozenset(allowed) for allowed in known.allowed if allowed}:
         # All that may stand nowhere but on these.
         inside = sum(len(known.members[group]) for group, allowed in enumerate(known.allowed) if tiles.issuperset(allowed))
         least = max(least, -(-inside // len(tiles)))
+    for limit in known.port_limits:
+        inside = sum(limit.tiles.issuperset(known.allowed[known.group[number]]) for number in problem.accesses)
+        least = max(least, -(-inside // limit.most))
     return least
 
 
 def recurrence_mii(problem: Problem, structure: Structure | None = None) -> int:
     """Least II at which every cycle of edges has time enough; clocks of links count where tiles must differ."""
     known = structure or Structure(problem)
-    least = [problem.latencies[edge.source] + known.least_hops(edge) for edge in problem.edges]
+    least = [problem.latencies[each.source] + known.least_hops(each) for each in known.precedences]
     low, high = 1, max(1, sum(least))
     while low < high:
         middle = (low + high) // 2
-        if _earliest(problem, least, middle) is None:
+        if _earliest(known, least, middle) is None:
             low = middle + 1
         else:
             high = middle
     return low
 
 
-def _earliest(problem: Problem, least: list[int], ii: int) -> list[int] | None:
-    """Earliest times if nothing but edges mattered; None where a cycle needs more than its distance gives."""
-    times = np.zeros(len(problem.instructions), np.int64)
-    if not problem.edges:
+def _earliest(known: Structure, least: list[int], ii: int) -> list[int] | None:
+    """Earliest times if nothing but values mattered; None where a cycle needs more than its distance gives."""
+    times = np.zeros(known.count, np.int64)
+    if not known.precedences:
         return list(map(int, times))
-    source = np.array([edge.source for edge in problem.edges])
-    target = np.array([edge.target for edge in problem.edges])
-    weight = np.array(least) - ii * np.array([edge.distance for edge in problem.edges])
+    source = np.array([each.source for each in known.precedences])
+    target = np.array([each.target for each in known.precedences])
+    weight = np.array(least) - ii * np.array([each.distance for each in known.precedences])
     for _ in range(len(times) + 1):
         after = times.copy()
         np.maximum.at(after, target, times[source] + weight)
@@ -66,10 +69,10 @@ def critical_path(problem: Problem, structure: Structure | None = None) -> int:
     latency = problem.latencies
     waiting = [0] * known.count
     after: list[list[tuple[int, int]]] = [[] for _ in waiting]
-    for edge in problem.edges:
-        if edge.distance == 0:
-            waiting[edge.target] += 1
-            after[edge.source].append((edge.target, latency[edge.source] + known.least_hops(edge)))
+    for each in known.precedences:
+        if each.distance == 0:
+            waiting[each.target] += 1
+            after[each.source].append((each.target, latency[each.source] + known.least_hops(each)))
     times = [0] * known.count
     for pin in problem.pins:
         times[problem.number[pin.instruction]] = pin.time or 0
@@ -102,9 +105,12 @@ def find_obstacle(problem: Problem, structure: Structure | None = None) -> str |
         if not allowed:
             return f"no tile will do for {_some(ids, known.members[group])}, by the tiles they may stand on"
     room = machine.memories * machine.memory_depth
-    for group, words in enumerate(known.words):
+    fewest = list(known.words)
+    for buffer in known.buffers:
+        fewest[known.group[buffer.readers[0][0]]] += known.least_words(buffer, machine.spoke_depth)
+    for group, words in enumerate(fewest):
         if words > room:
-            return f"{_some(ids, known.members[group])} need variables of {words} words on one tile, its memories hold {room}"
+            return f"{_some(ids, known.members[group])} need {words} words on one tile, its memories hold {room}"
     for family in known.families:
         groups: dict[int, int] = {}
         for number in family:
@@ -137,7 +143,7 @@ def _reach(problem: Problem, known: Structure, ids: list[str]) -> str | None:
     hops = problem.hops
     near = max(sum(hops[one][two] is not None for two in range(problem.machine.tiles)) for one in range(problem.machine.tiles))
     consumers: dict[int, set[int]] = {}
-    for edge in problem.edges:
+    for edge in known.between:
         consumers.setdefault(edge.source, set()).add(edge.target)
     for source, targets in consumers.items():
         if len(targets) > near:

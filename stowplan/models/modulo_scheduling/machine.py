@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TypeAlias
 
@@ -31,6 +32,26 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Clocks from the output to the input at the far end."""
 
 
+class Interface(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A way from the asynchronous fabric to memory."""
+
+    name: str
+    ports: int = 1
+    """Requests that it takes in a clock."""
+    tiles: tuple[int, ...] | None = None
+    """Tiles whose requests it takes; None for all."""
+
+
+class AsynchronousFabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Messages without a fixed latency, from any tile to any other and to memory. Its clocks are nominal."""
+
+    latency: int = 10
+    """Clocks from a result to the word in another tile's memory."""
+    memory_latency: int = 100
+    """Clocks from a request to its answer in a tile's memory."""
+    interfaces: tuple[Interface, ...] = ()
+
+
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated machine; tile ``row * columns + column``. See docs/modulo-scheduling.md."""
 
@@ -52,6 +73,8 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     """Words of each memory of a tile."""
     operations: tuple[str, ...] = ()
     """Operations a tile can do; empty for any."""
+    asynchronous: AsynchronousFabric | None = None
+    """None where tiles have links only."""
 
     def __post_init__(self) -> None:
         def check(field: str, holds: bool, found: object, expected: str) -> None:
@@ -72,6 +95,26 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
             check(f"links[{number}].clocks", 0 <= link.clocks <= 1000, link.clocks, "0 to 1000 clocks")
             check(f"links[{number}]", (link.rows, link.columns) != (0, 0), "no step", "a step: feedback needs no link")
             names.add(link.name)
+        if self.asynchronous is not None:
+            self._check_asynchronous(self.asynchronous, check)
+
+    def _check_asynchronous(self, fabric: AsynchronousFabric, check: Callable[[str, bool, object, str], None]) -> None:
+        for field in ("latency", "memory_latency"):
+            clocks = getattr(fabric, field)
+            check(f"asynchronous.{field}", 0 <= clocks <= 100 * MOST_LATENCY, clocks, f"0 to {100 * MOST_LATENCY} clocks")
+        names: set[str] = set()
+        for number, interface in enumerate(fabric.interfaces):
+            place = f"asynchronous.interfaces[{number}]"
+            check(f"{place}.name", interface.name not in names, repr(interface.name), "a name of its own")
+            check(f"{place}.ports", 1 <= interface.ports <= MOST_TILES, interface.ports, f"1 to {MOST_TILES}")
+            for tile in interface.tiles or ():
+                check(f"{place}.tiles", 0 <= tile < self.tiles, f"tile {tile}", f"0 to {self.tiles - 1}")
+            names.add(interface.name)
+
+    @property
+    def interfaces(self) -> tuple[Interface, ...]:
+        """Interfaces to memory."""
+        return () if self.asynchronous is None else self.asynchronous.interfaces
 
     @property
     def tiles(self) -> int:

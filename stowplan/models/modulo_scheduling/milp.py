@@ -90,6 +90,8 @@ class MilpModel:
         self._space()
         self._starts()
         self._delays()
+        self._ports()
+        self._words(last_time)
         self.makespan = self._program.column(
             critical_path(self.problem, structure), last_time + max(self.problem.latencies, default=0)
         )
@@ -179,17 +181,58 @@ class MilpModel:
         """0 <= delay <= limit for every edge, with the clocks between tiles as a sum of steps."""
         latency, limit = self.problem.latencies, self.problem.rules.max_delay
         steps: dict[tuple[int, int], Terms] = {}
-        for edge in self.problem.edges:
+        for edge in self.structure.precedences:
             row: Terms = {}
             if edge.source != edge.target:
                 groups = self.structure.group[edge.source], self.structure.group[edge.target]
-                if groups not in steps:
-                    steps[groups] = self._steps(*groups)
-                row = {column: -value for column, value in steps[groups].items()}
+                if edge.clocks is None:
+                    if groups not in steps:
+                        steps[groups] = self._steps(*groups)
+                    row = {column: -value for column, value in steps[groups].items()}
                 row.update(self.time[edge.target])
                 row.update({column: -value for column, value in self.time[edge.source].items()})
-            base = latency[edge.source] - self.ii * edge.distance
-            self._program.row(row, base, np.inf if limit is None else base + limit)
+            base = latency[edge.source] + (edge.clocks or 0) - self.ii * edge.distance
+            self._program.row(row, base, np.inf if limit is None or edge.clocks is not None else base + limit)
+
+    def _ports(self) -> None:
+        """No more requests to memory in a slot than ports."""
+        latency = self.problem.latencies
+        for limit in self.structure.port_limits:
+            for slot in range(self.ii):
+                asks = [
+                    self.at[number][tile][(slot - latency[number]) % self.ii]
+                    for number in self.problem.accesses
+                    for tile in sorted(limit.tiles)
+                ]
+                self._program.row(dict.fromkeys(asks, 1.0), upper=limit.most)
+
+    def _words(self, last_time: int) -> None:
+        """Variables and values from the asynchronous fabric fit the memories."""
+        program, structure, machine = self._program, self.structure, self.problem.machine
+        room = machine.memories * machine.memory_depth
+        longest = max((distance for buffer in structure.buffers for _, distance in buffer.readers), default=0)
+        most = last_time // self.ii + longest + 1
+        if not structure.buffers or sum(structure.words) + most * len(structure.buffers) <= room:
+            return
+        used = [
+            {row[tile]: float(each) for row, each in zip(self.on, structure.words, strict=True) if each} for tile in self._tiles
+        ]
+        for buffer in structure.buffers:
+            words = program.column(0, room)
+            starts = [number for number in structure.sources if structure.flow[number] == structure.flow[buffer.source]]
+            for reader, distance in buffer.readers:
+                for start in starts:
+                    row: Terms = {words: float(self.ii)}
+                    if reader != start:
+                        row.update({column: -value for column, value in self.time[reader].items()})
+                        row.update(self.time[start])
+                    program.row(row, lower=self.ii * distance + 1)
+            for tile in self._tiles:
+                there = program.column(0, room)
+                program.row({there: 1.0, words: -1.0, self._tile(buffer.readers[0][0])[tile]: -float(room)}, lower=-room)
+                used[tile][there] = 1.0
+        for terms in used:
+            program.row(terms, upper=room)
 
     def _steps(self, one: int, two: int) -> Terms:
         """Clocks between the tiles of two groups: a column for each number of clocks to reach."""

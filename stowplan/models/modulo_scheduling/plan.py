@@ -53,6 +53,9 @@ class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """For each edge the clocks that its value waits at the consumer's input."""
     starts: tuple[int, ...]
     """Instructions that start the flows, by number, ascending."""
+    interfaces: tuple[int | None, ...] = ()
+    """For each instruction the memory interface it takes, by number in ``Machine.interfaces``; None for those that are no
+    memory access, and empty where none is."""
     instructions: tuple[str, ...] = ()
     """Ids of the instructions, for whoever reads the plan; the problem decides."""
     name: str = ""

@@ -42,6 +42,8 @@ class Operand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """Id of the tile-memory variable to read."""
     constant: float | None = None
     """A value that any tile may hold a copy of."""
+    asynchronous: bool = False
+    """Whether the value comes over the asynchronous fabric, into the tile memory; that of a memory access does anyway."""
 
     def __post_init__(self) -> None:
         # JSON leaves out a default only where it is the very object, and writes a whole number without a point.
@@ -75,6 +77,8 @@ class Instruction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """Clocks from its issue to its result; None for the machine's."""
     tiles: tuple[int, ...] | None = None
     """Tiles that it may stand on, ascending; None for any."""
+    memory: Literal["load", "store"] | None = None
+    """What its result asks of memory, over the asynchronous fabric; its value is the answer."""
 
     @property
     def op_name(self) -> str:
@@ -132,6 +136,8 @@ class Edge(NamedTuple):
     distance: int
     operand: int
     """Place among the operands of the target."""
+    asynchronous: bool = False
+    """Whether it goes over the asynchronous fabric."""
 
 
 class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
@@ -165,11 +171,52 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     def edges(self) -> tuple[Edge, ...]:
         """All operands that are values of instructions, in the order of instructions and operands."""
         return tuple(
-            Edge(self.number[operand.instruction], target, operand.distance, place)
+            Edge(
+                source := self.number[operand.instruction],
+                target,
+                operand.distance,
+                place,
+                operand.asynchronous or self.instructions[source].memory is not None,
+            )
             for target, instruction in enumerate(self.instructions)
             for place, operand in enumerate(instruction.operands)
             if operand.instruction is not None
         )
+
+    @cached_property
+    def accesses(self) -> tuple[int, ...]:
+        """Instructions that access memory."""
+        return tuple(number for number, instruction in enumerate(self.instructions) if instruction.memory is not None)
+
+    @cached_property
+    def is_synchronous(self) -> bool:
+        """Whether nothing goes over the asynchronous fabric."""
+        return not self.accesses and not any(edge.asynchronous for edge in self.edges)
+
+    @cached_property
+    def flows(self) -> tuple[int, ...]:
+        """Flow of each instruction, numbered by first appearance: weakly connected by synchronous edges."""
+        first = list(range(len(self.instructions)))
+
+        def root(number: int) -> int:
+            while first[number] != number:
+                first[number] = first[first[number]]
+                number = first[number]
+            return number
+
+        for edge in self.edges:
+            if not edge.asynchronous:
+                one, two = sorted((root(edge.source), root(edge.target)))
+                first[two] = one
+        order: dict[int, int] = {}
+        return tuple(order.setdefault(root(number), len(order)) for number in range(len(first)))
+
+    def nominal(self, source: int) -> int:
+        """Nominal clocks of an instruction's asynchronous edges."""
+        fabric = self.machine.asynchronous
+        if fabric is None:
+            return 0
+        return fabric.latency if self.instructions[source].memory is None else fabric.memory_latency
 
     @cached_property
     def latencies(self) -> tuple[int, ...]:
@@ -184,14 +231,19 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     @cached_property
     def digest(self) -> str:
         """Hex SHA-256 of everything but names and notes."""
-        machine = msgspec.structs.replace(self.machine, name="")
+        # What the machine could do over a fabric that nothing takes says nothing of the problem.
+        fabric = None if self.is_synchronous else self.machine.asynchronous
+        machine = msgspec.structs.replace(self.machine, name="", asynchronous=fabric)
         # Zeros of either sign are equal.
         instructions = tuple(
             msgspec.structs.replace(each, source_op=None, operands=tuple(operand.unsigned for operand in each.operands))
             for each in self.instructions
         )
-        unnamed = msgspec.structs.asdict(self) | {"name": "", "machine": machine, "instructions": instructions}
+        unnamed = msgspec.to_builtins(msgspec.structs.replace(self, name="", machine=machine, instructions=instructions))
         del unnamed["notes"]
+        if fabric is None:
+            # As digests were before there was such a fabric.
+            del unnamed["machine"]["asynchronous"]
         return files.digest(unnamed)
 
 
@@ -231,6 +283,7 @@ def _check(problem: Problem) -> None:
         raise InputError(
             f"found the cycle {names} without a distance, expected an edge of distance 1 or more in it", place=place
         )
+    _check_flows(problem)
 
 
 def _expect(holds: bool, place: str, found: str, expected: str) -> None:
@@ -239,7 +292,12 @@ def _expect(holds: bool, place: str, found: str, expected: str) -> None:
 
 
 def _check_instruction(problem: Problem, instruction: Instruction, place: str) -> None:
-    """Latency and tiles."""
+    """Latency, tiles, and what goes over the asynchronous fabric."""
+    name = problem.machine.name or "the machine"
+    if instruction.memory is not None and not problem.machine.interfaces:
+        raise InputError(f"found a memory access, expected none: {name} has no memory interfaces", place=place)
+    if problem.machine.asynchronous is None and any(operand.asynchronous for operand in instruction.operands):
+        raise InputError(f"found an asynchronous operand, expected none: {name} has no asynchronous fabric", place=place)
     latency, tiles = instruction.latency, instruction.tiles
     _expect(latency is None or 1 <= latency <= MOST_LATENCY, place, f"latency {latency}", f"1 to {MOST_LATENCY} clocks")
     if tiles is not None:
@@ -250,6 +308,26 @@ def _check_instruction(problem: Problem, instruction: Instruction, place: str) -
             _check_tile(problem, tile, place)
 
 
+def _check_flows(problem: Problem) -> None:
+    """Flows that asynchronous edges of distance 0 link, in an order."""
+    flow = problem.flows
+    left = [edge for edge in problem.edges if edge.asynchronous and edge.distance == 0]
+    before = len(left) + 1
+    while before > len(left):
+        before = len(left)
+        # Flows that wait for none, and those that none waits for, are on no cycle.
+        for near, far in ((0, 1), (1, 0)):
+            ends = {flow[edge[far]] for edge in left}
+            left = [edge for edge in left if flow[edge[near]] in ends]
+    if left:
+        one, two = (problem.instructions[number].id for number in left[0][:2])
+        raise InputError(
+            f"found the asynchronous value from {one} to {two}, whose flows wait for each other within an iteration, "
+            "expected flows in an order: what else goes between them is asynchronous too",
+            place=f"instructions[{left[0].target}] ({two})",
+        )
+
+
 def _check_operand(operand: Operand, known: set[str], place: str) -> None:
     given = [name for name in ("instruction", "variable", "constant") if getattr(operand, name) is not None]
     _expect(len(given) == 1, place, " and ".join(given) or "nothing", "one of instruction, variable and constant")
@@ -258,6 +336,8 @@ def _check_operand(operand: Operand, known: set[str], place: str) -> None:
         _expect(0 <= operand.distance <= MOST_DISTANCE, place, f"distance {operand.distance}", f"0 to {MOST_DISTANCE}")
     else:
         _expect(operand.distance == 0, place, f"distance {operand.distance}", "0 where no instruction makes the value")
+    is_sent = operand.instruction is not None
+    _expect(is_sent or not operand.asynchronous, place, "asynchronous", "it only where an instruction makes the value")
     _expect(math.isfinite(operand.initial), place, f"initial {operand.initial}", "a finite number")
     _expect(math.isfinite(operand.constant or 0.0), place, f"constant {operand.constant}", "a finite number")
 

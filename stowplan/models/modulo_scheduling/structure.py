@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cached_property
+from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from stowplan.models.modulo_scheduling.problem import Edge, Problem
+
+
+class Precedence(NamedTuple):
+    """One instruction waits for another: time(target) + II · distance >= time(source) + latency + clocks on the way."""
+
+    source: int
+    target: int
+    distance: int
+    clocks: int | None
+    """Nominal clocks over the asynchronous fabric; None over links, between the tiles of both."""
+
+
+class Buffer(NamedTuple):
+    """A value that comes over the asynchronous fabric, in the tile memory of those that read it."""
+
+    source: int
+    readers: tuple[tuple[int, int], ...]
+    """(instruction, distance) of each."""
+
+
+class PortLimit(NamedTuple):
+    """In each slot, no more requests to memory from these tiles than their interfaces take."""
+
+    tiles: frozenset[int]
+    most: int
 
 
 class Structure:
@@ -31,8 +59,71 @@ class Structure:
 
     @cached_property
     def between(self) -> list[Edge]:
-        """Edges between two different instructions."""
-        return [edge for edge in self.problem.edges if edge.source != edge.target]
+        """Synchronous edges between two different instructions."""
+        return [edge for edge in self.problem.edges if edge.source != edge.target and not edge.asynchronous]
+
+    @cached_property
+    def precedences(self) -> list[Precedence]:
+        """Who waits for whom: consumers over links; and all sources of a flow for each value that is sent to it."""
+        problem = self.problem
+        found = [Precedence(e.source, e.target, e.distance, None) for e in problem.edges if not e.asynchronous]
+        sources: dict[int, list[int]] = defaultdict(list)
+        for number in self.sources:
+            sources[self.flow[number]].append(number)
+        sent = {
+            (edge.source, start, edge.distance)
+            for edge in problem.edges
+            if edge.asynchronous
+            for start in sources[self.flow[edge.target]]
+        }
+        return found + [Precedence(*each, problem.nominal(each[0])) for each in sorted(sent)]
+
+    @cached_property
+    def buffers(self) -> list[Buffer]:
+        """Values that come over the asynchronous fabric, in the order of their producers."""
+        readers: dict[int, set[tuple[int, int]]] = defaultdict(set)
+        for edge in self.problem.edges:
+            if edge.asynchronous:
+                readers[edge.source].add((edge.target, edge.distance))
+        return [Buffer(source, tuple(sorted(readers[source]))) for source in sorted(readers)]
+
+    def least_words(self, buffer: Buffer, ii: int) -> int:
+        """Words that a buffer takes in any plan."""
+        problem = self.problem
+        return (problem.latencies[buffer.source] + problem.nominal(buffer.source)) // ii + 1
+
+    def words_at(self, ii: int) -> list[int]:
+        """For each group the words that its variables take, and at least those that are sent to it."""
+        words = list(self.words)
+        for buffer in self.buffers:
+            words[self.group[buffer.readers[0][0]]] += self.least_words(buffer, ii)
+        return words
+
+    def words_of(self, buffer: Buffer, ii: int, times: Sequence[int]) -> int:
+        """Words that a buffer takes in a plan."""
+        launch = min(times[number] for number in self.sources if self.flow[number] == self.flow[buffer.source])
+        return (max(times[reader] + ii * distance for reader, distance in buffer.readers) - launch) // ii + 1
+
+    @cached_property
+    def port_limits(self) -> list[PortLimit]:
+        """Limits that say together whether the requests of a slot find ports (Hall's condition), each for some interfaces."""
+        machine, accesses = self.problem.machine, len(self.problem.accesses)
+        tiles = range(machine.tiles)
+        served = {
+            tile: frozenset(n for n, each in enumerate(machine.interfaces) if each.tiles is None or tile in each.tiles)
+            for tile in tiles
+        }
+        kinds = sorted({frozenset(each) for each in served.values() if each}, key=sorted)
+        found: dict[frozenset[int], int] = {}
+        for count in range(1, len(kinds) + 1):
+            for chosen in combinations(kinds, count):
+                used = frozenset().union(*chosen)
+                inside = frozenset(tile for tile in tiles if served[tile] and served[tile] <= used)
+                most = sum(machine.interfaces[number].ports for number in used)
+                # A tile makes one request a clock.
+                if most < min(len(inside), accesses):
+                    found[inside] = min(most, found.get(inside, most))
+        return [PortLimit(inside, most) for inside, most in sorted(found.items(), key=lambda each: sorted(each[0]))]
 
     @cached_property
     def group(self) -> list[int]:
@@ -41,7 +132,8 @@ class Structure:
         for number, instruction in enumerate(self.problem.instructions):
             for name in instruction.variables:
                 users[name].append(number)
-        return self._components([(numbers[0], each) for numbers in users.values() for each in numbers[1:]], "weak")
+        shared = [*users.values(), *([reader for reader, _ in buffer.readers] for buffer in self.buffers)]
+        return self._components([(numbers[0], each) for numbers in shared for each in numbers[1:]], "weak")
 
     @cached_property
     def members(self) -> list[list[int]]:
@@ -85,9 +177,17 @@ class Structure:
             for tile in demands:
                 tiles &= {tile}
             for number in members:
-                tiles &= set(own) if (own := self.problem.instructions[number].tiles) is not None else tiles
+                instruction = self.problem.instructions[number]
+                tiles &= tiles if instruction.tiles is None else set(instruction.tiles)
+                tiles &= tiles if instruction.memory is None else self._served
             found.append(tuple(sorted(tiles)))
         return found
+
+    @cached_property
+    def _served(self) -> set[int]:
+        """Tiles that an interface to memory serves."""
+        every = range(self.problem.machine.tiles)
+        return {tile for each in self.problem.machine.interfaces for tile in (every if each.tiles is None else each.tiles)}
 
     @cached_property
     def has_one_latency(self) -> bool:
@@ -98,9 +198,11 @@ class Structure:
     def slotted(self) -> list[int]:
         """Instructions whose slots decide more than their own times: the rest can wait for any free slot of its tile.
 
-        Those on cycles; and all of them where results of different latencies may meet.
+        Those on cycles; memory accesses, where ports are scarce; and all where results of different latencies may meet.
         """
-        return self.recurrent if self.has_one_latency else list(range(self.count))
+        if not self.has_one_latency:
+            return list(range(self.count))
+        return sorted({*self.recurrent, *(self.problem.accesses if self.port_limits else ())})
 
     @cached_property
     def families(self) -> list[list[int]]:
@@ -108,6 +210,8 @@ class Structure:
         rule = self.problem.rules.siblings
         found: dict[tuple[int, int], set[int]] = defaultdict(set)
         for edge in self.problem.edges:
+            if edge.asynchronous:
+                continue
             if rule != "none":
                 found[0, edge.source].add(edge.target)
             if rule == "consumers_and_producers":
@@ -117,12 +221,17 @@ class Structure:
     @cached_property
     def sources(self) -> list[int]:
         """Instructions that nothing within their iteration wakes."""
-        woken = {edge.target for edge in self.problem.edges if edge.distance == 0}
+        woken = {edge.target for edge in self.problem.edges if edge.distance == 0 and not edge.asynchronous}
         return [number for number in range(self.count) if number not in woken]
 
-    @cached_property
-    def flow(self) -> list[int]:
+    @property
+    def flow(self) -> tuple[int, ...]:
         """Flow of each instruction."""
+        return self.problem.flows
+
+    @cached_property
+    def linked(self) -> list[int]:
+        """For each instruction which others it is bound to in time, over one flow or more."""
         return self._components([(edge.source, edge.target) for edge in self.problem.edges], "weak")
 
     @cached_property
@@ -138,7 +247,8 @@ class Structure:
     @cached_property
     def component(self) -> list[int]:
         """Strongly connected component of each instruction."""
-        return self._components([(edge.source, edge.target) for edge in self.between], "strong")
+        pairs = [(each.source, each.target) for each in self.precedences if each.source != each.target]
+        return self._components(pairs, "strong")
 
     @cached_property
     def recurrent(self) -> list[int]:
@@ -165,8 +275,10 @@ class Structure:
         groups = sorted({self.group[number] for number in numbers})
         return {(one, two) for at, one in enumerate(groups) for two in groups[at + 1 :]}
 
-    def least_hops(self, edge: Edge) -> int:
-        """Clocks that any plan needs between the tiles of an edge."""
+    def least_hops(self, edge: Edge | Precedence) -> int:
+        """Clocks that any plan needs between the tiles of an edge, or over the asynchronous fabric."""
+        if isinstance(edge, Precedence) and edge.clocks is not None:
+            return edge.clocks
         one, two = sorted((self.group[edge.source], self.group[edge.target]))
         if (one, two) not in self.apart:
             return 0

@@ -15,6 +15,7 @@ def symmetries(problem: Problem) -> list[tuple[int, ...]]:
     machine = problem.machine
     identity = tuple(range(machine.tiles))
     kept = {frozenset(each.tiles) for each in problem.instructions if each.tiles is not None}
+    kept |= {frozenset(each.tiles) for each in machine.interfaces if each.tiles is not None}
     bound = any(pin.tile is not None for pin in problem.pins) or any(each.tile is not None for each in problem.variables)
     if bound or problem.rules.pass_through:
         return [identity]

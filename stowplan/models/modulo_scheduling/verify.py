@@ -28,11 +28,14 @@ Code = Literal[
     "wrong_delay",
     "too_early",
     "delay_too_long",
+    "launched_early",
     "link_taken",
     "variable_split",
     "wrong_tile",
     "wrong_memory",
     "memory_full",
+    "wrong_interface",
+    "port_taken",
     "siblings_share",
     "wrong_starts",
     "starts_share",
@@ -95,6 +98,8 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     if check.places():
         check.slots()
         check.values()
+        check.launches()
+        check.accesses()
         check.memories()
         check.siblings()
         check.starts()
@@ -114,13 +119,18 @@ class _Check:
             for instruction in problem.instructions
         ]
         ids = {instruction.id: number for number, instruction in enumerate(problem.instructions)}
-        # (producer, consumer, distance), in the order of instructions and operands.
-        self.edges = [
-            (ids[operand.instruction], target, operand.distance)
-            for target, instruction in enumerate(problem.instructions)
-            for operand in instruction.operands
-            if operand.instruction is not None
-        ]
+        # (producer, consumer, distance), in the order of instructions and operands; and which are asynchronous.
+        self.edges: list[tuple[int, int, int]] = []
+        self.asynchronous: list[bool] = []
+        for target, instruction in enumerate(problem.instructions):
+            for operand in instruction.operands:
+                if operand.instruction is not None:
+                    source = ids[operand.instruction]
+                    self.edges.append((source, target, operand.distance))
+                    is_answer = problem.instructions[source].memory is not None
+                    self.asynchronous.append(operand.asynchronous or is_answer)
+        self.synchronous = [edge for edge, is_sent in zip(self.edges, self.asynchronous, strict=True) if not is_sent]
+        self.sent = [edge for edge, is_sent in zip(self.edges, self.asynchronous, strict=True) if is_sent]
 
     def add(self, code: Code, message: str, *instructions: int) -> None:
         self.found.append(Violation(code, message, instructions))
@@ -136,6 +146,8 @@ class _Check:
         wanted = len(self.problem.instructions)
         counts = [(what, len(getattr(plan, what)), wanted) for what in ("tiles", "times", "slots")]
         counts += [(what, len(getattr(plan, what)), len(self.edges)) for what in ("routes", "delays")]
+        if plan.interfaces or any(instruction.memory is not None for instruction in self.problem.instructions):
+            counts.append(("interfaces", len(plan.interfaces), wanted))
         wrong = [(what, count, expected) for what, count, expected in counts if count != expected]
         for what, count, expected in wrong:
             self.add("wrong_count", f"{count} {what}, expected {expected}")
@@ -191,6 +203,9 @@ class _Check:
         carried: dict[tuple[int, int, int], tuple[int, int]] = {}
         for number, (source, target, distance) in enumerate(self.edges):
             name = f"the value from {self.name(source)} to {self.name(target)}"
+            if self.asynchronous[number]:
+                self._message(number, source, target, distance, name)
+                continue
             taken = self._walk(number, source, target, name, carried)
             if taken is None:
                 continue
@@ -204,6 +219,75 @@ class _Check:
                 self.add("too_early", f"{name} comes {-delay} clocks after {self.name(target)} issues", source, target)
             elif limit is not None and delay > limit:
                 self.add("delay_too_long", f"{name} waits {delay} clocks, expected at most {limit}", source, target)
+
+    def _nominal(self, source: int) -> int:
+        """Nominal clocks of an asynchronous value."""
+        fabric = self.machine.asynchronous
+        assert fabric is not None
+        return fabric.latency if self.problem.instructions[source].memory is None else fabric.memory_latency
+
+    def _message(self, number: int, source: int, target: int, distance: int, name: str) -> None:
+        """Route and delay of an asynchronous edge."""
+        plan = self.plan
+        if plan.routes[number]:
+            self.add("broken_route", f"{name} takes links, it goes over the asynchronous fabric", source, target)
+        ready = plan.times[source] + self.latency[source] + self._nominal(source)
+        delay = plan.times[target] + plan.ii * distance - ready
+        if delay != plan.delays[number]:
+            self.add("wrong_delay", f"{name} waits {delay} clocks, not {plan.delays[number]}", source, target)
+
+    def launches(self) -> None:
+        """Flows begin when their words are there; who reads one value shares a tile."""
+        plan, flow = self.plan, self._flows()
+        launch = self._launches(flow)
+        readers: dict[int, set[int]] = defaultdict(set)
+        for source, target, distance in self.sent:
+            readers[source].add(target)
+            ready = plan.times[source] + self.latency[source] + self._nominal(source)
+            begins = launch[flow[target]] + plan.ii * distance
+            if begins < ready:
+                message = (
+                    f"the flow of {self.name(target)} begins {ready - begins} clocks before the value of {self.name(source)}"
+                )
+                self.add("launched_early", message, source, target)
+        for source, targets in readers.items():
+            if len({plan.tiles[target] for target in targets}) > 1:
+                named = ", ".join(f"{self.name(target)} on {plan.tiles[target]}" for target in sorted(targets))
+                self.add(
+                    "variable_split", f"the value of {self.name(source)} is read on several tiles: {named}", *sorted(targets)
+                )
+
+    def _launches(self, flow: list[int]) -> dict[int, int]:
+        """First clock of each flow."""
+        launch: dict[int, int] = {}
+        for each, time in zip(flow, self.plan.times, strict=True):
+            launch[each] = min(time, launch.get(each, time))
+        return launch
+
+    def accesses(self) -> None:
+        """An interface for each memory access, with a port free."""
+        plan = self.plan
+        interfaces = () if self.machine.asynchronous is None else self.machine.asynchronous.interfaces
+        requests: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for number, which in enumerate(plan.interfaces):
+            if self.problem.instructions[number].memory is None:
+                if which is not None:
+                    self.add("wrong_interface", f"{self.name(number)} has interface {which}, it is no memory access", number)
+                continue
+            if which is None or not 0 <= which < len(interfaces):
+                self.add("wrong_interface", f"{self.name(number)} has interface {which}, there are {len(interfaces)}", number)
+                continue
+            serves = interfaces[which].tiles
+            if serves is not None and plan.tiles[number] not in serves:
+                message = f"{self.name(number)} is on tile {plan.tiles[number]}, which {interfaces[which].name} does not serve"
+                self.add("wrong_interface", message, number)
+            requests[which, (plan.times[number] + self.latency[number]) % plan.ii].append(number)
+        for (which, slot), numbers in requests.items():
+            ports = interfaces[which].ports
+            if len(numbers) > ports:
+                named = ", ".join(self.name(number) for number in numbers)
+                message = f"{named} ask {interfaces[which].name} in slot {slot}, it takes {ports} at once"
+                self.add("port_taken", message, *numbers)
 
     def _walk(
         self, number: int, source: int, target: int, name: str, carried: dict[tuple[int, int, int], tuple[int, int]]
@@ -254,10 +338,24 @@ class _Check:
                     self.add("wrong_memory", message, number)
             for tile in tiles:
                 words[tile] += variables[name].words
+        for tile, used in self._words_sent():
+            words[tile] += used
         room = self.machine.memories * self.machine.memory_depth
         for tile, used in words.items():
             if used > room:
                 self.add("memory_full", f"tile {tile} has variables of {used} words, its memories hold {room}")
+
+    def _words_sent(self) -> list[tuple[int, int]]:
+        """(tile, words) of each value that comes over the asynchronous fabric."""
+        plan, flow = self.plan, self._flows()
+        launch = self._launches(flow)
+        last: dict[int, int] = {}
+        tile: dict[int, int] = {}
+        for source, target, distance in self.sent:
+            read = plan.times[target] + plan.ii * distance
+            last[source] = max(read, last.get(source, read))
+            tile[source] = plan.tiles[target]
+        return [(tile[source], (read - launch[flow[source]]) // plan.ii + 1) for source, read in last.items()]
 
     def siblings(self) -> None:
         """Siblings on different tiles."""
@@ -265,7 +363,7 @@ class _Check:
         if rule == "none":
             return
         families: dict[tuple[str, int], set[int]] = defaultdict(set)
-        for source, target, _ in self.edges:
+        for source, target, _ in self.synchronous:
             families["consumers", source].add(target)
             if rule == "consumers_and_producers":
                 families["producers", target].add(source)
@@ -282,7 +380,7 @@ class _Check:
     def starts(self) -> None:
         """One start for each flow, or every source; on different tiles."""
         plan = self.plan
-        woken = {target for _, target, distance in self.edges if distance == 0}
+        woken = {target for _, target, distance in self.synchronous if distance == 0}
         sources = [number for number in range(len(plan.tiles)) if number not in woken]
         ascending = list(plan.starts) == sorted(set(plan.starts))
         if self.problem.rules.starts == "source":
@@ -308,7 +406,7 @@ class _Check:
         changed = True
         while changed:
             changed = False
-            for source, target, _ in self.edges:
+            for source, target, _ in self.synchronous:
                 low = min(flow[source], flow[target])
                 if flow[source] != low or flow[target] != low:
                     flow[source] = flow[target] = low

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 
@@ -40,12 +41,28 @@ class Judge:
     def __init__(self, problem: Problem):
         self.problem = problem
         ids = [instruction.id for instruction in problem.instructions]
-        self.edges = [
-            (ids.index(operand.instruction), target, operand.distance)
+        every = [
+            (ids.index(operand.instruction), target, operand.distance, operand.asynchronous)
             for target, instruction in enumerate(problem.instructions)
             for operand in instruction.operands
             if operand.instruction is not None
         ]
+        accesses = [number for number, each in enumerate(problem.instructions) if each.memory]
+        self.accesses = accesses
+        self.sent = [(s, t, d) for s, t, d, marked in every if marked or s in accesses]
+        self.edges = [(s, t, d) for s, t, d, marked in every if not marked and s not in accesses]
+        self.is_sent = [marked or s in accesses for s, _, _, marked in every]
+        fabric = problem.machine.asynchronous
+        self.interfaces = fabric.interfaces if fabric else ()
+        self.nominal = [
+            (fabric.memory_latency if number in accesses else fabric.latency) if fabric else 0 for number in range(len(ids))
+        ]
+        flow = {n: {n} for n in range(len(ids))}
+        for source, target, _ in self.edges:
+            joined = flow[source] | flow[target]
+            for number in joined:
+                flow[number] = joined
+        self.flow = {number: frozenset(members) for number, members in flow.items()}
         count = problem.machine.rows * problem.machine.columns
         self.tiles = range(count)
         self.ways = {pair: ways(problem, *pair) for pair in product(self.tiles, repeat=2)}
@@ -89,6 +106,11 @@ class Judge:
         for tile, instruction in zip(tiles, self.problem.instructions, strict=True):
             if instruction.tiles is not None and tile not in instruction.tiles:
                 return False
+            if instruction.memory and not any(each.tiles is None or tile in each.tiles for each in self.interfaces):
+                return False
+        for source, target, _ in self.sent:
+            if any(tiles[other] != tiles[target] for who, other, _ in self.sent if who == source):
+                return False
         for pin in self.problem.pins:
             if pin.tile not in (None, tiles[self.ids.index(pin.instruction)]):
                 return False
@@ -113,15 +135,43 @@ class Judge:
         if self.problem.rules.starts == "source":
             choices = [[number] for number in sources]
         else:
-            flow = {n: {n} for n in range(len(tiles))}
-            for source, target, _ in self.edges:
-                joined = flow[source] | flow[target]
-                for number in joined:
-                    flow[number] = joined
-            choices = [[n for n in sources if n in each] for each in {frozenset(each) for each in flow.values()}]
+            choices = [[n for n in sources if n in each] for each in set(self.flow.values())]
         for chosen in product(*choices):
             if len({tiles[number] for number in chosen}) == len(chosen):
                 return tuple(sorted(chosen))
+        return None
+
+    def messages_ok(self, tiles: tuple[int, ...], times: list[int], ii: int) -> bool:
+        """Launches, ports and words of complete places."""
+        launch = {number: min(times[other] for other in members) for number, members in self.flow.items()}
+        words = [0 for _ in self.tiles]
+        for tile in self.tiles:
+            names = set().union(*(self.uses[number] for number, each in enumerate(tiles) if each == tile))
+            words[tile] = sum(variable.words for variable in self.problem.variables if variable.id in names)
+        for source in {source for source, _, _ in self.sent}:
+            reads = [(times[t] + ii * d, tiles[t]) for s, t, d in self.sent if s == source]
+            ready = times[source] + self.latency[source] + self.nominal[source]
+            if any(launch[t] + ii * d < ready for s, t, d in self.sent if s == source):
+                return False
+            words[reads[0][1]] += (max(read for read, _ in reads) - launch[source]) // ii + 1
+        machine = self.problem.machine
+        if any(each > machine.memories * machine.memory_depth for each in words):
+            return False
+        return self.ask(tiles, times, ii) is not None
+
+    def ask(self, tiles: tuple[int, ...], times: list[int], ii: int) -> tuple[int | None, ...] | None:
+        """Interfaces with ports for all accesses, by trying all."""
+        choices = [
+            [n for n, each in enumerate(self.interfaces) if each.tiles is None or tiles[number] in each.tiles]
+            for number in self.accesses
+        ]
+        for chosen in product(*choices):
+            asked = Counter((which, (times[n] + self.latency[n]) % ii) for n, which in zip(self.accesses, chosen, strict=True))
+            if all(count <= self.interfaces[which].ports for (which, _), count in asked.items()):
+                found: list[int | None] = [None] * len(tiles)
+                for number, which in zip(self.accesses, chosen, strict=True):
+                    found[number] = which
+                return tuple(found) if self.accesses else ()
         return None
 
     def times_ok(self, tiles: tuple[int, ...], times: list[int], ii: int) -> bool:
@@ -142,11 +192,16 @@ class Judge:
                 delay = times[target] + ii * distance - times[source] - self.latency[source] - hops
                 if delay < 0 or (limit is not None and delay > limit):
                     return False
+        for source, target, distance in self.sent:
+            # Part of what messages_ok asks, early.
+            ready = self.latency[source] + self.nominal[source]
+            if max(source, target) == last and times[target] + ii * distance < times[source] + ready:
+                return False
         return True
 
     def routes(self, tiles: tuple[int, ...], times: list[int], ii: int) -> list[tuple[int, ...]] | None:
         """Ways on which no link carries two values at once; None where there are none."""
-        links = self.problem.machine.links
+        clocks_of = self.problem.machine.links
         for chosen in product(*(self.ways[tiles[s], tiles[t]] for s, t, _ in self.edges)):
             carried: dict[tuple[int, int, int], tuple[int, int]] = {}
             free = True
@@ -154,9 +209,10 @@ class Judge:
                 clock = times[source] + self.latency[source]
                 for tile, link in steps:
                     free = free and carried.setdefault((tile, link, clock % ii), (source, clock)) == (source, clock)
-                    clock += links[link].clocks
+                    clock += clocks_of[link].clocks
             if free:
-                return [tuple(link for _, link in steps) for steps in chosen]
+                links = iter([tuple(link for _, link in steps) for steps in chosen])
+                return [() if is_sent else next(links) for is_sent in self.is_sent]
         return None
 
     def plans(self, ii: int, last: int) -> Iterator[tuple[tuple[int, ...], list[int]]]:
@@ -165,7 +221,7 @@ class Judge:
 
         def go(tiles: tuple[int, ...], times: list[int]) -> Iterator[tuple[tuple[int, ...], list[int]]]:
             if len(times) == count:
-                if self.routes(tiles, times, ii) is not None:
+                if self.messages_ok(tiles, times, ii) and self.routes(tiles, times, ii) is not None:
                     yield tiles, list(times)
                 return
             for time in range(last + 1 - self.latency[len(times)]):
@@ -183,10 +239,12 @@ def best(problem: Problem) -> tuple[int, int] | None:
     """(II, makespan) of the best plan; None where there is none."""
     judge = Judge(problem)
     latency = max(judge.latency, default=0)
-    farthest = max(hops for hops in judge.hops.values() if hops is not None)
+    farthest = max(0, *judge.nominal, *(hops for hops in judge.hops.values() if hops is not None))
     for ii in range(1, problem.machine.spoke_depth + 1):
         # Rounds need be no further apart than along a path of all instructions: each a value's way, or the distance of an edge.
-        back = 0 if problem.rules.max_delay is None else 1 + max((distance for _, _, distance in judge.edges), default=0)
+        is_bounded = problem.rules.max_delay is not None or judge.sent
+        longest = max((distance for _, _, distance in (*judge.edges, *judge.sent)), default=0)
+        back = 1 + longest if is_bounded else 0
         step = max(-(-(latency + farthest + ii - 1) // ii), back)
         last = max((pin.time or 0 for pin in problem.pins), default=0) + ii * (step * (len(problem.instructions) - 1) + 2)
         if next(judge.plans(ii, last + latency), None) is not None:

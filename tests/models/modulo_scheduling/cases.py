@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from stowplan.models.modulo_scheduling.machine import Link, Machine
+from stowplan.errors import InputError
+from stowplan.models.modulo_scheduling.machine import AsynchronousFabric, Interface, Link, Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
 
 UP, DOWN = Link(name="up1", rows=-1, clocks=1), Link(name="down1", rows=1, clocks=1)
@@ -101,6 +102,41 @@ def random_problem(seed: int, most: int = 4) -> Problem:
     return Problem(
         instructions=instructions, machine=machine, variables=variables, pins=tuple(pins), rules=rules, name=f"random {seed}"
     )
+
+
+def random_fabric(chance: random.Random, tiles: int) -> AsynchronousFabric:
+    def some() -> tuple[int, ...] | None:
+        return tuple(tile for tile in range(tiles) if chance.random() < 0.6) if chance.random() < 0.5 else None
+
+    interfaces = tuple(
+        Interface(name=f"m{at}", ports=chance.choice([1, 1, 2]), tiles=some()) for at in range(chance.choice([1, 1, 2]))
+    )
+    return AsynchronousFabric(latency=chance.choice([0, 1, 2]), memory_latency=chance.choice([1, 2, 3]), interfaces=interfaces)
+
+
+def linked_problem(seed: int, most: int = 4) -> Problem:
+    """As the others, with loads, stores and values that are sent; the flows are in an order."""
+    chance = random.Random(-seed - 7)
+    problem = (varied_problem if chance.random() < 0.3 else random_problem)(seed, most)
+    fabric = random_fabric(chance, problem.machine.tiles)
+    depth = chance.choice([2, 4, 8, 8, 16])
+    machine = msgspec.structs.replace(problem.machine, asynchronous=fabric, memory_depth=depth)
+
+    def sends(operand: Operand) -> Operand:
+        marked = operand.instruction is not None and chance.random() < 0.2
+        return msgspec.structs.replace(operand, asynchronous=marked)
+
+    while True:
+        instructions = tuple(
+            msgspec.structs.replace(
+                each, memory=chance.choice([None, None, "load", "load", "store"]), operands=tuple(map(sends, each.operands))
+            )
+            for each in problem.instructions
+        )
+        try:
+            return msgspec.structs.replace(problem, machine=machine, instructions=instructions, name=f"linked {seed}")
+        except InputError:
+            continue
 
 
 def varied_problem(seed: int, most: int = 4) -> Problem:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, least_ii, recurrence_mii, resource_mii
-from stowplan.models.modulo_scheduling.machine import Link
+from stowplan.models.modulo_scheduling.machine import AsynchronousFabric, Interface, Link
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Variable
 from tests.models.modulo_scheduling.cases import graph, line
 
@@ -40,6 +41,26 @@ def test_tiles_and_latencies_of_their_own() -> None:
     both = tuple(Instruction(id=name, op="add", operands=shared, tiles=(at,)) for at, name in enumerate("ab"))
     found = find_obstacle(Problem(instructions=both, variables=(Variable(id="v"),), machine=line()))
     assert "no tile will do for a, b" in (found or "")
+
+
+def test_memory_and_linked_flows() -> None:
+    def loads(count: int, *interfaces: Interface, distance: int | None = None) -> Problem:
+        operands = () if distance is None else (Operand(instruction="l0", distance=distance),)
+        made = (Instruction(id=f"l{at}", op="load", memory="load", operands=operands) for at in range(count))
+        machine = line(asynchronous=AsynchronousFabric(memory_latency=9, interfaces=interfaces), spoke_depth=16)
+        return Problem(instructions=tuple(made), machine=machine)
+
+    near, everywhere = Interface(name="near", tiles=(0, 1)), Interface(name="all")
+    assert resource_mii(loads(4, everywhere)) == 4
+    assert resource_mii(loads(4, everywhere, near)) == 2
+    # Only two tiles are served at all.
+    assert resource_mii(loads(4, near, Interface(name="more", tiles=(0, 1)))) == 2
+    # A pointer that is loaded: nominal clocks bound the interval.
+    assert recurrence_mii(loads(1, everywhere, distance=1)) == 12
+    assert recurrence_mii(loads(1, everywhere, distance=2)) == 6
+    chased = loads(1, everywhere, distance=1)
+    shallow = msgspec.structs.replace(chased.machine, spoke_depth=8)
+    assert "interval of 12" in (find_obstacle(msgspec.structs.replace(chased, machine=shallow)) or "")
 
 
 def test_critical_path() -> None:

@@ -14,13 +14,13 @@ from stowplan.models.modulo_scheduling.plan import Plan, decode_objective, encod
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.verify import verify
 from tests.models.modulo_scheduling.brute_force import Judge, best
-from tests.models.modulo_scheduling.cases import random_problem, varied_problem
+from tests.models.modulo_scheduling.cases import linked_problem, random_problem, varied_problem
 
 #: Problems in one test, so that a failure names few seeds.
 BATCH = 50
 
 
-@pytest.mark.parametrize("make", [random_problem, varied_problem])
+@pytest.mark.parametrize("make", [random_problem, varied_problem, linked_problem])
 @pytest.mark.parametrize("first", range(0, 300, BATCH))
 def test_best_plans_and_proofs(first: int, make: Callable[..., Problem]) -> None:
     for seed in range(first, first + BATCH):
@@ -41,7 +41,7 @@ def test_best_plans_and_proofs(first: int, make: Callable[..., Problem]) -> None
         assert verify(problem, outcome.plan).ok, (seed, verify(problem, outcome.plan).violations)
 
 
-@pytest.mark.parametrize("make", [random_problem, varied_problem])
+@pytest.mark.parametrize("make", [random_problem, varied_problem, linked_problem])
 def test_milp_finds_the_same(make: Callable[..., Problem]) -> None:
     done = 0
     for seed in range(60):
@@ -57,7 +57,7 @@ def test_milp_finds_the_same(make: Callable[..., Problem]) -> None:
     assert done > 30
 
 
-@pytest.mark.parametrize("make", [random_problem, varied_problem])
+@pytest.mark.parametrize("make", [random_problem, varied_problem, linked_problem])
 def test_verifier_agrees_with_all_places(make: Callable[..., Problem]) -> None:
     """Random places, valid or not: the verifier finds fault exactly where the judge does."""
     agreed = {True: 0, False: 0}
@@ -77,6 +77,7 @@ def test_verifier_agrees_with_all_places(make: Callable[..., Problem]) -> None:
             if min(times) < 0:
                 continue
             ok = judge.tiles_ok(tiles) and all(judge.times_ok(tiles, times[: n + 1], ii) for n in range(len(times)))
+            ok = ok and judge.messages_ok(tiles, times, ii)
             routes = judge.routes(tiles, times, ii) if ok else None
             found = verify(problem, _plan(judge, ii, tiles, times, routes))
             assert found.ok == (ok and routes is not None), (seed, found.violations)
@@ -87,13 +88,15 @@ def test_verifier_agrees_with_all_places(make: Callable[..., Problem]) -> None:
 def _plan(judge: Judge, ii: int, tiles: tuple[int, ...], times: list[int], routes: list[tuple[int, ...]] | None) -> Plan:
     """A plan of these places that hides nothing: right in all that follows from them."""
     problem = judge.problem
-    ways = [judge.ways[tiles[source], tiles[target]] for source, target, _ in judge.edges]
-    links = routes or [tuple(link for _, link in each[0]) if each else () for each in ways]
-    clocks = [sum(problem.machine.links[link].clocks for link in route) for route in links]
-    delays = [
-        times[target] + ii * distance - times[source] - judge.latency[source] - taken
-        for (source, target, distance), taken in zip(judge.edges, clocks, strict=True)
-    ]
+    links, delays = [], []
+    for at, edge in enumerate(problem.edges):
+        ways = judge.ways[tiles[edge.source], tiles[edge.target]]
+        first = tuple(link for _, link in ways[0]) if ways and not judge.is_sent[at] else ()
+        links.append(routes[at] if routes else first)
+        taken = (
+            judge.nominal[edge.source] if judge.is_sent[at] else sum(problem.machine.links[link].clocks for link in links[at])
+        )
+        delays.append(times[edge.target] + ii * edge.distance - times[edge.source] - judge.latency[edge.source] - taken)
     makespan = max(map(sum, zip(times, judge.latency, strict=True)))
     plan = Plan(
         problem=problem.digest,
@@ -106,5 +109,6 @@ def _plan(judge: Judge, ii: int, tiles: tuple[int, ...], times: list[int], route
         routes=tuple(links),
         delays=tuple(delays),
         starts=judge.starts(tiles) or (),
+        interfaces=judge.ask(tiles, times, ii) or tuple(0 if n in judge.accesses else None for n in range(len(tiles))),
     )
     return msgspec.json.decode(msgspec.json.encode(plan), type=Plan)

@@ -11,13 +11,20 @@ import pytest
 from stowplan.errors import InputError
 from stowplan.models.modulo_scheduling import plan as plans
 from stowplan.models.modulo_scheduling import problem as problems
-from stowplan.models.modulo_scheduling.machine import Link
+from stowplan.models.modulo_scheduling.machine import AsynchronousFabric, Interface, Link
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
 from tests.models.modulo_scheduling.cases import graph, line, random_problem
 
 
 def instruction(*operands: Operand, name: str = "a", op: str = "add") -> Instruction:
     return Instruction(id=name, op=op, operands=operands)
+
+
+def sent(source: str, distance: int = 0) -> Operand:
+    return Operand(instruction=source, distance=distance, asynchronous=True)
+
+
+LINKED = line(asynchronous=AsynchronousFabric(interfaces=(Interface(name="m"),)))
 
 
 @pytest.mark.parametrize(
@@ -37,6 +44,18 @@ def instruction(*operands: Operand, name: str = "a", op: str = "add") -> Instruc
         ({"instructions": (Instruction(id="a", op="add", tiles=()),)}, "no tile"),
         ({"instructions": (Instruction(id="a", op="add", tiles=(1, 0)),)}, "tiles 1, 0"),
         ({"instructions": (Instruction(id="a", op="add", tiles=(1, 4)),)}, "tile 4"),
+        ({"instructions": (Instruction(id="a", op="load", memory="load"),)}, "no memory interfaces"),
+        ({"instructions": (instruction(sent("a", 1)),)}, "no asynchronous fabric"),
+        ({"instructions": (instruction(sent("a")),), "machine": LINKED}, "cycle a -> a without a distance"),
+        ({"instructions": (instruction(Operand(constant=1.0, asynchronous=True)),), "machine": LINKED}, "asynchronous"),
+        # b waits for what a sends, while a value goes to it over links.
+        (
+            {
+                "instructions": (instruction(), instruction(Operand(instruction="a"), sent("a"), name="b")),
+                "machine": LINKED,
+            },
+            "from a to b, whose flows wait for each other",
+        ),
         ({"instructions": (), "variables": (Variable(id="v"), Variable(id="v"))}, "'v' twice"),
         ({"instructions": (), "variables": (Variable(id="v", tile=4),)}, "tile 4"),
         ({"instructions": (), "variables": (Variable(id="v", words=0),)}, "words 0"),
@@ -69,6 +88,10 @@ def test_cycle_is_named_in_order() -> None:
         ({"links": (Link(name="x", rows=1), Link(name="x", rows=2))}, "name of its own"),
         ({"links": (Link(name="x", rows=0),)}, "feedback"),
         ({"links": (Link(name="x", rows=1, clocks=-1),)}, "clocks"),
+        ({"asynchronous": AsynchronousFabric(latency=-1)}, r"asynchronous\.latency"),
+        ({"asynchronous": AsynchronousFabric(interfaces=(Interface(name="m", ports=0),))}, "ports"),
+        ({"asynchronous": AsynchronousFabric(interfaces=(Interface(name="m", tiles=(4,)),))}, "tile 4"),
+        ({"asynchronous": AsynchronousFabric(interfaces=(Interface(name="m"),) * 2)}, "name of its own"),
     ],
 )
 def test_bad_machines(changes: dict[str, Any], message: str) -> None:
@@ -102,6 +125,17 @@ def test_digest_depends_on_rules_and_not_on_names() -> None:
     assert msgspec.structs.replace(problem, name="other").digest == problem.digest
     assert msgspec.structs.replace(problem, rules=Rules(max_delay=3)).digest != problem.digest
     assert msgspec.structs.replace(problem, machine=line(5)).digest != problem.digest
+
+
+def test_a_fabric_that_nothing_takes_leaves_the_digest() -> None:
+    problem = graph("a>b")
+    assert graph("a>b", LINKED).digest == problem.digest
+    slower = msgspec.structs.replace(LINKED, asynchronous=AsynchronousFabric(memory_latency=7))
+    operands = (sent("a", 1),)
+    both = [
+        Problem(instructions=(Instruction(id="a", op="add", operands=operands),), machine=each) for each in (LINKED, slower)
+    ]
+    assert both[0].digest != both[1].digest
 
 
 def test_objective() -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from stowplan.models.modulo_scheduling import cpsat
+from stowplan.models.modulo_scheduling.machine import AsynchronousFabric, Interface
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
 from stowplan.models.modulo_scheduling.verify import Code, verify
@@ -164,6 +165,52 @@ def test_latencies_and_tiles_of_their_own() -> None:
     # At II 3 the results of b at clock 8 and of a at clock 5 are there in one slot.
     assert codes(problem, mapped(3, [1, 1], [0, 7])) == {"result_taken"}
     assert codes(problem, mapped(3, [1, 1], [0, 4])) == {"result_taken", "too_early"}
+
+
+#: A load whose answer starts a flow of two; nominal clocks are 4 for memory, 2 from tile to tile.
+FABRIC = AsynchronousFabric(latency=2, memory_latency=4, interfaces=(Interface(name="m"), Interface(name="n", tiles=(0,))))
+LOADED = Problem(
+    instructions=(
+        Instruction(id="l", op="load", memory="load"),
+        Instruction(id="r", op="add", operands=(Operand(instruction="l"),)),
+        Instruction(id="s", op="store", operands=(Operand(instruction="l"), Operand(instruction="r")), memory="store"),
+    ),
+    machine=line(asynchronous=FABRIC, memory_depth=2),
+)
+
+
+def loaded(ii: int, tiles: list[int], times: list[int], problem: Problem = LOADED, **changes: Any) -> set[str]:
+    """Codes of a plan of the load, and of what reads its value over the asynchronous fabric."""
+    routes = [(), (), *[()] * (len(problem.edges) - 2)]
+    plan = placed(problem, ii, tiles, times, routes, interfaces=(0, None, 1), starts=(0, 1))
+    delays = tuple(delay - 4 * edge.asynchronous for edge, delay in zip(problem.edges, plan.delays, strict=True))
+    return codes(problem, msgspec.structs.replace(plan, **{"delays": delays, **changes}))
+
+
+def test_memory_and_linked_flows() -> None:
+    assert loaded(4, [1, 0, 0], [0, 7, 10]) == set()
+    assert loaded(4, [1, 0, 0], [0, 7, 10], delays=(1, 3, 0)) == {"wrong_delay"}
+    assert loaded(4, [1, 0, 0], [0, 7, 10], routes=((), (0,), ())) == {"broken_route"}
+    # The store's flow begins with r.
+    assert loaded(4, [1, 0, 0], [1, 7, 10]) == {"launched_early"}
+    assert "variable_split" in loaded(4, [1, 1, 0], [0, 7, 10])
+    # 12 clocks and more from the launch of the load to the last reader: four iterations at once at II 4.
+    assert loaded(4, [1, 0, 0], [0, 7, 14]) == set()
+    assert loaded(4, [1, 0, 0], [0, 7, 18]) == {"memory_full"}
+    assert loaded(4, [1, 0, 0], [0, 7, 10], interfaces=(1, None, 0)) == {"wrong_interface"}
+    assert loaded(4, [1, 0, 0], [0, 7, 10], interfaces=(0, 0, 1)) == {"wrong_interface"}
+    assert loaded(4, [1, 0, 0], [0, 7, 10], interfaces=(2, None, 1)) == {"wrong_interface"}
+    assert loaded(4, [1, 0, 0], [0, 7, 10], interfaces=()) == {"wrong_count"}
+    # Requests at clocks 3 and 15: one slot of two, and one port.
+    assert loaded(4, [1, 0, 0], [0, 7, 12], interfaces=(0, None, 0)) == {"port_taken"}
+    assert loaded(4, [1, 0, 0], [0, 7, 12], interfaces=(0, None, 1)) == set()
+    assert loaded(4, [1, 0, 0], [0, 7, 13], interfaces=(0, None, 0)) == set()
+
+
+def test_values_that_are_sent_have_no_limit_on_their_delay() -> None:
+    problem = msgspec.structs.replace(LOADED, rules=Rules(max_delay=1))
+    assert loaded(4, [1, 0, 0], [0, 11, 14], problem) == set()
+    assert loaded(4, [1, 0, 0], [0, 9, 14], problem) == {"delay_too_long"}
 
 
 def test_other_readings() -> None:

@@ -140,6 +140,9 @@ class Links:
         found = []
         for edge in self.parent.problem.edges:
             route: list[int] = []
+            if edge.asynchronous:
+                found.append(())
+                continue
             tile = tiles[edge.target]
             while tile != tiles[edge.source]:
                 tile, link = back[edge.source, tile]

@@ -18,7 +18,8 @@ from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Value
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
 from stowplan.models.modulo_scheduling.cpsat.links import Links
-from stowplan.models.modulo_scheduling.cpsat.places import COMPLETE, PlaceModel, Relax
+from stowplan.models.modulo_scheduling.cpsat.messages import Ports, Words
+from stowplan.models.modulo_scheduling.cpsat.places import COMPLETE, PlaceModel, Relax, longest_way
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.structure import Structure
 
@@ -70,6 +71,8 @@ class ModuloModel(PlaceModel):
         self._time_variables()
         self._slot_constraints()
         self._value_constraints()
+        self.ports = Ports(self, ii, self.slot)
+        self.words = Words(self, ii, self.time if whole else None, last_time)
         self.links = Links(self, ii, self.at) if links else None
         self.makespan: cp_model.IntVar | None = None
         if makespan is not None:
@@ -139,12 +142,13 @@ class ModuloModel(PlaceModel):
 
     def _value_constraints(self) -> None:
         limit, component = self.problem.rules.max_delay, self.structure.component
-        for edge in self.problem.edges:
+        for edge in self.structure.precedences:
             if self.relax.recurrences:
                 continue
             if edge.source == edge.target:
                 waits = self.ii * edge.distance - self.problem.latencies[edge.source]
-                if waits < 0 or (limit is not None and waits > limit):
+                waits -= edge.clocks or 0
+                if waits < 0 or (limit is not None and edge.clocks is None and waits > limit):
                     self.model.add_bool_or([])
             # Unless all have times, whole cycles move until their inputs are there.
             elif self.whole or component[edge.source] == component[edge.target]:
@@ -172,6 +176,7 @@ class ModuloModel(PlaceModel):
         for number, done in self._results.items():
             turns, slot = divmod(plan.times[number] % self.ii + self.problem.latencies[number] % self.ii, self.ii)
             values += [(done, slot), (self._turns[number], turns)]
+        values += [*self.ports.values(tiles, plan), *self.words.values(tiles, plan)]
         if self.makespan is not None:
             values.append((self.makespan, plan.makespan))
         if self.links is not None:
@@ -212,18 +217,19 @@ def latest_time(structure: Structure, ii: int, timed: Sequence[int]) -> int:
     """A time that need not be passed: if there is a plan at an II, there is one whose timed instructions are no later.
 
     With tiles and slots given, times are rounds: differences bounded from both sides. Their least solution is a longest path,
-    with no instruction twice, whose steps are at most one value's way or, backwards, the distance of an edge. Pins hold one
-    instruction; from it paths lead both ways.
+    with no instruction twice, whose steps are at most one value's way or, backwards, the distance of an edge (where delays are
+    limited, or the words of values that are sent to tiles). Pins hold one instruction; from it paths lead both ways.
     """
     problem = structure.problem
-    hops = max((clocks for row in problem.hops for clocks in row if clocks is not None), default=0)
+    hops = longest_way(structure)
     forward = -(-(max(problem.latencies, default=0) + hops + ii - 1) // ii)
-    backward = 0 if problem.rules.max_delay is None else max((edge.distance for edge in problem.edges), default=0) + 1
+    is_bounded = problem.rules.max_delay is not None or structure.buffers
+    backward = 0 if not is_bounded else max((edge.distance for edge in problem.edges), default=0) + 1
     pinned = max((pin.time or 0 for pin in problem.pins), default=0)
     step = max(forward, backward)
     inside = set(timed)
     sizes: dict[int, int] = defaultdict(int)
-    bound_together = structure.flow if len(inside) == structure.count else structure.component
+    bound_together = structure.linked if len(inside) == structure.count else structure.component
     for number in inside:
         sizes[bound_together[number]] += 1
     longest = max(sizes.values(), default=1)

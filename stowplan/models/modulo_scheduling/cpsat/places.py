@@ -12,8 +12,7 @@ from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Value
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
 from stowplan.models.modulo_scheduling.plan import Plan
-from stowplan.models.modulo_scheduling.problem import Edge
-from stowplan.models.modulo_scheduling.structure import Structure
+from stowplan.models.modulo_scheduling.structure import Precedence, Structure
 from stowplan.models.modulo_scheduling.symmetry import representatives, symmetries
 
 
@@ -140,14 +139,18 @@ class PlaceModel:
         for tile in range(self.problem.machine.tiles):
             self.model.add_at_most_one(starts[tile] for starts in self._starts.values())
 
-    def value_constraint(self, edge: Edge, source: Any, target: Any) -> None:
+    def value_constraint(self, edge: Precedence, source: Any, target: Any) -> None:
         """A value arrives in time, and within the longest delay; ``source`` and ``target`` are times of issue."""
         latency, limit = self.problem.latencies[edge.source], self.problem.rules.max_delay
-        hops = self._hops_between(self.structure.group[edge.source], self.structure.group[edge.target])
-        delay = target - source + self.ii * edge.distance - latency - hops
+        delay = target - source + self.ii * edge.distance - latency - self._clocks(edge)
         self.model.add(delay >= 0)
-        if limit is not None:
+        if limit is not None and edge.clocks is None:
             self.model.add(delay <= limit)
+
+    def _clocks(self, edge: Precedence) -> Any:
+        """Clocks that a value is on its way."""
+        group = self.structure.group
+        return self._hops_between(group[edge.source], group[edge.target]) if edge.clocks is None else edge.clocks
 
     def _hops_between(self, one: int, two: int) -> Any:
         """Clocks between the tiles of two groups, as a sum of steps: a literal for each number of clocks to reach."""
@@ -208,6 +211,13 @@ class PlaceModel:
                 yield further, hops is not None and hops >= total
 
 
+def longest_way(structure: Structure) -> int:
+    """Clocks that a value is on its way at most, nominal ones included."""
+    over_links = (clocks for row in structure.problem.hops for clocks in row if clocks is not None)
+    sent = (each.clocks for each in structure.precedences if each.clocks is not None)
+    return max((*over_links, *sent), default=0)
+
+
 class LeastIIModel(PlaceModel):
     """The least II that space and recurrences allow, as a variable to minimise; slots are left out.
 
@@ -219,16 +229,15 @@ class LeastIIModel(PlaceModel):
         self.ii = model.new_int_var(least, most, "II")
         super().__init__(structure, self.ii, model, COMPLETE)
         problem = structure.problem
-        hops = max((clocks for row in problem.hops for clocks in row if clocks is not None), default=0)
+        hops = longest_way(structure)
         # Longest paths, with no instruction twice.
         last = (max(problem.latencies, default=0) + hops) * max(len(structure.recurrent) - 1, 0)
         self.time = {number: model.new_int_var(0, last, f"time {number}") for number in structure.recurrent}
         component = structure.component
-        for edge in structure.between:
-            if edge.source in self.time and component[edge.source] == component[edge.target]:
+        for edge in structure.precedences:
+            if edge.source != edge.target and component[edge.source] == component[edge.target]:
                 delay = self.time[edge.target] - self.time[edge.source] + self.ii * edge.distance
-                hops_between = self._hops_between(structure.group[edge.source], structure.group[edge.target])
-                model.add(delay >= problem.latencies[edge.source] + hops_between)
+                model.add(delay >= problem.latencies[edge.source] + self._clocks(edge))
         model.minimize(self.ii)
 
     def extract(self, value: Value) -> Plan | None:

@@ -115,7 +115,8 @@ class _Search:
         timed_pins = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
         #: Whether times follow from places: then an II that is possible makes all larger ones possible.
         self.places_decide = rules.max_delay is None and not rules.pass_through and not timed_pins
-        slots_may_meet = not self.structure.has_one_latency and bool(self.structure.recurrent)
+        fixed = bool(self.structure.recurrent or self.structure.port_limits)
+        slots_may_meet = not self.structure.has_one_latency and fixed
         #: Whether places and cycles that do at an II do at all larger ones.
         self._is_monotone = rules.max_delay is None and not timed_pins and not slots_may_meet
         self._everything = list(range(self.structure.count))
@@ -260,8 +261,12 @@ class _Search:
             self.refute(ii + 1)
             if self.no_plan_at_all:
                 self.reason = explain(self.structure, self.most, self.budget, self._seed)
-        if self.places_decide or answer == "infeasible" or self.budget.is_spent:
+        if answer == "infeasible" or self.budget.is_spent:
             return answer
+        if self.places_decide and (answer == "unknown" or (self.plan is not None and self.plan.ii <= ii)):
+            return answer
+        # Limits on delays and fixed times may keep places from being a plan, and so may words of values that are sent to tiles.
+        self.places_decide = False
         if size(self.structure, ii, links=self.problem.rules.pass_through) > MOST_LITERALS:
             return "unknown"
         whole = ModuloModel(
