@@ -79,7 +79,9 @@ def test_without_masks_all_places_have_probability() -> None:
 @pytest.mark.parametrize("left_out", ["layers", "attention", "lookahead"])
 def test_parts_left_out_have_no_say(left_out: str) -> None:
     torch.manual_seed(0)
-    shape = Shape(hidden=8, layers=0 if left_out == "layers" else 1, heads=2, **({left_out: False} if left_out != "layers" else {}))
+    shape = Shape(
+        hidden=8, layers=0 if left_out == "layers" else 1, heads=2, **({left_out: False} if left_out != "layers" else {})
+    )
     network = Network(shape)
     mapping = begun()[0]
     limits = Limits.of([mapping.problem], 4)
