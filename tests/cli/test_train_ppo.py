@@ -45,17 +45,19 @@ def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: P
     printed = json.loads(done.out)
     assert (printed["outcome"], printed["steps"], len(printed["graphs"])) == ("steps_done", 128, 4)
     content, network = load_policy(tmp_path / "p.pt")
-    assert content.digest == printed["policy_sha256"] and network.shape.hidden == 8
+    assert (content.digest, network.shape.hidden) == (printed["policy_sha256"], 8)
     with (tmp_path / "c.csv").open() as stream:
         assert [row["steps"] for row in csv.DictReader(stream)] == ["64", "128"]
     plan = Plan.load(tmp_path / "plans" / "001.plan.json")
     assert not verify(chain(3, back=1), plan).violations
     # Going on, and from the policy.
     again = cli("train", "ppo", problem, other, "-o", tmp_path / "c.pt", "--resume", "--steps", 192, "--generate", 2, "--json")
-    assert again.code == 0 and json.loads(again.out)["steps"] == 192
+    assert again.code == 0, again
+    assert json.loads(again.out)["steps"] == 192
     assert load(tmp_path / "c.pt", CHECKPOINT).config.hidden == 8
     tuned = cli("train", "ppo", problem, "-o", tmp_path / "d.pt", "--from", tmp_path / "p.pt", "--steps", 64, *SMALL)
-    assert tuned.code == 0 and "placements" in tuned.out
+    assert tuned.code == 0, tuned
+    assert "placements" in tuned.out
 
 
 def test_demonstrations_are_imitated(cli: Cli, tmp_path: Path, problem: Path) -> None:
@@ -68,7 +70,8 @@ def test_demonstrations_are_imitated(cli: Cli, tmp_path: Path, problem: Path) ->
     assert done.code == 0, done
     plan = tmp_path / "plans" / "000.plan.json"
     done = cli("train", "ppo", problem, "-o", tmp_path / "d.pt", "--demonstrations", plan, "--steps", 64, *settings)
-    assert done.code == 0 and "20 steps of imitation" in done.out
+    assert done.code == 0, done
+    assert "20 steps of imitation" in done.out
 
 
 def test_errors_are_one_line(cli: Cli, tmp_path: Path, problem: Path) -> None:

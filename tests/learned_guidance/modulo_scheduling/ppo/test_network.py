@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 from stowplan.hardware.se.machines import load_machine
 from stowplan.learned_guidance.modulo_scheduling.observation import Limits, Observation, observe

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 from stowplan.errors import InputError
 from stowplan.frontends.dfg import kernels, lower
@@ -42,7 +44,8 @@ def test_small_kernels_at_the_least_interval(policy: Policy) -> None:
 def test_other_machines(policy: Policy, machine: str) -> None:
     problem = chain(12, machine=load_machine(machine))
     mapping = policy.place([Mapping(problem, 2)], np.random.default_rng(0), temperature=0.0)[0]
-    assert mapping.current < 0 and verify(problem, mapping.plan()).ok
+    assert mapping.current < 0
+    assert verify(problem, mapping.plan()).ok
 
 
 def test_batches_of_different_graphs_and_a_stop(policy: Policy) -> None:
@@ -65,8 +68,10 @@ def test_fine_tuning_finds_better_plans_and_counts(policy: Policy) -> None:
     tuned = policy.fine_tune(
         problem, evaluations=10, demonstrations=[start], changes=small, on_better=lambda plan: better.append(plan.objective)
     )
-    assert tuned.best is not None and verify(problem, tuned.best).ok
-    assert better and better == sorted(better, reverse=True)
+    assert tuned.best is not None
+    assert verify(problem, tuned.best).ok
+    assert better
+    assert better == sorted(better, reverse=True)
     assert tuned.evaluations >= 10
 
 
@@ -80,7 +85,8 @@ def test_it_is_loaded_without_what_trained_it() -> None:
 
 
 def test_it_says_where_it_is_from_and_is_small(policy: Policy) -> None:
-    assert policy.file is not None and policy.file.provenance.moves > 0
+    assert policy.file is not None
+    assert policy.file.provenance.moves > 0
     assert all(name.startswith("generated") for name in policy.file.provenance.programs)
     assert POLICY.path.stat().st_size < 1_000_000
 
