@@ -1,12 +1,12 @@
 """The PPO mapper beside its controls and baselines, at equal evaluations and equal seconds: docs/benchmarks-ppo.md.
 
-``python benchmarks/ppo.py run GRAPHS --folder RUNS [--method ppo --seeds 3 ...]`` makes runs that are not there yet, each kept in
-a file of its own; ``tables --folder RUNS [--page FILE]`` prints the tables, or writes them between the markers of the page.
-Several processes may work on one folder.
+``python benchmarks/ppo.py run GRAPHS --folder RUNS [--method ppo --seeds 3 ...]`` makes runs that are not there yet, each kept
+in a file of its own; ``tables --folder RUNS [--page FILE]`` prints the tables, or writes them between the markers of the page;
+``chart CURVE... --output FILE`` draws the reward over training. Several processes may work on one folder.
 
-Methods: ``reference`` (CP-SAT, the initiation interval proven or not), ``list``, ``random``, ``evolution``, ``uniform`` (roll-outs to
-any legal place), ``untrained`` (a network that was never trained), ``ppo`` (the policy that ships), ``NAME=FILE`` (any other
-policy). The last four have the same masks and the same decoding. All graphs are unseen: policies were trained on generated ones.
+Methods: ``reference`` (CP-SAT, the initiation interval proven or not), ``list``, ``random``, ``evolution``, ``uniform``
+(roll-outs to any legal place), ``untrained`` (a network that was never trained), ``ppo`` (the policy that ships), ``NAME=FILE``
+(any other policy). The last four have the same masks and decoding. Policies were trained on generated graphs.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from stowplan.portfolio.modulo_scheduling.search import Tally, list_scheduling, 
 METHODS = ("list", "random", "evolution", "uniform", "untrained", "ppo")
 
 #: Evaluations at which results are read off the same runs.
-BUDGETS = (8, 32, 128)
+BUDGETS = (8, 64)
 
-#: Processor seconds at which they are.
-SECONDS = (0.2, 1.0)
+#: Processor seconds at which they are; a run goes on until it has had both.
+SECONDS = (0.2,)
 
 #: Seconds of the reference for a graph.
 REFERENCE = 20.0
@@ -103,25 +103,25 @@ def play(method: str, problem: Problem, seed: int, evaluations: int) -> tuple[_C
     """A method within a budget."""
     tally = _Clocked(Body(problem))
     player = None if method in ("list", "random", "evolution") else _player(method)
-    found = tally.watch()
+    found, began = tally.watch(), time.process_time()
 
-    def never() -> bool:
-        return False
+    def over() -> bool:
+        return tally.evaluations >= evaluations and time.process_time() - began >= SECONDS[-1]
 
     if method == "list":
-        list_scheduling(tally, seed, lambda: tally.evaluations >= 20 * evaluations)
+        list_scheduling(tally, seed, over)
     elif method == "random":
-        random_play(tally, seed, evaluations, never)
+        random_play(tally, seed, 1 << 40, over)
     elif method == "evolution":
         run = Evolution(tally, seed)
-        while tally.evaluations < evaluations:
-            run.generation(never)
+        while not over():
+            run.generation(over)
     else:
         from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 
         rolls = RollOuts(tally, player, seed)
-        while tally.evaluations < evaluations:
-            rolls.step(tally.body.least_ii, never, evaluations - tally.evaluations)
+        while not over():
+            rolls.step(tally.body.least_ii, lambda: False)
     return tally, found
 
 
@@ -160,7 +160,8 @@ def make(arguments: argparse.Namespace) -> None:
     arguments.folder.mkdir(exist_ok=True)
     methods = arguments.method or ["reference", *METHODS]
     known = {each[2].digest: each for each in graphs(arguments.graphs, arguments.most)}
-    for suite, name, problem in known.values():
+    # In no order of size or suite, so that a part of the runs is a fair part.
+    for suite, name, problem in sorted(known.values(), key=lambda each: each[2].digest):
         for method in methods:
             label = method.partition("=")[0]
             for seed in range(1 if label in _FIXED else arguments.seeds):
@@ -189,20 +190,22 @@ def tables(arguments: argparse.Namespace) -> None:
         if run.method == "reference" and run.ii() is not None and run.ii() == run.bound:
             least[run.digest] = run.bound
     judged = [run for run in runs if run.digest in least and run.suite != "kernels" and run.instructions <= arguments.most]
-    methods = [name for name in METHODS if any(run.method == name for run in judged)]
-    others = sorted({run.method for run in judged} - {*METHODS, "reference"})
-    # Graphs that every method has run on, all seeds.
-    shared = set.intersection(*({run.digest for run in judged if run.method == name} for name in methods))
+    found = {run.method for run in judged} - {"reference"}
+    methods = [name for name in METHODS if name in found]
+    others = sorted(found - {*METHODS})
+    # Graphs that every method has run on.
+    shared = set.intersection(*({run.digest for run in judged if run.method == name} for name in found))
     judged = [run for run in judged if run.digest in shared]
-    texts = {
-        "ppo evaluations": by_budget(judged, methods, least, "evaluations", BUDGETS),
-        "ppo seconds": by_budget(judged, methods, least, "seconds", SECONDS),
-        "ppo suites": by_suite(judged, methods, least),
-        "ppo kernels": by_kernel(runs, methods),
-    }
     if others:
-        ablated = [run for run in judged if run.method in ("untrained", "ppo", *others)]
-        texts["ppo ablation"] = by_budget(ablated, ["untrained", *others, "ppo"], least, "evaluations", BUDGETS[:2])
+        budgets = [budget for budget in BUDGETS if budget <= max(run.evaluations for run in judged)]
+        texts = {"ppo ablation": by_budget(judged, [*methods, *others], least, "evaluations", budgets)}
+    else:
+        texts = {
+            "ppo evaluations": by_budget(judged, methods, least, "evaluations", BUDGETS),
+            "ppo seconds": by_budget(judged, methods, least, "seconds", SECONDS),
+            "ppo suites": by_suite(judged, methods, least),
+            "ppo kernels": by_kernel(runs, methods),
+        }
     print(f"{len(shared)} graphs")
     if arguments.page:
         write_into(arguments.page, {name: text + "\n" for name, text in texts.items()})
@@ -230,9 +233,7 @@ def spread(runs: Sequence[Run], least: dict[str, int], **limit: float) -> list[s
     return cells
 
 
-def by_budget(
-    runs: Sequence[Run], methods: Sequence[str], least: dict[str, int], what: str, budgets: Sequence[float]
-) -> str:
+def by_budget(runs: Sequence[Run], methods: Sequence[str], least: dict[str, int], what: str, budgets: Sequence[float]) -> str:
     """Rows of methods and budgets."""
     rows = []
     for budget in budgets:
@@ -269,6 +270,31 @@ def by_kernel(runs: Sequence[Run], methods: Sequence[str]) -> str:
     return table(rows, ["kernel", "reference", *methods])
 
 
+def chart(arguments: argparse.Namespace) -> None:
+    """Reward over training, a run that goes on from another behind it."""
+    import csv
+
+    from matplotlib.figure import Figure
+
+    steps, rewards, complete, before = [], [], [], 0
+    for curve in arguments.curves:
+        with curve.open() as stream:
+            rows = [row for row in csv.DictReader(stream) if row["mean_reward"]]
+        steps += [before + int(row["steps"]) for row in rows]
+        rewards += [float(row["mean_reward"]) for row in rows]
+        complete += [float(row["success"]) for row in rows]
+        before = steps[-1]
+    figure = Figure(figsize=(7, 3), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for axes, values, title in ((left, rewards, "mean reward"), (right, complete, "mappings completed")):
+        axes.plot(steps, values, linewidth=0.5, alpha=0.4, color="C0")
+        wide = [statistics.fmean(values[max(0, at - 7) : at + 8]) for at in range(len(values))]
+        axes.plot(steps, wide, color="C0")
+        axes.set_xlabel("placements")
+        axes.set_title(title)
+    figure.savefig(arguments.output, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(required=True)
@@ -281,9 +307,13 @@ def main() -> None:
     show = parts.add_parser("tables")
     show.add_argument("--page", type=Path)
     show.set_defaults(function=tables)
+    draw = parts.add_parser("chart")
+    draw.add_argument("curves", type=Path, nargs="+")
+    draw.add_argument("--output", type=Path, required=True)
+    draw.set_defaults(function=chart)
     for each in (run, show):
         each.add_argument("--folder", type=Path, required=True)
-        each.add_argument("--most", type=int, default=64, help="instructions of a graph, at most")
+        each.add_argument("--most", type=int, default=40, help="instructions of a graph, at most")
     arguments = parser.parse_args()
     arguments.function(arguments)
 

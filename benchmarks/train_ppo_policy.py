@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 import torch
 
-from stowplan.learned_guidance.modulo_scheduling.graphs import generated
+from stowplan.learned_guidance.modulo_scheduling.graphs import INSTRUCTIONS, generated
+from stowplan.learned_guidance.modulo_scheduling.ppo.checkpoint import load_policy
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
 from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import IMITATIONS, Trainer, flipped
 from stowplan.learned_guidance.training.curve import CurveFile
@@ -39,12 +40,16 @@ def planned(problem: Problem, evaluations: int) -> Plan | None:
     return tally.best
 
 
-def lesson(count: int, seed: int, evaluations: int, kept: Path | None) -> list[tuple[Problem, Plan | None]]:
+def lesson(
+    count: int, seed: int, evaluations: int, kept: Path | None, instructions: tuple[int, int] = INSTRUCTIONS
+) -> list[tuple[Problem, Plan | None]]:
     """Generated graphs with their plans."""
     chance = np.random.default_rng(seed)
-    problems = [generated(chance) for _ in range(count)]
+    problems = [generated(chance, instructions=instructions) for _ in range(count)]
     file = kept / f"plans-{count}-{seed}-{evaluations}.json" if kept else None
-    if file is not None and file.exists():
+    if not evaluations:
+        plans: list[Plan | None] = [None] * count
+    elif file is not None and file.exists():
         plans = msgspec.json.decode(file.read_bytes(), type=list[Plan | None])
     else:
         plans = [planned(problem, evaluations) for problem in problems]
@@ -57,6 +62,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--graphs", type=int, default=300)
+    parser.add_argument("--instructions", type=int, nargs=2, default=INSTRUCTIONS, metavar=("LEAST", "MOST"))
+    parser.add_argument("--from", type=Path, dest="start", help="policy to begin with")
     parser.add_argument("--evaluations", type=int, default=60, help="of the search for a plan to imitate; 0: no plans")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--plans", type=Path, help="folder that keeps plans")
@@ -67,10 +74,11 @@ def main() -> None:
     torch.set_num_threads(1)
     began = time.process_time()
     config = with_settings(PpoConfig.cpu(), arguments.set)
-    pairs = lesson(arguments.graphs, arguments.seed, arguments.evaluations, arguments.plans)
+    pairs = lesson(arguments.graphs, arguments.seed, arguments.evaluations, arguments.plans, tuple(arguments.instructions))
     found = sum(plan is not None for _, plan in pairs)
     print(f"{len(pairs)} graphs, {found} plans, {time.process_time() - began:.0f} s", flush=True)
-    trainer = Trainer([problem for problem, _ in pairs], config, seed=arguments.seed)
+    weights = None if arguments.start is None else load_policy(arguments.start)[1].state_dict()
+    trainer = Trainer([problem for problem, _ in pairs], config, seed=arguments.seed, weights=weights)
     if config.imitation_steps and arguments.evaluations:
         for number, (problem, plan) in enumerate(pairs):
             for each in (plan, flipped(plan, problem)) if plan is not None else ():

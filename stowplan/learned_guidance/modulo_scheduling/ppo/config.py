@@ -32,7 +32,8 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     # Episodes
     first: Literal["ii", "latency"] = "ii"
     """What counts first."""
-    shaping: Literal["none", "cycles"] = "none"
+    shaping: Literal["none", "cycles", "placed"] = "placed"
+    """What placements earn beside the reward; ``placed``: a mapping that fails earns the part of it that is placed."""
     iterations: int = 100
     """Iterations of the loop body whose cycles are the reward."""
     interval: Literal["rising", "least"] = "rising"
@@ -53,7 +54,7 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     gae: float = 0.95
     """Lambda of generalised advantage estimation (Schulman et al. 2016)."""
     clip: float = 0.2
-    entropy: float = 0.003
+    entropy: float = 0.005
     value_weight: float = 0.5
     clip_norm: float = 0.5
     most_divergence: float | None = 0.03
@@ -98,6 +99,7 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "imitation_steps": 0,
             "unsuccessful": 1.0,
             "interval": "least",
+            "shaping": "none",
             "iterations": 1,
             "steps": 1_000_000,
             **changes,

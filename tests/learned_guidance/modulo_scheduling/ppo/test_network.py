@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 from stowplan.hardware.se.machines import load_machine
 from stowplan.learned_guidance.modulo_scheduling.observation import Limits, Observation, observe
@@ -79,7 +81,9 @@ def test_without_masks_all_places_have_probability() -> None:
 @pytest.mark.parametrize("left_out", ["layers", "attention", "lookahead"])
 def test_parts_left_out_have_no_say(left_out: str) -> None:
     torch.manual_seed(0)
-    shape = Shape(hidden=8, layers=0 if left_out == "layers" else 1, heads=2, **({left_out: False} if left_out != "layers" else {}))
+    shape = Shape(
+        hidden=8, layers=0 if left_out == "layers" else 1, heads=2, **({left_out: False} if left_out != "layers" else {})
+    )
     network = Network(shape)
     mapping = begun()[0]
     limits = Limits.of([mapping.problem], 4)

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("sb3_contrib")
+
+import torch
 
 from stowplan.errors import InputError, UsageError
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
@@ -43,10 +45,13 @@ def test_it_finds_valid_plans_and_reports() -> None:
     trainer = Trainer(PROBLEMS, small(steps=256))
     lines = []
     assert run(trainer, on_progress=lambda progress: lines.append(progress)) == "steps_done"
-    assert trainer.steps == 256 and len(lines) == 4 and lines[-1].episodes == trainer.episodes
+    assert trainer.steps == 256
+    assert len(lines) == 4
+    assert lines[-1].episodes == trainer.episodes
     for number, problem in enumerate(PROBLEMS):
         plan = trainer.plan(number)
-        assert plan is not None and not verify(problem, plan).violations
+        assert plan is not None
+        assert not verify(problem, plan).violations
         assert plan.objective <= trainer.curriculum.objectives[number]
 
 
@@ -65,7 +70,8 @@ def test_a_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
         torch.rand(3)
         cut = Trainer.resume(tmp_path / "checkpoint.pt", PROBLEMS)
     run(cut)
-    assert cut.steps == whole.steps == 192 and cut.imitated == 30
+    assert cut.steps == whole.steps == 192
+    assert cut.imitated == 30
     assert same(whole, cut)
     assert whole.curriculum.state_dict() == cut.curriculum.state_dict()
 
@@ -74,7 +80,8 @@ def test_seeds_decide() -> None:
     one, again, other = (Trainer(PROBLEMS, small(), seed=seed) for seed in (1, 1, 2))
     for trainer in (one, again, other):
         run(trainer)
-    assert same(one, again) and not same(one, other)
+    assert same(one, again)
+    assert not same(one, other)
 
 
 def test_others_random_numbers_stay_as_they_were() -> None:
@@ -125,7 +132,8 @@ def test_plans_upside_down_are_plans() -> None:
     problem = butterflies()
     plan = greedy_plan(problem, 4)
     other = flipped(plan, problem)
-    assert other is not None and other.tiles != plan.tiles
+    assert other is not None
+    assert other.tiles != plan.tiles
     trainer = Trainer([problem], small())
     trainer.demonstrate(0, other)
 
@@ -148,5 +156,6 @@ def test_wrong_ones_are_refused(tmp_path: Path) -> None:
 
 
 def test_presets() -> None:
-    assert PpoConfig.paper().unsuccessful == 1.0 and not PpoConfig.paper().lookahead
+    assert PpoConfig.paper().unsuccessful == 1.0
+    assert not PpoConfig.paper().lookahead
     assert PpoConfig.cpu().shape.masks

@@ -1,0 +1,38 @@
+"""A loop body mapped by the policy that the package brings: ``python examples/map_with_policy.py [GRAPH]``."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import torch
+
+import stowplan
+from stowplan.frontends.dfg import kernels, lower
+from stowplan.learned_guidance.modulo_scheduling.ppo.decode import best_of, particles
+from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
+from stowplan.learned_guidance.modulo_scheduling.state import Body
+from stowplan.models.modulo_scheduling.bounds import least_ii
+from stowplan.models.modulo_scheduling.verify import verify
+from stowplan.portfolio.modulo_scheduling.learned import POLICY
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    problem = stowplan.read(sys.argv[1], target="se") if len(sys.argv) > 1 else lower(kernels.fft(8, inputs=True))
+    policy, chance, body = Policy.load(POLICY.path), np.random.default_rng(0), Body(problem)
+    for ii in range(least_ii(problem), problem.machine.spoke_depth + 1):
+        found = policy.place(particles(body, ii, 32), chance, resample=True)
+        best = best_of(found)
+        print(f"II {ii}: {sum(each.current < 0 for each in found)} of {len(found)} mappings complete")
+        if best is not None:
+            plan = best.plan(list_scheduled=True)
+            assert verify(problem, plan).ok
+            print(f"II {plan.ii}, latency {plan.makespan}: tiles {list(plan.tiles)}")
+            plan.save("plan.json")
+            return
+    sys.exit("no mapping found")
+
+
+if __name__ == "__main__":
+    main()
