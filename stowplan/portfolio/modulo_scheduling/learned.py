@@ -42,7 +42,7 @@ def ppo(problem: Problem, context: Context) -> None:
     tally = heuristics.begin(problem, context, "ppo")
     if tally is None or not problem.instructions or context.stop():
         return
-    run = RollOuts(tally, _load(), context.options.seed)
+    run = RollOuts(tally, _load(), context.options.seed, repair=True)
     budget = _budget(context, tally)
     stop = heuristics.stopper(context)
     while tally.evaluations < budget and not stop():
@@ -60,7 +60,7 @@ def ppo_tuned(problem: Problem, context: Context) -> None:
         return
     policy, options = _load(), context.options
     stop = heuristics.stopper(context)
-    run = RollOuts(tally, policy, options.seed)
+    run = RollOuts(tally, policy, options.seed, repair=True)
     budget = _budget(context, tally)
     while tally.best is None and tally.evaluations < budget and not stop():
         run.step(tally.body.least_ii, stop, budget - tally.evaluations)
