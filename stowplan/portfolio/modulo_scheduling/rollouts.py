@@ -16,15 +16,15 @@ from stowplan.portfolio.modulo_scheduling.search import Tally
 #: Roll-outs of a batch: of the first, so that there is a plan soon, and at most.
 FIRST_BATCH, BATCH = 8, 64
 
-#: Batches without a complete mapping before an interval is left for the next, as long as there is no plan.
-PATIENCE = 2
+#: Roll-outs without a complete mapping before an interval is left for the next, as long as there is no plan.
+PATIENCE = 2 * FIRST_BATCH
 
 #: Temperatures of the draws, in turn.
 TEMPERATURES = (1.0, 0.5, 1.0, 1.5)
 
 
 #: Part of the batches that begin with what was placed before, and tries to find what to take out of it.
-REPAIRS, TRIES = 0.8, 4
+REPAIRS, TRIES = 0.5, 4
 
 #: (tile, slot) of instructions by number.
 Places: TypeAlias = dict[int, tuple[int, int]]
@@ -45,7 +45,7 @@ class RollOuts:
     look_ahead, resample
         Whether masks look ahead, and whether roll-outs that are stuck go on as copies of others.
     repair
-        Whether most batches begin with what was placed before: with the mapping that came furthest before it was stuck, or
+        Whether half of the batches begin with what was placed before: with the mapping that came furthest before it was stuck, or
         with the best plan, less some related instructions, which the player places anew. Only those are counted.
     """
 
@@ -97,7 +97,7 @@ class RollOuts:
                 self.tally.offer(ii, mapping.tile.tolist(), mapping.time.tolist())
         if self._repair and not seen:
             self._remember(ii, max(found, key=lambda each: each.placed))
-        self._failed = 0 if seen else self._failed + 1
+        self._failed = 0 if seen else self._failed + size * left
         if self.tally.best is not None:
             self._batch = min(BATCH, 2 * self._batch)
         return len(seen)
@@ -155,7 +155,7 @@ class RollOuts:
             return int(self._chance.integers(least, best.ii)) if draw < 0.8 else best.ii
         if self._ii < least:
             self._ii, self._failed = least, 0
-        elif self._failed >= PATIENCE:
+        elif self._failed >= PATIENCE * self.tally.body.count:
             # Further up in larger steps: smaller intervals are tried again once there is a plan.
             self._ii, self._failed = self._ii + max(1, self._ii // 8), 0
         if self._ii > depth:
