@@ -44,7 +44,7 @@ NODE_COLUMNS = (
 )  # fmt: skip
 NODE_FEATURES = len(NODE_COLUMNS) + len(CLASSES) + 1
 
-#: Columns of an edge: distance (capped), whether it closes a cycle, whether it is of data, of tile memory.
+#: Columns of an edge: distance (capped), whether it is within a recurrence, whether it is of data over links, of tile memory.
 EDGE_FEATURES = 4
 
 
@@ -195,6 +195,12 @@ class View:
         for edge in self.structure.between:
             closes = float(component[edge.source] == component[edge.target])
             rows.append((edge.source, edge.target, min(edge.distance, 4) / 2, closes, 1.0, 0.0))
+        # Values over the asynchronous fabric: neither of data in time nor of a shared tile.
+        rows += [
+            (edge.source, edge.target, min(edge.distance, 4) / 2, 0.0, 0.0, 0.0)
+            for edge in self.problem.edges
+            if edge.asynchronous and edge.source != edge.target
+        ]
         for members in self.structure.members:
             rows += [(one, two, 0.0, 0.0, 0.0, 1.0) for one, two in pairwise(members)]
         table = np.array(rows, np.float32).reshape(-1, 2 + EDGE_FEATURES)

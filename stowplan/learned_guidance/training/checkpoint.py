@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -20,13 +20,15 @@ import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from stowplan import files
-from stowplan.errors import InputError, StowplanError
+from stowplan.errors import InputError, StowplanError, brief
 from stowplan.learned_guidance.training.run import Agent
 
 C = TypeVar("C")
+S = TypeVar("S")
+N = TypeVar("N", bound=nn.Module)
 A = TypeVar("A", bound=Agent[Any])
 
 #: What a damaged file makes of an agent that is told to go on from it.
@@ -192,6 +194,30 @@ def resume(content: Content[C], digests: Sequence[str], make: Callable[[C, int],
 def plain_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A network's ``state_dict`` as it is written: on the processor, without what training knows of it."""
     return {name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
+
+
+def network_values(network: nn.Module, shape: Any) -> dict[str, Any]:
+    """What a policy file holds: a network's weights, and the dataclass of its sizes."""
+    return {"weights": plain_weights(network.state_dict()), "shape": asdict(shape)}
+
+
+def load_network(path: str | Path, file_format: FileFormat[C], shape: type[S], make: Callable[[S], N]) -> tuple[Content[C], N]:
+    """A policy file, and the network in it, as :func:`network_values` has it.
+
+    Raises
+    ------
+    InputError
+        The file is no policy, is damaged, or its weights do not fit the sizes that it states.
+    """
+    content = load(path, file_format)
+    try:
+        sizes = msgspec.convert(content.values["shape"], shape)
+        with torch.random.fork_rng(devices=[]):
+            network = make(sizes)
+        network.load_state_dict(content.values["weights"])
+    except (*_DAMAGE, LookupError, ArithmeticError, msgspec.MsgspecError) as error:
+        raise InputError(f"its weights do not fit its network: {brief(str(error), 160)}", source=path) from error
+    return content, network
 
 
 def pack_arrays(arrays: Sequence[NDArray[np.float32]]) -> dict[str, Tensor]:

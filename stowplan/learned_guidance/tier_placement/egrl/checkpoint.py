@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from stowplan.errors import InputError, brief
 from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Shape
@@ -29,26 +26,12 @@ CHECKPOINT = FileFormat("stowplan.egrl.checkpoint", EgrlConfig, version=1)
 
 def policy_values(actor: Actor) -> dict[str, Any]:
     """What a policy file holds: a graph network's weights and its sizes."""
-    return {"weights": checkpoint.plain_weights(actor.state_dict()), "shape": asdict(actor.shape)}
+    return checkpoint.network_values(actor, actor.shape)
 
 
 def load_policy(path: str | Path) -> tuple[Content[EgrlConfig], Actor]:
-    """A policy file, and the graph network in it.
-
-    Raises
-    ------
-    InputError
-        The file is no policy, is damaged, or its weights do not fit the sizes that it states.
-    """
-    content = checkpoint.load(path, POLICY)
-    try:
-        shape = msgspec.convert(content.values["shape"], Shape)
-        with torch.random.fork_rng(devices=[]):
-            actor = Actor(shape)
-        actor.load_state_dict(content.values["weights"])
-    except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError, msgspec.MsgspecError) as error:
-        raise InputError(f"its weights do not fit its network: {brief(str(error), 160)}", source=path) from error
-    return content, actor
+    """A policy file, and the network in it; InputError as of :func:`checkpoint.load_network`."""
+    return checkpoint.load_network(path, POLICY, Shape, Actor)
 
 
 def pack_members(members: Sequence[Member]) -> list[dict[str, Any]]:
