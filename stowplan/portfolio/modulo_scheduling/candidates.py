@@ -73,7 +73,7 @@ def search(problem: Problem, context: Context) -> None:
     run = Search(tally, context.options.seed + 1)
     stop = _stopper(context)
     limit = int(PLACEMENTS * context.options.time_limit) if context.options.deterministic else None
-    improved = tally.placements
+    improved = tally.work
     known = tally.best
     while not stop():
         least = tally.body.least_ii
@@ -83,10 +83,10 @@ def search(problem: Problem, context: Context) -> None:
                 run.adopt(plan)
             least = max(least, 0 if bound is None else decode_objective(bound)[0])
         if tally.best is not known:
-            known, improved = tally.best, tally.placements
-        if limit is not None and tally.placements >= limit:
+            known, improved = tally.best, tally.work
+        if limit is not None and tally.work >= limit:
             break
-        if limit is None and tally.placements - improved > PATIENCE * tally.body.count:
+        if limit is None and tally.work - improved > PATIENCE * tally.body.count:
             break
         run.step(least, stop)
     _report(context, tally, "search")
