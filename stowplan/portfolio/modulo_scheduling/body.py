@@ -24,11 +24,13 @@ FAR = 1 << 30
 
 
 class Value(NamedTuple):
-    """An edge as seen from one of its ends."""
+    """A value, or a wait for one, as seen from one of its ends."""
 
     other: int
     """Instruction at the other end."""
     distance: int
+    clocks: int | None = None
+    """Nominal clocks over the asynchronous fabric; None over links."""
 
 
 class Body:
@@ -51,14 +53,14 @@ class Body:
         self.steps = _steps(np.array(self.hops) < FAR)
         self.incoming: list[list[Value]] = [[] for _ in range(self.count)]
         self.outgoing: list[list[Value]] = [[] for _ in range(self.count)]
-        self.loops: list[tuple[int, int]] = []
-        """(instruction, distance) of edges from an instruction to itself."""
-        for edge in problem.edges:
-            if edge.source == edge.target:
-                self.loops.append((edge.source, edge.distance))
+        self.loops: list[tuple[int, Value]] = []
+        """Values from an instruction to itself."""
+        for source, target, distance, clocks in structure.precedences:
+            if source == target:
+                self.loops.append((source, Value(target, distance, clocks)))
             else:
-                self.incoming[edge.target].append(Value(edge.source, edge.distance))
-                self.outgoing[edge.source].append(Value(edge.target, edge.distance))
+                self.incoming[target].append(Value(source, distance, clocks))
+                self.outgoing[source].append(Value(target, distance, clocks))
         self.allowed = [list(tiles) for tiles in structure.allowed]
         self.apart = self._apart()
         self.nearness = self._nearness()
@@ -91,7 +93,7 @@ class Body:
     def heights(self, ii: int) -> list[int]:
         """Clocks from each issue to the end of the loop body, at an II that recurrences allow (Rau 1994, HeightR)."""
         height = np.array(self.latency, np.int64)
-        edges = self.structure.between
+        edges = [each for each in self.structure.precedences if each.source != each.target]
         if not edges:
             return [int(each) for each in height]
         source = np.array([edge.source for edge in edges])
@@ -110,7 +112,18 @@ class Body:
         for pin in self.pins.values():
             if pin.slot is not None and (pin.slot >= ii or (pin.time is not None and pin.time % ii != pin.slot)):
                 return False
-        return all(0 <= ii * distance - self.latency[number] <= self.max_delay for number, distance in self.loops)
+        for number, value in self.loops:
+            wait = ii * value.distance - self.latency[number] - (value.clocks or 0)
+            if wait < 0 or (value.clocks is None and wait > self.max_delay):
+                return False
+        return True
+
+    def words_at(self, ii: int) -> list[int]:
+        """For each group the words that its variables take, and at least those that are sent to it."""
+        words = list(self.words)
+        for buffer in self.structure.buffers:
+            words[self.group[buffer.readers[0][0]]] += self.structure.least_words(buffer, ii)
+        return words
 
     def neighbours(self) -> list[list[int]]:
         """For each group the groups that it exchanges values with."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from stowplan.portfolio.modulo_scheduling.body import FAR, Body, Ints
+from stowplan.portfolio.modulo_scheduling.body import FAR, Body, Ints, Value
 
 #: Clocks that a missing link is worth when tiles are compared.
 _NEAR_WEIGHT = 6.0
@@ -49,6 +50,10 @@ class Mapper:
         self._taken: dict[tuple[int, int], int] = {}
         self._results: dict[tuple[int, int], int] = {}
         """As ``_taken``, by the slot in which the result is there."""
+        self._limits, self._accesses = body.structure.port_limits, set(body.problem.accesses)
+        self._asked: dict[tuple[int, int], list[int]] = defaultdict(list)
+        """Requests to memory by port limit and slot."""
+        self._need = body.words_at(ii)
         self._load = [0] * body.tiles
         self._words = [0] * body.tiles
         self._placed = [0] * len(body.members)
@@ -111,7 +116,7 @@ class Mapper:
         distance = self._distances(group)
         best, found = float(FAR), None
         for tile in self._allowed[group]:
-            if tile in barred or self._words[tile] + body.words[group] > body.room:
+            if tile in barred or self._words[tile] + self._need[group] > body.room:
                 continue
             if self._load[tile] + len(body.members[group]) > self.slots or not self._reaches(group, tile):
                 continue
@@ -137,10 +142,14 @@ class Mapper:
         hops = self.body.hops
         for number in self.body.members[group]:
             for value in self.body.incoming[number]:
+                if value.clocks is not None:
+                    continue
                 other = self.body.group[value.other]
                 if self.tile[other] >= 0 and hops[self.tile[other]][tile] == FAR and other != group:
                     return False
             for value in self.body.outgoing[number]:
+                if value.clocks is not None:
+                    continue
                 other = self.body.group[value.other]
                 if self.tile[other] >= 0 and hops[tile][self.tile[other]] == FAR and other != group:
                     return False
@@ -152,17 +161,32 @@ class Mapper:
         low, high = 0, FAR
         for value in body.incoming[number]:
             if value.other in self.time:
-                clocks = body.hops[self.tile[body.group[value.other]]][tile]
-                ready = self.time[value.other] + body.latency[value.other] + clocks - ii * value.distance
+                ready = self.time[value.other] + body.latency[value.other] - ii * value.distance
+                ready += self._clocks(value, int(self.tile[body.group[value.other]]), tile)
                 low = max(low, ready)
-                high = min(high, ready + body.max_delay)
+                high = min(high, ready + self._wait(value))
         for value in body.outgoing[number]:
             if value.other in self.time:
-                clocks = body.hops[tile][self.tile[body.group[value.other]]]
-                due = self.time[value.other] - body.latency[number] - clocks + ii * value.distance
+                due = self.time[value.other] - body.latency[number] + ii * value.distance
+                due -= self._clocks(value, tile, int(self.tile[body.group[value.other]]))
                 high = min(high, due)
-                low = max(low, due - body.max_delay)
+                low = max(low, due - self._wait(value))
         return low, high
+
+    def _clocks(self, value: Value, source: int, target: int) -> int:
+        """Clocks that a value is on its way between two tiles."""
+        return self.body.hops[source][target] if value.clocks is None else value.clocks
+
+    def _wait(self, value: Value) -> int:
+        """Clocks that a value may wait."""
+        return self.body.max_delay if value.clocks is None else FAR
+
+    def _asks(self, number: int, tile: int, time: int) -> list[tuple[int, int]]:
+        """Port limits, and the slot, that count an instruction."""
+        if number not in self._accesses:
+            return []
+        done = (time + self.body.latency[number]) % self.ii
+        return [(which, done) for which, limit in enumerate(self._limits) if tile in limit.tiles]
 
     def _first_time(self, number: int, tile: int) -> int | None:
         """First clock in the window whose slot is free, None where there is none."""
@@ -179,7 +203,9 @@ class Mapper:
             if pin is not None and pin.slot is not None and issue % self.ii != pin.slot:
                 continue
             done = tile, (issue + self.body.latency[number]) % self.ii
-            if (tile, issue % self.ii) not in self._taken and done not in self._results:
+            if (tile, issue % self.ii) in self._taken or done in self._results:
+                continue
+            if all(len(self._asked[key]) < self._limits[key[0]].most for key in self._asks(number, tile, issue)):
                 return issue
         return None
 
@@ -213,10 +239,10 @@ class Mapper:
         for number in self.body.members[group]:
             for value in self.body.incoming[number]:
                 at = self.tile[self.body.group[value.other]]
-                count += at >= 0 and hops[at][tile] == FAR
+                count += at >= 0 and value.clocks is None and hops[at][tile] == FAR
             for value in self.body.outgoing[number]:
                 at = self.tile[self.body.group[value.other]]
-                count += at >= 0 and hops[tile][at] == FAR
+                count += at >= 0 and value.clocks is None and hops[tile][at] == FAR
         return count
 
     def _put(self, number: int, tile: int, time: int) -> list[int]:
@@ -237,7 +263,7 @@ class Mapper:
                     remove(body.members[other])
             here = [other for other in range(len(body.members)) if self.tile[other] == tile]
             self._chance.shuffle(here)
-            while here and (self._words[tile] + body.words[group] > body.room):
+            while here and (self._words[tile] + self._need[group] > body.room):
                 remove(body.members[here.pop()])
         issue, done = (tile, time % self.ii), (tile, (time + body.latency[number]) % self.ii)
         for occupant in (self._taken.get(issue), self._results.get(done)):
@@ -247,18 +273,22 @@ class Mapper:
             remove([self._chance.choice([other for (at, _), other in sorted(self._taken.items()) if at == tile])])
         for value in body.incoming[number]:
             if value.other in self.time:
-                clocks = body.hops[self.tile[body.group[value.other]]][tile]
-                wait = time + self.ii * value.distance - self.time[value.other] - body.latency[value.other] - clocks
-                if not 0 <= wait <= body.max_delay:
+                wait = time + self.ii * value.distance - self.time[value.other] - body.latency[value.other]
+                wait -= self._clocks(value, int(self.tile[body.group[value.other]]), tile)
+                if not 0 <= wait <= self._wait(value):
                     remove([value.other])
         for value in body.outgoing[number]:
             if value.other in self.time:
-                clocks = body.hops[tile][self.tile[body.group[value.other]]]
-                wait = self.time[value.other] + self.ii * value.distance - time - body.latency[number] - clocks
-                if not 0 <= wait <= body.max_delay:
+                wait = self.time[value.other] + self.ii * value.distance - time - body.latency[number]
+                wait -= self._clocks(value, tile, int(self.tile[body.group[value.other]]))
+                if not 0 <= wait <= self._wait(value):
                     remove([value.other])
+        for key in self._asks(number, tile, time):
+            while len(self._asked[key]) >= self._limits[key[0]].most:
+                remove([self._chance.choice(self._asked[key])])
+            self._asked[key].append(number)
         if self._placed[group] == 0:
-            self._words[tile] += body.words[group]
+            self._words[tile] += self._need[group]
         self.tile[group] = tile
         self._placed[group] += 1
         self._load[tile] += 1
@@ -272,9 +302,11 @@ class Mapper:
         tile = int(self.tile[group])
         time = self.time.pop(number)
         del self._taken[tile, time % self.ii]
+        for key in self._asks(number, tile, time):
+            self._asked[key].remove(number)
         del self._results[tile, (time + self.body.latency[number]) % self.ii]
         self._load[tile] -= 1
         self._placed[group] -= 1
         if self._placed[group] == 0:
-            self._words[tile] -= self.body.words[group]
+            self._words[tile] -= self._need[group]
             self.tile[group] = -1

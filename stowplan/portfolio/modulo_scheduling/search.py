@@ -124,7 +124,8 @@ def _attempt(tally: Tally, ii: int, chance: random.Random, ratio: int, stop: Cal
     mapper = Mapper(body, ii, chance)
     order = [height * (1 + noise * chance.random()) for height in body.heights(ii)]
     done = mapper.run(order, ratio * body.count, stop)
-    tally.placements += mapper.steps
+    # An attempt that ends before its first placement has cost something, too: deterministic runs end by what they cost.
+    tally.placements += max(1, mapper.steps)
     if done:
         tally.offer(ii, mapper.tiles, mapper.times)
     return done

@@ -22,7 +22,7 @@ from stowplan.portfolio.modulo_scheduling.kind import KIND
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
 from stowplan.portfolio.modulo_scheduling.search import Search, Tally, list_scheduling
 from tests.models.modulo_scheduling import brute_force
-from tests.models.modulo_scheduling.cases import graph, line, random_problem, varied_problem
+from tests.models.modulo_scheduling.cases import graph, line, linked_problem, random_problem, varied_problem
 from tests.paths import EXAMPLES
 from tests.portfolio.recorder import Recorder
 
@@ -30,7 +30,7 @@ HEURISTICS = [candidates.search, candidates.random, candidates.evolution]
 
 
 def any_problem(seed: int) -> Problem:
-    return (random_problem, varied_problem)[seed % 2](seed)
+    return (random_problem, varied_problem, linked_problem)[seed % 3](seed)
 
 
 @cache
@@ -51,7 +51,7 @@ def simulated(problem: Problem, plan: Plan, iterations: int = 5) -> Plan:
 def test_random_problems(function: Any) -> None:
     """Plans hold, none beats brute force, and infeasibility is claimed only where there is no plan."""
     found = 0
-    for seed in range(50):
+    for seed in range(60):
         problem = any_problem(seed)
         best = best_objective(seed)
         context = Recorder(time_limit=0.02, deterministic=True, seed=seed)
@@ -67,7 +67,7 @@ def test_random_problems(function: Any) -> None:
 
 def test_the_search_reaches_most_optima() -> None:
     reached = possible = 0
-    for seed in range(50):
+    for seed in range(60):
         problem = any_problem(seed)
         if problem.rules.pass_through:
             continue
