@@ -13,7 +13,7 @@ from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.evolution import Evolution
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, is_least, list_scheduling, random_play
+from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, is_least, list_scheduling, random_play
 
 #: Placements of deterministic runs, for each second of the limit.
 PLACEMENTS = 2_500
@@ -61,12 +61,14 @@ def _stopper(context: Context) -> Callable[[], bool]:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """List scheduling with eviction (``list``), then smaller IIs and shorter iterations (``search``)."""
+    """List scheduling with eviction (``list``), then smaller IIs and shorter iterations (``search``).
+
+    Large loop bodies have their places annealed before.
+    """
     tally = _begin(problem, context, "list")
     if tally is None:
         return
-    list_scheduling(tally, context.options.seed, context.stop)
-    _report(context, tally, "list")
+    _report(context, tally, begin(tally, context.options.seed, context.stop))
     tally.on_better = lambda plan: context.plan(plan, "search")
     if not problem.instructions:
         return
@@ -142,8 +144,11 @@ def cpsat(problem: Problem, context: Context) -> None:
 
 
 def _hint(problem: Problem, context: Context) -> Plan | None:
-    known: Plan | None = None if context.options.deterministic else context.incumbent()[0]
-    return known if known is not None else list_plan(problem, context.options.seed, context.stop)
+    if context.options.deterministic:
+        return list_plan(problem, context.options.seed, context.stop)
+    # Whatever others find in the meantime does as well.
+    plan = list_plan(problem, context.options.seed, lambda: context.stop() or context.incumbent()[0] is not None)
+    return plan or context.incumbent()[0]
 
 
 def list_plan(problem: Problem, seed: int, should_stop: Callable[[], bool]) -> Plan | None:

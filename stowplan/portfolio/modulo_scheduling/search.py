@@ -33,6 +33,9 @@ _MOVES, _DOUBLINGS = 1_000, 12
 #: How often an II below the best is looked for by annealing, where places decide it.
 _ANNEAL = 0.5
 
+#: Instructions above which a loop body is annealed before it is scheduled by list.
+_LARGE = 100
+
 #: Moves of the annealing that take as long as one placement of the list scheduler.
 _MOVES_A_PLACEMENT = 100
 
@@ -157,6 +160,25 @@ def random_play(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bo
             at = max(0, tally.best.ii - every[0] - (at == tally.best.ii - every[0]))
 
 
+def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:
+    """The first schedule, and what found it: ``list`` or, of large loop bodies whose places can be annealed, ``search``.
+
+    List scheduling takes long there: it fails at one II after the other.
+    """
+    if not (tally.body.count > _LARGE and _can_anneal(tally.body)):
+        list_scheduling(tally, seed, stop)
+        return "list"
+    run = Search(tally, seed)
+    while tally.best is None and not stop():
+        run.step(tally.body.least_ii, stop)
+    return "search"
+
+
+def _can_anneal(body: Body) -> bool:
+    """Whether rules of places decide the II."""
+    return body.places_decide and body.problem.is_synchronous
+
+
 class Search:
     """From the first schedule on: smaller IIs from scratch, and shorter iterations by taking out and putting back."""
 
@@ -178,23 +200,33 @@ class Search:
     def step(self, least: int, stop: Callable[[], bool]) -> None:
         """One attempt; ``least`` is the least II that is not refuted."""
         best = self.tally.best
+        if best is not None and best.ii <= least:
+            self._rebuild(stop)
+            return
+        above = self.tally.body.problem.machine.spoke_depth + 1 if best is None else best.ii
+        if _can_anneal(self.tally.body) and least < above:
+            # Bisection first, for short annealings at large IIs are quick.
+            failed = max((ii for ii in self._doublings if least <= ii < above), default=least - 1)
+            if above - failed > 1:
+                self._anneal((failed + above) // 2, stop)
+                return
+            if self._chance.random() < _ANNEAL:
+                self._anneal(self._below(least, above), stop)
+                return
         if best is None:
             ii = self._chance.choice(list(iis(self.tally.body)) or [least])
-            if self.tally.body.places_decide and self._chance.random() < _ANNEAL:
-                self._anneal(ii, stop)
-                return
             _attempt(self.tally, ii, self._chance, int(self._ratio), stop, noise=0.5)
-        elif best.ii > least and self._chance.random() < 0.7:
-            # Just below the best mostly, for that is the easiest.
-            ii = best.ii - 1 if self._chance.random() < 0.7 else self._chance.randint(least, best.ii - 1)
-            if self.tally.body.places_decide and self._chance.random() < _ANNEAL:
-                self._anneal(ii, stop)
-                return
+        elif self._chance.random() < 0.7:
+            ii = self._below(least, above)
             _attempt(self.tally, ii, self._chance, int(self._ratio), stop, noise=self._chance.choice((0.0, 0.2, 1.0)))
         else:
             self._rebuild(stop)
             return
         self._ratio = min(MOST_RATIO, self._ratio * 1.1)
+
+    def _below(self, least: int, above: int) -> int:
+        """An II to look for: just below the best mostly, for that is the easiest."""
+        return above - 1 if self._chance.random() < 0.7 else self._chance.randint(least, above - 1)
 
     def _anneal(self, ii: int, stop: Callable[[], bool]) -> None:
         """Places first, by annealing, then times: longer each time that nothing comes of it."""
