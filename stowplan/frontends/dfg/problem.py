@@ -11,7 +11,7 @@ import msgspec
 from stowplan import files
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.dfg import lower, read_dot, read_json
-from stowplan.frontends.dfg.lower import Inputs
+from stowplan.frontends.dfg.lower import Inputs, Memory
 from stowplan.hardware.se.machines import is_machine_name, load_machine
 from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules
 
@@ -28,6 +28,8 @@ class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a multiplication that only one addition reads becomes one instruction with it."""
     fan_out: int | None = None
     """Consumers of one value at most, others read from relays; None for what the machine can do, 0 for no relays."""
+    memory: str = "instructions"
+    """``instructions`` or ``asynchronous``: what loads and stores are."""
     fixed: str | None = None
     """Path of a file with instructions that are fixed: ``[{"instruction": "a", "tile": 3, "time": 0, "slot": 0}]``."""
 
@@ -41,7 +43,7 @@ _YES_OR_NO = {"yes": True, "true": True, "on": True, "no": False, "false": False
 def parse_rules(texts: Iterable[str], fixed: str | Path | None = None) -> LoopOptions:
     """Options from ``NAME=VALUE`` texts.
 
-    Names are ``max_delay``, ``pass_through``, ``starts``, ``siblings``, ``inputs``, ``fuse`` and ``fan_out``.
+    Names are ``max_delay``, ``pass_through``, ``starts``, ``siblings``, ``inputs``, ``fuse``, ``fan_out`` and ``memory``.
 
     Raises
     ------
@@ -90,6 +92,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "inputs": _one_of(*get_args(Inputs)),
     "fuse": _flag,
     "fan_out": _whole,
+    "memory": _one_of(*get_args(Memory)),
 }
 
 
@@ -153,6 +156,7 @@ def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions = 
             inputs=cast(Inputs, options.inputs),
             fuse=options.fuse,
             fan_out=options.fan_out,
+            memory=cast(Memory, options.memory),
             pins=pins,
         )
     except InputError as error:
