@@ -76,6 +76,24 @@ def test_from_a_graph_to_tables_and_a_picture(cli: Cli, tmp_path: Path) -> None:
     assert "wrong_problem" in err
 
 
+def test_memory_over_the_asynchronous_fabric(cli: Cli, tmp_path: Path) -> None:
+    plan, graph = tmp_path / "plan.json", EXAMPLES / "saxpy.dfg.json"
+    rule = ("--rule", "memory=asynchronous")
+    code, out, _ = cli("solve", graph, *SE, *rule, "-o", plan, "--time-limit", 30, "--json", "-q")
+    details = json.loads(out)["details"]
+    assert (code, details["ii"], details["ii_is_minimal"]) == (0, 3, True)
+    assert (details["flows"], details["memory_accesses"]) == (2, 3)
+    assert cli("verify", graph, plan, *rule)[0] == 0
+    code, out, _ = cli("show", plan, graph, *rule, "--simulate", 9)
+    assert (code, "with random latencies of the asynchronous fabric" in out) == (0, True)
+    assert f"in {8 * 3 + details['latency']} clocks: all 63 results" in out
+    # Without the rule loads are instructions: another problem.
+    assert cli("verify", graph, plan)[0] == 4
+    code, _, err = cli("solve", graph, "--target", "mesh-4x4", *rule)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "mesh-4x4 has no memory interfaces" in err
+
+
 def test_a_spoilt_plan_is_not_shown(cli: Cli, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     graph = chain(tmp_path / "g.json")
