@@ -107,7 +107,7 @@ def join(
     instructions = []
     for node in known.values():
         order = sorted(incoming[node.id], key=lambda arrow: arrow.operand if arrow.operand is not None else len(known))
-        # A value of this iteration and one of an earlier one may share an operand, as some tools have it: both are operands then.
+        # A value of this iteration and one of an earlier one may share an operand, as some tools have it: both are operands.
         taken = [(arrow.operand, _is_carried(arrow)) for arrow in order if arrow.operand is not None]
         if len(taken) != len(set(taken)):
             raise InputError(f"found two edges for one operand of {node.id!r}", source=source, place=order[0].place)
