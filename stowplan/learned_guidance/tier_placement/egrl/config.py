@@ -60,6 +60,8 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Temperatures of chromosomes do not fall below this."""
     repair: bool = True
     """Whether a chromosome proposes what the compiler makes of its draw, and takes that over; else its draw."""
+    repair_networks: bool = True
+    """Whether graph networks and the learner's rollouts propose that as well (with ``repair``)."""
     least_networks: float = 0.5
     """Part of the population that is kept for graph networks, whatever their fitness."""
     least_chromosomes: float = 0.2
@@ -74,14 +76,16 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     # Learner
     learner: bool = True
     """False for the ablation that evolves only."""
-    rollouts: int = 1
+    rollouts: int = 3
     """Noisy proposals of the learner's policy in each generation."""
-    exploration: float = 0.05
+    migrate_rollouts: bool = True
+    """Whether these proposals stand for selection beside the population, as chromosomes; else their rewards alone are kept."""
+    exploration: float = 0.01
     """Part of the tensors that such a proposal sends to a tier drawn evenly."""
     sample_rollouts: bool = True
     """Whether the learner's proposals are drawn from its policy; else they are its likeliest tiers."""
     updates_per_evaluation: float = 0.25
-    batch_size: int = 24
+    batch_size: int = 8
     replay_size: int = 100_000
     actor_rate: float = 1e-3
     critic_rate: float = 1e-3
@@ -96,7 +100,7 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Standard deviation of the noise on one-hot actions that the critic learns from, which stay from 0 to 1."""
     actor_actions: Literal["likeliest", "soft"] = "soft"
     """What the critic judges of the policy: probabilities times the one-hot of the likeliest, or all probabilities."""
-    imitation: float = 1.0
+    imitation: float = 0.0
     """Weight of the cross entropy between the policy and the best maps: demonstrations, and the best found of each network."""
 
     def __post_init__(self) -> None:
@@ -131,6 +135,7 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "seeded_temperature": 1.0,
             "least_temperature": 0.1,
             "repair": False,
+            "repair_networks": False,
             "least_networks": 0.0,
             "least_chromosomes": 0.0,
             "seed_actions": False,
@@ -138,7 +143,10 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "bootstrap": True,
             "actor_actions": "likeliest",
             "updates_per_evaluation": 1.0,
-            "imitation": 0.0,
+            "batch_size": 24,
+            "rollouts": 1,
+            "migrate_rollouts": False,
+            "exploration": 0.05,
             **changes,
         }
         return cls(**values)

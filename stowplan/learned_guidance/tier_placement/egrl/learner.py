@@ -70,6 +70,7 @@ class Learner:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.actor, self.critic = Actor(self.shape), Critic(self.shape, config.critic_pooling)
+        self._first_ranges = self.actor.first_ranges()
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.actor_rate)
@@ -159,12 +160,11 @@ class Learner:
         """The actor's, in one row."""
         return self.actor.row.detach().numpy().copy()
 
-    def fresh_weights(self, chance: np.random.Generator) -> Floats:
-        """Those of a new actor, in one row."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(chance.integers(2**31)))
-            actor = Actor(self.shape)
-        return actor.row.detach().numpy()
+    def fresh_weights(self, chance: np.random.Generator, places: Ints | None = None) -> Floats:
+        """Those of a new actor, in one row; of these places alone, where they are given."""
+        low, high = self._first_ranges if places is None else [limits[places] for limits in self._first_ranges]
+        found: Floats = chance.uniform(low, high).astype(np.float32)
+        return found
 
     def load_weights(self, weights: Floats) -> None:
         """Give the actor these weights."""

@@ -109,6 +109,12 @@ class RowNetwork(nn.Module):
     def _sizes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         raise NotImplementedError
 
+    def first_ranges(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """``[P]`` least and largest first value of each parameter: drawn evenly from between them."""
+        ranges = [(_first_range(name, size), math.prod(size)) for name, size in self._sizes()]
+        low, high = (np.concatenate([np.full(count, limits[end], np.float32) for limits, count in ranges]) for end in range(2))
+        return low, high
+
     def _unpacked(self, rows: Tensor | None) -> dict[str, Tensor]:
         """Parameters by name, each ``[M, ...]``, with M = 1 where all graphs share them."""
         rows = self.row[None] if rows is None else rows
@@ -236,9 +242,18 @@ def _wide(chosen: Tensor, x: Tensor) -> Tensor:
 
 def _begin(name: str, part: Tensor) -> None:
     """First values: Glorot and Bengio's for weights, 1 for scales, 0 for what is added."""
-    if name.endswith((".bias", ".shift")):
-        part.zero_()
-    elif name.endswith((".scale", ".centre")):
-        part.fill_(1.0)
+    low, high = _first_range(name, tuple(part.shape))
+    if low < high:
+        part.uniform_(low, high)
     else:
-        nn.init.xavier_uniform_(part)
+        part.fill_(low)
+
+
+def _first_range(name: str, size: tuple[int, ...]) -> tuple[float, float]:
+    """What first values are drawn from, evenly."""
+    if name.endswith((".bias", ".shift")):
+        return 0.0, 0.0
+    if name.endswith((".scale", ".centre")):
+        return 1.0, 1.0
+    bound = math.sqrt(6.0 / sum(size))
+    return -bound, bound

@@ -51,7 +51,7 @@ class Evolution:
     posterior
         Probabilities ``[N, 2, T]`` of a graph network of given weights.
     fresh
-        A new graph network's weights, for resets.
+        First values of a graph network's weights at some places, for resets.
     movable
         [M, 2] Tensors that are to be placed.
     """
@@ -59,13 +59,19 @@ class Evolution:
     config: EgrlConfig
     chance: np.random.Generator
     posterior: Callable[[Floats], Floats]
-    fresh: Callable[[], Floats]
+    fresh: Callable[[Ints], Floats]
     movable: Ints
 
-    def next_generation(self, members: list[Member]) -> list[Member]:
-        """Elites as they are, first; then selected members, crossed and mutated, whose fitness is not known yet."""
+    def next_generation(self, members: list[Member], visitors: Sequence[Member] = ()) -> list[Member]:
+        """As many members: elites as they are, first; then selected ones, crossed and mutated, whose fitness is not known yet.
+
+        Parameters
+        ----------
+        visitors
+            Stand for selection beside the members.
+        """
         config = self.config
-        ranked = sorted(members, key=lambda member: -member.fitness)
+        ranked = sorted([*members, *visitors], key=lambda member: -member.fitness)
         elites = ranked[: max(min(2, len(members)), round(config.elite_fraction * len(members)))]
         selected = self._with_niches(ranked, [self._tournament(ranked) for _ in range(len(members) - len(elites))])
         networks = [member for member in ranked if not member.is_chromosome][: len(elites)]
@@ -136,8 +142,7 @@ class Evolution:
         changed = weights.copy()
         strength = config.mutation_strength * np.where(is_super, SUPER, 1.0)
         changed[places] += (chance.normal(size=len(places)) * strength * np.abs(weights[places])).astype(np.float32)
-        if is_reset.any():
-            changed[places[is_reset]] = self.fresh()[places[is_reset]]
+        changed[places[is_reset]] = self.fresh(places[is_reset])
         return changed
 
 

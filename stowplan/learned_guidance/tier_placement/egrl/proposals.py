@@ -69,18 +69,20 @@ class Proposer:
         return tiers
 
     def repaired(self, maps: Ints, members: Sequence[Member]) -> tuple[Ints, list[Member]]:
-        """Chromosomes propose what the compiler makes of their draws, and take it over.
+        """Chromosomes propose what the compiler makes of their draws, and take it over; ``repair_networks``: all propose it.
 
         Parameters
         ----------
         maps
             [K, N, 2] Proposals: of these members, and maybe more.
         """
-        maps, found = maps.copy(), list(members)
+        found = list(members)
         encodings = {at: member.encoding for at, member in enumerate(members) if isinstance(member.encoding, Chromosome)}
-        if encodings:
-            compiled, _ = self.network.chip.compiled(maps[[*encodings]])
-            for (at, encoding), tiers in zip(encodings.items(), compiled, strict=True):
-                found[at] = Member(encoding.taking_over(tiers))
-                maps[at] = tiers
+        places = [*range(len(maps))] if self.config.repair_networks else [*encodings]
+        if not places:
+            return maps, found
+        maps = maps.copy()
+        maps[places] = self.network.chip.compiled(maps[places])[0]
+        for at, encoding in encodings.items():
+            found[at] = Member(encoding.taking_over(maps[at]))
         return maps, found

@@ -108,6 +108,8 @@ class Trainer:
         """Of this generation, not evaluated yet."""
         self._judged = 0
         """Proposals of this generation that are evaluated."""
+        self._visitors: list[Member] = []
+        """Chromosomes of the learner's rollouts of this generation, evaluated."""
         self._best_network = next((member for member in self.members if not member.is_chromosome), None)
         """The best graph network of the last generation that had any."""
         self._last, self._reported = 0, 0
@@ -268,6 +270,9 @@ class Trainer:
             self.replay.add(number, tiers, reward)
         for at, member, reward in zip(asked, members, rewards, strict=False):
             self.members[at] = Member(member.encoding, reward, is_judged=True)
+        if self.members and self.config.migrate_rollouts:
+            for tiers, reward in zip(maps[len(asked) :], rewards[len(asked) :], strict=True):
+                self._visitors.append(Member(self._chromosome(tiers), reward, is_judged=True))
         self.evaluations += count
         self._judged += count
         self._tally.rewards += rewards
@@ -283,6 +288,7 @@ class Trainer:
             self._due += config.updates_per_evaluation * self._planned
         self._last = number
         self._judged = 0
+        self._visitors = []
         self.generations += 1
         self._change_network(number, self._number)
         self._asked = self._to_be_asked()
@@ -292,10 +298,10 @@ class Trainer:
             config=self.config,
             chance=self._chance,
             posterior=lambda weights: self.learner.posteriors(number, [weights])[0],
-            fresh=lambda: self.learner.fresh_weights(self._chance),
+            fresh=lambda places: self.learner.fresh_weights(self._chance, places),
             movable=self.networks[number].movable,
         )
-        members = evolution.next_generation(self.members)
+        members = evolution.next_generation(self.members, self._visitors)
         is_shared = len(self.networks) > 1
         if is_shared:
             members = restored(members, self.members)
@@ -306,6 +312,11 @@ class Trainer:
             weakest = min(places, key=lambda at: members[at].fitness)
             members[weakest] = Member(self.learner.weights())
         return members
+
+    def _chromosome(self, tiers: Ints) -> Chromosome:
+        """One that believes in a map."""
+        hot = np.eye(self.networks[self._number].graph.tiers, dtype=np.float32)[tiers]
+        return Chromosome.seeded(hot, self.config.seeded_temperature)
 
     def _learn(self) -> None:
         number, config = self._last, self.config
@@ -406,6 +417,7 @@ class Trainer:
             "seconds": self.seconds,
             "noise": self.noise,
             "members": pack_members(self.members),
+            "visitors": pack_members(self._visitors),
             "set_aside": [pack_members(members) for members in self._set_aside],
             "best_network": pack_members([] if self._best_network is None else [self._best_network]),
             "asked": list(self._asked),
@@ -423,6 +435,7 @@ class Trainer:
         self._due = float(state["due"])
         self._began = self._clock() - state["seconds"]
         self.members = self._unpacked(self._number, state["members"])
+        self._visitors = self._unpacked(self._number, state["visitors"])
         self._set_aside = [self._unpacked(at, packed) for at, packed in enumerate(state["set_aside"])]
         self._best_network = next(iter(self._unpacked(0, state["best_network"])), None)
         self._asked = [int(at) for at in state["asked"]]

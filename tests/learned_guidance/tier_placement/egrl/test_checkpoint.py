@@ -109,8 +109,8 @@ def test_one_kind_of_file_is_not_taken_for_the_other(trained: Path) -> None:
 
 
 PARTS = (
-    "counters", "due", "seconds", "noise", "members", "set_aside", "best_network", "asked", "proposals", "replay", "learner",
-    "generators", "networks", "tally",
+    "counters", "due", "seconds", "noise", "members", "visitors", "set_aside", "best_network", "asked", "proposals", "replay",
+    "learner", "generators", "networks", "tally",
 )  # fmt: skip
 
 

@@ -77,7 +77,14 @@ def without_times(reports: list[Progress]) -> list[tuple[Any, ...]]:
 
 
 DRIFTING = {"reevaluate": True, "least_networks": 0.0, "least_chromosomes": 0.0, "sample_rollouts": False}
-PAPER = {"bootstrap": True, "actor_actions": "likeliest", "critic_pooling": "max", "repair": False}
+PAPER = {
+    "bootstrap": True,
+    "actor_actions": "likeliest",
+    "critic_pooling": "max",
+    "repair": False,
+    "repair_networks": False,
+    "migrate_rollouts": False,
+}
 
 
 @pytest.mark.parametrize(
@@ -164,11 +171,37 @@ def test_a_population_of_elites_alone_goes_on() -> None:
     assert finished(trainer)[-1].evaluations == 9
 
 
+def test_repaired_proposals_can_all_be_executed() -> None:
+    def valid_part(**changes: Any) -> float:
+        """In the mean over generations."""
+        reports = finished(Trainer([small_network(30, seed=2)], small_config(**changes), seed=2))
+        return float(np.mean([report.valid for report in reports]))
+
+    assert valid_part() == 1.0
+    assert 0.0 < valid_part(repair_networks=False) < 1.0
+    assert valid_part(repair=False) < valid_part(repair_networks=False)
+
+
+@pytest.mark.parametrize("migrates", [True, False])
+def test_the_best_rollout_stands_for_selection(migrates: bool) -> None:
+    """It is an elite where nothing is better, so it is a member of the next generation as it is."""
+    config = small_config(migrate_rollouts=migrates, rollouts=400, evaluations=1_000, boltzmann_fraction=0.0, seeding=False)
+    trainer = Trainer([small_network(12, seed=3)], config, seed=1)
+    while not trainer.generations:
+        trainer.tick()
+    chromosomes = [member for member in trainer.members if member.is_chromosome and member.is_judged]
+    assert bool(chromosomes) == migrates
+    if migrates:
+        assert trainer.networks[0].best.tiers is not None
+        assert any((member.encoding.prior.argmax(-1) == trainer.networks[0].best.tiers).all() for member in chromosomes)
+        assert max(member.fitness for member in chromosomes) == max(member.fitness for member in trainer.members)
+
+
 def test_reports_say_what_a_generation_came_to() -> None:
     trainer = Trainer(ONE, small_config(evaluations=24), seed=0)
     reports = finished(trainer)
     assert [report.generation for report in reports] == [*range(1, len(reports) + 1)]
-    assert reports[0].evaluations == 7
+    assert reports[0].evaluations == 6 + trainer.config.rollouts
     for before, report in zip([None, *reports], reports, strict=False):
         count = report.evaluations - (before.evaluations if before else 0)
         assert 0.0 <= report.valid <= 1.0
@@ -224,7 +257,7 @@ def test_one_population_of_graph_networks_learns_on_all() -> None:
         assert all(len(each.encoding.prior) == layers for each in trainer.members if isinstance(each.encoding, Chromosome))
     assert sizes == {(4, 6)}
     counts = [network.best.evaluations for network in trainer.networks]
-    assert max(counts) - min(counts) < 8
+    assert max(counts) - min(counts) <= 6 + config.rollouts
 
 
 def member(fitness: float, is_chromosome: bool = False) -> Member:
