@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -106,6 +107,16 @@ def test_a_machine_without_interfaces() -> None:
         lower(graph, grid(4, 4), inputs="instructions", memory="asynchronous")
     arithmetic = Dfg("plain", (Instruction(id="a", op="add"),))
     assert lower(arithmetic, grid(4, 4), memory="asynchronous") == lower(arithmetic, grid(4, 4))
+
+
+def test_a_cycle_without_a_distance_is_named() -> None:
+    one = Instruction(id="a", op="load", operands=(Operand(instruction="b"),))
+    two = Instruction(id="b", op="add", operands=(Operand(instruction="a"),))
+    first = Instruction(id="c", op="add")
+    reads = Instruction(id="d", op="add", operands=(Operand(instruction="c"), Operand(instruction="b")))
+    late = msgspec.structs.replace(one, operands=(Operand(instruction="b"), Operand(instruction="c")))
+    with pytest.raises(InputError, match="without a distance"):
+        cut(Dfg("circle", (late, two, first, reads)))
 
 
 def test_the_rule() -> None:

@@ -90,21 +90,21 @@ def _levels(graph: Dfg, number: dict[str, int], is_access: list[bool]) -> list[i
                     before[unit[at]].add((unit[source], is_access[source]))
                     after[unit[source]].add(unit[at])
     waiting = {each: len({source for source, _ in sources}) for each, sources in before.items()}
-    order = [each for each, count in waiting.items() if not count]
-    level: dict[int, int] = {}
-    for each in order:
-        level[each] = max((level[source] + is_load for source, is_load in before[each]), default=0)
-        for target in after[each]:
+    order = [one for one, count in waiting.items() if not count]
+    height: dict[int, int] = {}
+    for one in order:
+        height[one] = max((height[source] + is_load for source, is_load in before[one]), default=0)
+        for target in after[one]:
             waiting[target] -= 1
             if not waiting[target]:
                 order.append(target)
-    accessing = {unit[at] for at, each in enumerate(is_access) if each}
-    for each in reversed(order):
+    accessing = {unit[at] for at, access in enumerate(is_access) if access}
+    for one in reversed(order):
         # What only later levels read is computed there, unless more values would have to be sent for it.
-        if after[each] and each not in accessing and len(before[each]) <= 1:
-            level[each] = max(level[each], min(level[target] for target in after[each]))
+        if after[one] and one not in accessing and len(before[one]) <= 1:
+            height[one] = max(height[one], min(height.get(target, 0) for target in after[one]))
     # A cycle without a distance has no order; the problem says which it is.
-    return [level.get(each, 0) for each in unit]
+    return [height.get(one, 0) for one in unit]
 
 
 def _sent(graph: Dfg, number: dict[str, int], level: list[int], is_access: list[bool]) -> dict[int, list[_Reader]]:
