@@ -39,7 +39,7 @@ def ppo(problem: Problem, context: Context) -> None:
     from stowplan.portfolio.modulo_scheduling import candidates as heuristics
     from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 
-    tally = heuristics.begin(problem, context, "ppo")
+    tally = heuristics.prepare(problem, context, "ppo")
     if tally is None or not problem.instructions or context.stop():
         return
     run = RollOuts(tally, _load(), context.options.seed, repair=True)
@@ -55,7 +55,7 @@ def ppo_tuned(problem: Problem, context: Context) -> None:
     from stowplan.portfolio.modulo_scheduling import candidates as heuristics
     from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 
-    tally = heuristics.begin(problem, context, "ppo_tuned")
+    tally = heuristics.prepare(problem, context, "ppo_tuned")
     if tally is None or not problem.instructions or context.stop():
         return
     policy, options = _load(), context.options
