@@ -2,7 +2,8 @@
 
 ``python benchmarks/ppo.py run GRAPHS --folder RUNS [--method ppo --seeds 3 ...]`` makes runs that are not there yet, each kept
 in a file of its own; ``tables --folder RUNS [--page FILE]`` prints the tables, or writes them between the markers of the page;
-``single`` judges roll-outs one by one, ``chart CURVE... --output FILE`` draws the reward over training. Several processes may work on one folder.
+``single`` judges roll-outs one by one, ``chart CURVE... --output FILE`` draws the reward over training. Several processes may
+work on one folder.
 
 Methods: ``reference`` (CP-SAT, the initiation interval proven or not), ``list``, ``random``, ``evolution``, ``uniform``
 (roll-outs to any legal place), ``untrained`` (a network that was never trained), ``ppo`` (the policy that ships), ``NAME=FILE``
@@ -303,10 +304,8 @@ def single(arguments: argparse.Namespace) -> None:
         row.append(f"{100 * np.mean([any(each.current < 0 for each in group) for group in copied]):.0f} %")
         print(row, flush=True)
         rows.append(row)
-    drawn = f"of {ROLLOUTS} drawn"
-    text = table(
-        rows, ["policy", "likeliest", "likeliest, or at one more", "drawn", f"any {drawn}", f"any {drawn}, with copies"]
-    )
+    drawn = f"any of {ROLLOUTS} drawn"
+    text = table(rows, ["policy", "likeliest", "likeliest, or at one more", "drawn", drawn, f"{drawn}, with copies"])
     print(f"{len(bodies)} graphs")
     if arguments.page:
         write_into(arguments.page, {"ppo single": text + "\n"})
