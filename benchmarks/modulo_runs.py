@@ -24,7 +24,7 @@ from stowplan.models.modulo_scheduling.problem import Problem, Rules
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.evolution import Evolution
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, list_scheduling, random_play
+from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, random_play
 
 #: Kernels of the paper. An IFFT is the same graph as the FFT of its size: only the data, the twiddle factors, differ.
 KERNELS = ("vector_add", "multiply_add", "distance", "fft8", "fft16", "fft32", "fft64")
@@ -221,7 +221,7 @@ def _counted(play: Callable[[Tally, Options, Callable[[], bool]], None]) -> Call
 
 
 def _search(tally: Tally, options: Options, stop: Callable[[], bool]) -> None:
-    list_scheduling(tally, options.seed, stop)
+    begin(tally, options.seed, stop)
     search = Search(tally, options.seed + 1)
     while not stop():
         search.step(tally.body.least_ii, stop)

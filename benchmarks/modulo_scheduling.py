@@ -109,7 +109,8 @@ def main() -> None:
     if arguments.summary:
         texts[f"{arguments.name}-outcomes"] = outcome_table(columns)
         texts[f"{arguments.name}-suites"] = suite_table(columns)
-        texts[f"{arguments.name}-open"] = open_table(columns)
+        first = next(iter(columns))
+        texts[f"{arguments.name}-open"] = open_table({first: columns[first]})
     for title, text in texts.items():
         print(f"\n{title}\n\n{text}")
     if arguments.write is not None:

@@ -136,7 +136,12 @@ _KINDS = {
             warm_up="stowplan.portfolio.tier_placement.heuristics:warm_up",
         ),
         _modules("bank_mapping", amends=("capacity",)),
-        _modules("modulo_scheduling", amends=("fixed",), amend="stowplan.frontends.dfg.problem:amended"),
+        _modules(
+            "modulo_scheduling",
+            amends=("fixed",),
+            amend="stowplan.frontends.dfg.problem:amended",
+            warm_up="stowplan.portfolio.modulo_scheduling.annealing:warm_up",
+        ),
     )
 }
 

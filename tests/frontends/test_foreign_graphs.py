@@ -172,6 +172,15 @@ def test_a_constant_that_something_leads_to_or_nothing_reads_stays() -> None:
     assert [each.id for each in graph.instructions] == ["c", "a", "d"]
 
 
+def test_a_carried_value_may_share_an_operand() -> None:
+    """As CGRA-ME has the counter of a loop; two values of one iteration may not."""
+    one = 'const18[opcode=const, const_value=" 1"]; i[opcode=add]; i->i[operand=0]; const18->i[operand=0];'
+    (counter,) = parse_dot(f"digraph g {{ {one} }}").instructions
+    assert counter.operands == (Operand(instruction="i", distance=1), Operand(constant=1.0))
+    with pytest.raises(InputError, match="two edges for one operand of 'i'"):
+        parse_dot(f"digraph g {{ {one} x[opcode=load]; x->i[operand=0]; }}")
+
+
 def test_the_value_of_a_constant_beside_its_op() -> None:
     nodes = [{"id": "c", "op": "CONST", "value": 7}, {"id": "a", "op": "neg"}]
     edges = [{"src": "c", "dst": "a"}]

@@ -10,12 +10,14 @@ import pytest
 import stowplan
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.portfolio.modulo_scheduling.candidates import list_plan
 from stowplan.report.modulo_scheduling.picture import save_schedule_picture
 from stowplan.report.modulo_scheduling.scene import HIGH, IDLE, WIDE, Scene, build_scene
-from stowplan.report.modulo_scheduling.sections import instructions, schedule
+from stowplan.report.modulo_scheduling.sections import instructions, overview, schedule
+from stowplan.report.modulo_scheduling.text import summarize_schedule
 from tests.paths import EXAMPLES
 
-FIR = EXAMPLES / "fir.dfg.json"
+FIR, SAXPY = EXAMPLES / "fir.dfg.json", EXAMPLES / "saxpy.dfg.json"
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +86,23 @@ def test_arrows_are_drawn_over_boxes(solved: tuple[Problem, Plan], tmp_path: Pat
     text = (tmp_path / "a.svg").read_text()
     assert "<!-- fir on se: " in text
     assert "<!-- nothing here -->" in text
+
+
+def test_what_goes_over_the_asynchronous_fabric_is_dotted(tmp_path: Path) -> None:
+    problem = stowplan.read(SAXPY, "se", rules=["memory=asynchronous"])
+    plan = list_plan(problem, 0, lambda: False)
+    assert plan is not None
+    scene = build_scene(problem, plan)
+    assert [way.is_sent for way in scene.ways] == [edge.asynchronous for edge in problem.edges]
+    assert sum(way.is_sent for way in scene.ways) == 3
+    page = schedule(problem, plan).body
+    assert page.count('class="way this sent"') == 3
+    assert "load by mi" in page
+    facts = dict(overview(problem, None).facts)
+    assert facts["Flows"] == "2, linked by 3 values over the asynchronous fabric"
+    assert facts["Memory"] == "3 accesses an iteration, 4 ports; nominal 100 clocks"
+    text = summarize_schedule(problem, plan)
+    assert "2 flows linked by 3 values over the asynchronous fabric, 3 memory accesses" in text
+    assert "x, from the asynchronous fabric" in text
+    save_schedule_picture(problem, plan, tmp_path / "saxpy.svg")
+    assert "over the asynchronous fabric" in (tmp_path / "saxpy.svg").read_text(encoding="utf-8")

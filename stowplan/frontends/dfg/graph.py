@@ -107,13 +107,14 @@ def join(
     instructions = []
     for node in known.values():
         order = sorted(incoming[node.id], key=lambda arrow: arrow.operand if arrow.operand is not None else len(known))
-        taken = [arrow.operand for arrow in order if arrow.operand is not None]
+        # A value of this iteration and one of an earlier one may share an operand, as some tools have it: both are operands.
+        taken = [(arrow.operand, _is_carried(arrow)) for arrow in order if arrow.operand is not None]
         if len(taken) != len(set(taken)):
             raise InputError(f"found two edges for one operand of {node.id!r}", source=source, place=order[0].place)
         operands = [
             Operand(
                 instruction=arrow.source,
-                distance=int(arrow.source == arrow.target) if arrow.distance is None else arrow.distance,
+                distance=int(_is_carried(arrow)) if arrow.distance is None else arrow.distance,
             )
             for arrow in order
         ]
@@ -127,6 +128,11 @@ def join(
         tuple(Variable(id=name) for name in names),
         _notes(unknown),
     )
+
+
+def _is_carried(arrow: Arrow) -> bool:
+    """Whether the value is one of an earlier iteration; where the file says nothing, one from a node to itself is."""
+    return arrow.source == arrow.target if arrow.distance is None else arrow.distance > 0
 
 
 def _instruction(node: Node, known: Resolved, operands: tuple[Operand, ...]) -> Instruction:

@@ -9,6 +9,7 @@ import msgspec
 from stowplan.errors import UsageError
 from stowplan.frontends.dfg.fuse import fuse_multiply_add
 from stowplan.frontends.dfg.graph import Dfg
+from stowplan.frontends.dfg.memory import make_asynchronous
 from stowplan.frontends.dfg.op_tables import OpTable
 from stowplan.frontends.dfg.relay import relay_fan_out
 from stowplan.hardware.se.machines import streaming_engine
@@ -17,6 +18,7 @@ from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
 
 Inputs = Literal["variables", "copies", "instructions"]
+Memory = Literal["instructions", "asynchronous"]
 
 
 def lower(
@@ -27,6 +29,7 @@ def lower(
     inputs: Inputs = "variables",
     fuse: bool = False,
     fan_out: int | None = None,
+    memory: Memory = "instructions",
     pins: tuple[Pin, ...] = (),
     table: OpTable | None = None,
 ) -> Problem:
@@ -45,6 +48,9 @@ def lower(
     fan_out
         Consumers of one value at most; others read it from relays (op ``copy``). None: one less than the tiles that a tile
         reaches, where siblings need different tiles and values do not pass through; 0: no relays.
+    memory
+        What loads and stores are that are left: ``instructions`` as any other, or ``asynchronous``: accesses to memory, whose
+        answers start linked flows. What is sent to several readers gets copies (op ``copy``).
     pins
         Instructions with a fixed tile, time or slot.
     table
@@ -67,6 +73,8 @@ def lower(
     result = graph if inputs == "instructions" else _inputs_to_variables(graph, copies=inputs == "copies")
     if fuse:
         result = fuse_multiply_add(result)
+    if memory == "asynchronous":
+        result = make_asynchronous(result, target)
     limit = _default_fan_out(target, reading) if fan_out is None else fan_out
     if limit:
         result = relay_fan_out(result, limit)

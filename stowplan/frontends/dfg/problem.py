@@ -12,7 +12,7 @@ from stowplan import files
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.dfg import lower, read_dot, read_json
 from stowplan.frontends.dfg.graph import Reading
-from stowplan.frontends.dfg.lower import Inputs
+from stowplan.frontends.dfg.lower import Inputs, Memory
 from stowplan.frontends.dfg.op_tables import load_op_table
 from stowplan.hardware.se.machines import is_machine_name, load_machine
 from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules
@@ -30,6 +30,8 @@ class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a multiplication that only one addition reads becomes one instruction with it."""
     fan_out: int | None = None
     """Consumers of one value at most, others read from relays; None for what the machine can do, 0 for no relays."""
+    memory: str = "instructions"
+    """``instructions`` or ``asynchronous``: what loads and stores are."""
     fixed: str | None = None
     """Path of a file with instructions that are fixed: ``[{"instruction": "a", "tile": 3, "time": 0, "slot": 0}]``."""
     strict: bool = False
@@ -47,7 +49,8 @@ _YES_OR_NO = {"yes": True, "true": True, "on": True, "no": False, "false": False
 def parse_rules(texts: Iterable[str], fixed: str | Path | None = None, op_table: str | Path | None = None) -> LoopOptions:
     """Options from ``NAME=VALUE`` texts, and paths.
 
-    Names are ``max_delay``, ``pass_through``, ``starts``, ``siblings``, ``inputs``, ``fuse``, ``fan_out`` and ``strict``.
+    Names are ``max_delay``, ``pass_through``, ``starts``, ``siblings``, ``inputs``, ``fuse``, ``fan_out``,
+    ``strict`` and ``memory``.
 
     Raises
     ------
@@ -99,6 +102,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "fuse": _flag,
     "fan_out": _whole,
     "strict": _flag,
+    "memory": _one_of(*get_args(Memory)),
 }
 
 
@@ -165,6 +169,7 @@ def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions = 
             inputs=cast(Inputs, options.inputs),
             fuse=options.fuse,
             fan_out=options.fan_out,
+            memory=cast(Memory, options.memory),
             pins=pins,
             table=table,
         )

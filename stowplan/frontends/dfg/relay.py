@@ -25,7 +25,7 @@ def relay_fan_out(graph: Dfg, limit: int) -> Dfg:
         for operand in each.operands:
             if operand.instruction is not None and at not in consumers[number[operand.instruction]]:
                 consumers[number[operand.instruction]].append(at)
-    component = _components(len(number), consumers)
+    component = strong_components(len(number), consumers)
     height = _heights(graph, number)
     reads_from: dict[tuple[int, int], str] = {}
     relays: list[Instruction] = []
@@ -77,7 +77,8 @@ def _moved(operand: Operand, number: dict[str, int], target: int, reads_from: di
     return msgspec.structs.replace(operand, instruction=source)
 
 
-def _components(count: int, consumers: dict[int, list[int]]) -> list[int]:
+def strong_components(count: int, consumers: dict[int, list[int]]) -> list[int]:
+    """Number of the strongly connected component of each of ``count`` instructions."""
     pairs = [(source, target) for source, targets in consumers.items() for target in targets]
     if not pairs:
         return list(range(count))

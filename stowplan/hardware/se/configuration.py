@@ -227,14 +227,14 @@ def configure(problem: Problem, plan: Plan) -> Configuration:
                     inputs.append(Input(port=MEMORY, address=address[operand.variable]))
                 else:
                     edge_number = incoming[number, at]
-                    late = {"skip": operand.distance, "initial": operand.initial}
+                    late, initial = operand.distance, operand.initial
                     source = problem.edges[edge_number].source
                     if problem.edges[edge_number].asynchronous:
-                        inputs.append(Input(port=RECEIVED, address=words[source].address, **late))
+                        inputs.append(Input(port=RECEIVED, address=words[source].address, skip=late, initial=initial))
                         continue
                     port, delay = arrives[edge_number], plan.delays[edge_number]
                     waits = bool(operand.distance and (flows[flow[number]].needs or flows[flow[number]].fills))
-                    inputs.append(Input(port=port, delay=delay, is_counted=waits, **late))
+                    inputs.append(Input(port=port, delay=delay, skip=late, initial=initial, is_counted=waits))
                     if operand.distance == 0 and master == BASE:
                         master, wait = port, delay
             instruction = problem.instructions[number]

@@ -27,12 +27,11 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], known: Ma
         members[each].append(number)
     incoming: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     outgoing: dict[int, set[int]] = defaultdict(set)
-    for each in structure.precedences:
-        one, two = component[each.source], component[each.target]
+    for source, target, distance, sent in structure.precedences:
+        one, two = component[source], component[target]
         if one != two:
-            way = (hops[tiles[each.source]][tiles[each.target]] or 0) if each.clocks is None else each.clocks
-            clocks = latency[each.source] + way - ii * each.distance
-            incoming[two].append((each.source, each.target, clocks))
+            way = (hops[tiles[source]][tiles[target]] or 0) if sent is None else sent
+            incoming[two].append((source, target, latency[source] + way - ii * distance))
             outgoing[one].add(two)
     waiting = {each: len({component[source] for source, _, _ in incoming[each]}) for each in members}
     order = _topological(waiting, outgoing)

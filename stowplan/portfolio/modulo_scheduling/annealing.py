@@ -18,12 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from stowplan.compiled import njit, njit_inner
+from stowplan.models.modulo_scheduling.machine import Link, Machine
+from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
 from stowplan.portfolio.modulo_scheduling.body import FAR, Body
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 #: Temperatures at begin and end: what one broken rule costs is 1.
-HOT, COLD = 1.0, 0.1
+HOT, COLD = 0.5, 0.05
 
 #: Moves between two looks at the clock, for each group.
 _CHUNK = 100
@@ -226,7 +228,7 @@ class Annealing:
         self._base = _base(body)
 
     def place(self, ii: int, count: int, stop: Callable[[], bool], on_moves: Callable[[int], None]) -> list[int] | None:
-        """A tile for each group such that no rule of places is broken, after ``count`` moves at most; None where there is none yet.
+        """A tile for each group such that no rule of places is broken, after ``count`` moves at most; None where none came up.
 
         ``on_moves`` is told of moves as they are made.
         """
@@ -297,6 +299,17 @@ class Annealing:
             found.append(cycle)
             gone.update(cycle)
         return found
+
+
+def warm_up() -> None:
+    """Compile everything, on a loop body of two instructions."""
+    link = Link(name="on", rows=1)
+    machine = Machine(name="two", rows=2, links=(link,))
+    reads = (Operand(instruction="a"), Operand(instruction="b", distance=9))
+    body = Body(
+        Problem(instructions=(Instruction(id="a", op="add"), Instruction(id="b", op="add", operands=reads)), machine=machine)
+    )
+    Annealing(body, 0).place(1, 10, lambda: False, lambda count: None)
 
 
 def _positive_cycle(count: int, ways: Sequence[tuple[int, int, int, int]]) -> list[int]:

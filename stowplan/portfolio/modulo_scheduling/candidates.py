@@ -15,7 +15,7 @@ from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.evolution import Evolution
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, is_least, list_scheduling, random_play
+from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, is_least, list_scheduling, random_play
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.modulo_scheduling.rollouts import Player
@@ -33,7 +33,7 @@ PATIENCE = 20_000
 _DETERMINISTIC_PART = 0.25
 
 
-def begin(problem: Problem, context: Context, source: str) -> Tally | None:
+def prepare(problem: Problem, context: Context, source: str) -> Tally | None:
     """What every heuristic needs; None where there is nothing to search."""
     reason = find_obstacle(problem)
     if reason is not None:
@@ -74,19 +74,21 @@ def least_open(context: Context, tally: Tally) -> int:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """List scheduling with eviction (``list``), then smaller IIs and shorter iterations (``search``)."""
-    tally = begin(problem, context, "list")
+    """List scheduling with eviction (``list``), then smaller IIs and shorter iterations (``search``).
+
+    Large loop bodies have their places annealed before.
+    """
+    tally = prepare(problem, context, "list")
     if tally is None:
         return
-    list_scheduling(tally, context.options.seed, context.stop)
-    report(context, tally, "list")
+    report(context, tally, begin(tally, context.options.seed, context.stop))
     tally.on_better = lambda plan: context.plan(plan, "search")
     if not problem.instructions:
         return
     run = Search(tally, context.options.seed + 1)
     stop = stopper(context)
     limit = int(PLACEMENTS * context.options.time_limit) if context.options.deterministic else None
-    improved = tally.placements
+    improved = tally.work
     known = tally.best
     while not stop():
         if not context.options.deterministic:
@@ -95,10 +97,10 @@ def search(problem: Problem, context: Context) -> None:
                 run.adopt(plan)
         least = least_open(context, tally)
         if tally.best is not known:
-            known, improved = tally.best, tally.placements
-        if limit is not None and tally.placements >= limit:
+            known, improved = tally.best, tally.work
+        if limit is not None and tally.work >= limit:
             break
-        if limit is None and tally.placements - improved > PATIENCE * tally.body.count:
+        if limit is None and tally.work - improved > PATIENCE * tally.body.count:
             break
         run.step(least, stop)
     report(context, tally, "search")
@@ -106,7 +108,7 @@ def search(problem: Problem, context: Context) -> None:
 
 def random(problem: Problem, context: Context) -> None:
     """Random legal play."""
-    tally = begin(problem, context, "random")
+    tally = prepare(problem, context, "random")
     if tally is not None and problem.instructions:
         random_play(tally, context.options.seed, _budget(context, tally), stopper(context))
         report(context, tally, "random")
@@ -114,7 +116,7 @@ def random(problem: Problem, context: Context) -> None:
 
 def evolution(problem: Problem, context: Context) -> None:
     """Evolutionary search over placements."""
-    tally = begin(problem, context, "evolution")
+    tally = prepare(problem, context, "evolution")
     if tally is None or not problem.instructions:
         return
     budget = _budget(context, tally)
@@ -179,7 +181,7 @@ def _lists(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bool]) 
 
 
 def _searches(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bool]) -> None:
-    list_scheduling(tally, seed, stop)
+    begin(tally, seed, stop)
     run = Search(tally, seed + 1)
     while not stop():
         run.step(tally.body.least_ii, stop)
@@ -224,8 +226,11 @@ def cpsat(problem: Problem, context: Context) -> None:
 
 
 def _hint(problem: Problem, context: Context) -> Plan | None:
-    known: Plan | None = None if context.options.deterministic else context.incumbent()[0]
-    return known if known is not None else list_plan(problem, context.options.seed, context.stop)
+    if context.options.deterministic:
+        return list_plan(problem, context.options.seed, context.stop)
+    # Whatever others find in the meantime does as well.
+    plan = list_plan(problem, context.options.seed, lambda: context.stop() or context.incumbent()[0] is not None)
+    return plan or context.incumbent()[0]
 
 
 def list_plan(problem: Problem, seed: int, should_stop: Callable[[], bool]) -> Plan | None:

@@ -57,11 +57,14 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
         "mii_recurrences": recurrences,
         "critical_path": critical_path(problem, structure),
     }
+    if not problem.is_synchronous:
+        facts["flows"], facts["memory_accesses"] = len(set(problem.flows)), len(problem.accesses)
     if plan is not None:
         facts["ii"] = plan.ii
         facts["latency"] = plan.makespan
         facts["tiles_used"] = len(set(plan.tiles))
-        facts["longest_delay"] = max(plan.delays, default=0)
+        waits = (delay for edge, delay in zip(problem.edges, plan.delays, strict=True) if not edge.asynchronous)
+        facts["longest_delay"] = max(waits, default=0)
     return facts
 
 

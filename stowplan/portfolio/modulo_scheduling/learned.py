@@ -39,10 +39,10 @@ def ppo(problem: Problem, context: Context) -> None:
     from stowplan.portfolio.modulo_scheduling import candidates as heuristics
     from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 
-    tally = heuristics.begin(problem, context, "ppo")
+    tally = heuristics.prepare(problem, context, "ppo")
     if tally is None or not problem.instructions or context.stop():
         return
-    run = RollOuts(tally, _load(), context.options.seed)
+    run = RollOuts(tally, _load(), context.options.seed, repair=True)
     budget = _budget(context, tally)
     stop = heuristics.stopper(context)
     while tally.evaluations < budget and not stop():
@@ -55,12 +55,12 @@ def ppo_tuned(problem: Problem, context: Context) -> None:
     from stowplan.portfolio.modulo_scheduling import candidates as heuristics
     from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 
-    tally = heuristics.begin(problem, context, "ppo_tuned")
+    tally = heuristics.prepare(problem, context, "ppo_tuned")
     if tally is None or not problem.instructions or context.stop():
         return
     policy, options = _load(), context.options
     stop = heuristics.stopper(context)
-    run = RollOuts(tally, policy, options.seed)
+    run = RollOuts(tally, policy, options.seed, repair=True)
     budget = _budget(context, tally)
     while tally.best is None and tally.evaluations < budget and not stop():
         run.step(tally.body.least_ii, stop, budget - tally.evaluations)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
 
+from stowplan.errors import InputError
 from stowplan.learned_guidance.modulo_scheduling.rollouts import Player
 from stowplan.learned_guidance.modulo_scheduling.state import Body, Mapping
 from stowplan.portfolio.modulo_scheduling.search import Tally
@@ -14,11 +16,22 @@ from stowplan.portfolio.modulo_scheduling.search import Tally
 #: Roll-outs of a batch: of the first, so that there is a plan soon, and at most.
 FIRST_BATCH, BATCH = 8, 64
 
-#: Batches without a complete mapping before an interval is left for the next, as long as there is no plan.
-PATIENCE = 2
+#: Roll-outs without a complete mapping before an interval is left for the next, as long as there is no plan.
+PATIENCE = 2 * FIRST_BATCH
 
 #: Temperatures of the draws, in turn.
 TEMPERATURES = (1.0, 0.5, 1.0, 1.5)
+
+
+#: Part of the batches that begin with what was placed before, and tries to find what to take out of it.
+REPAIRS, TRIES = 0.5, 4
+
+#: (tile, slot) of instructions by number.
+Places: TypeAlias = dict[int, tuple[int, int]]
+
+
+def _places(tiles: Sequence[int], slots: Sequence[int]) -> Places:
+    return {number: place for number, place in enumerate(zip(tiles, slots, strict=True)) if place[0] >= 0}
 
 
 class RollOuts:
@@ -31,12 +44,26 @@ class RollOuts:
     ----------
     look_ahead, resample
         Whether masks look ahead, and whether roll-outs that are stuck go on as copies of others.
+    repair
+        Whether half of the batches begin with what was placed before: with the mapping that came furthest before it was stuck, or
+        with the best plan, less some related instructions, which the player places anew. Only those are counted.
     """
 
-    def __init__(self, tally: Tally, player: Player, seed: int, *, look_ahead: bool = True, resample: bool = True):
+    def __init__(
+        self,
+        tally: Tally,
+        player: Player,
+        seed: int,
+        *,
+        look_ahead: bool = True,
+        resample: bool = True,
+        repair: bool = False,
+    ):
         self.tally, self.player = tally, player
         self._chance = np.random.default_rng(seed)
-        self._look_ahead, self._resample = look_ahead, resample
+        self._look_ahead, self._resample, self._repair = look_ahead, resample, repair
+        self._furthest: dict[int, Places] = {}
+        """Of each interval, what is placed of the mapping that came furthest."""
         problem = tally.body.problem
         rules = msgspec.structs.replace(problem.rules, pass_through=False)
         # Single links only: where that makes a plan worse, candidates do not come this far.
@@ -50,7 +77,8 @@ class RollOuts:
         """One batch at one II, ``least`` or more, of so many roll-outs at most; how many of them were complete."""
         ii = self._interval(least)
         size = self._batch if evaluations is None else max(1, min(self._batch, evaluations))
-        first = Mapping(self._body, ii, look_ahead=self._look_ahead)
+        first = self._begin(ii)
+        left = self.tally.body.count - first.placed
         temperature = TEMPERATURES[self._number % len(TEMPERATURES)]
         self._number += 1
         found = self.player.place(
@@ -60,17 +88,60 @@ class RollOuts:
             resample=self._resample,
             stop=stop,
         )
-        self.tally.placements += size * self.tally.body.count
+        self.tally.placements += size * left
         seen: set[tuple[int, ...]] = set()
         for mapping in found:
             places = (*mapping.tile.tolist(), *mapping.slot.tolist())
             if mapping.current < 0 and places not in seen:
                 seen.add(places)
                 self.tally.offer(ii, mapping.tile.tolist(), mapping.time.tolist())
-        self._failed = 0 if seen else self._failed + 1
+        if self._repair and not seen:
+            self._remember(ii, max(found, key=lambda each: each.placed))
+        self._failed = 0 if seen else self._failed + size * left
         if self.tally.best is not None:
             self._batch = min(BATCH, 2 * self._batch)
         return len(seen)
+
+    def _remember(self, ii: int, mapping: Mapping) -> None:
+        known = self._furthest.get(ii)
+        # Sideways steps count: so the search does not stay with one mapping for ever.
+        if known is None or mapping.placed >= len(known):
+            self._furthest[ii] = _places(mapping.tile.tolist(), mapping.slot.tolist())
+
+    def _begin(self, ii: int) -> Mapping:
+        """Nothing placed; or most of what was placed before."""
+        best = self.tally.best
+        known = self._furthest.get(ii)
+        if best is not None and ii == best.ii:
+            known = _places(best.tiles, best.slots)
+        if self._repair and known and self._chance.random() < REPAIRS:
+            for _ in range(TRIES):
+                gone = self._ball(known)
+                rest = {number: place for number, place in known.items() if number not in gone}
+                fixed = {self.problem.instructions[number].id: place for number, place in rest.items()}
+                try:
+                    return Mapping(self._body, ii, fixed=fixed, look_ahead=self._look_ahead)
+                except InputError:  # what is left leads nowhere, as far as masks look ahead
+                    continue
+        return Mapping(self._body, ii, look_ahead=self._look_ahead)
+
+    def _ball(self, known: Places) -> set[int]:
+        """Related instructions: in the graph, around one that is not placed where there is one; and around it on the tiles."""
+        body = self.tally.body
+        count, draw = body.count, self._chance
+        missing = [number for number in range(count) if number not in known]
+        first = int(draw.choice(missing)) if missing else int(draw.integers(count))
+        wanted = int(draw.integers(2, max(3, count // 2) + 1))
+        found, frontier = {first}, [first]
+        while frontier and len(found) < wanted:
+            at = frontier.pop(int(draw.integers(len(frontier))))
+            for value in (*body.incoming[at], *body.outgoing[at]):
+                if value.other not in found:
+                    found.add(value.other)
+                    frontier.append(value.other)
+        tiles = {known[number][0] for number in found if number in known}
+        part = draw.random() ** 2
+        return found | {number for number, (tile, _) in known.items() if tile in tiles and draw.random() < part}
 
     def _interval(self, least: int) -> int:
         best, depth = self.tally.best, self.tally.body.problem.machine.spoke_depth
@@ -84,7 +155,7 @@ class RollOuts:
             return int(self._chance.integers(least, best.ii)) if draw < 0.8 else best.ii
         if self._ii < least:
             self._ii, self._failed = least, 0
-        elif self._failed >= PATIENCE:
+        elif self._failed >= PATIENCE * self.tally.body.count:
             # Further up in larger steps: smaller intervals are tried again once there is a plan.
             self._ii, self._failed = self._ii + max(1, self._ii // 8), 0
         if self._ii > depth:

@@ -1,7 +1,8 @@
 """List scheduling with eviction, random play, and a search around the best schedule; all counted in evaluations.
 
 An evaluation is as much work as placing every instruction of the loop body once, however the placements are spread: the
-complete mappings of random play and evolution count one each, and so do as many placements of the list scheduler.
+complete mappings of random play and evolution count one each, and so do as many placements of the list scheduler and as many
+moves of the annealing.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
+
+if TYPE_CHECKING:
+    from stowplan.portfolio.modulo_scheduling.annealing import Annealing
 
 #: Placements for each instruction before an initiation interval (II) is given up (the budget ratio of Rau 1994), at
 #: first and at most.
@@ -21,6 +26,18 @@ FIRST_RATIO, MOST_RATIO = 6, 100
 
 #: Tries of the list scheduler at each II.
 TRIES = 3
+
+#: Moves of the first annealing at an II, for each group, and how often they may double.
+_MOVES, _DOUBLINGS = 1_000, 7
+
+#: How often an II below the best is looked for by annealing, where places decide it.
+_ANNEAL = 0.5
+
+#: Instructions above which a loop body is annealed before it is scheduled by list.
+_LARGE = 100
+
+#: Moves of the annealing that take as long as one placement of the list scheduler.
+_MOVES_A_PLACEMENT = 100
 
 #: Attempts that a random play gets at an II before it goes to the next.
 _PLAYS = 50
@@ -32,6 +49,8 @@ class Tally:
 
     body: Body
     placements: int = 0
+    moves: int = 0
+    """Of the annealing."""
     best: Plan | None = None
     on_better: Callable[[Plan], None] | None = None
     progress: list[tuple[int, int]] = field(default_factory=list)
@@ -40,7 +59,12 @@ class Tally:
     @property
     def evaluations(self) -> int:
         """See the module."""
-        return -(-self.placements // max(1, self.body.count))
+        return -(-(self.placements + self.moves) // max(1, self.body.count))
+
+    @property
+    def work(self) -> int:
+        """Placements, and moves by the time they take: what is limited where time must not be."""
+        return self.placements + self.moves // _MOVES_A_PLACEMENT
 
     def within(self, evaluations: int) -> int | None:
         """The best objective found in so many evaluations; None where there was none yet."""
@@ -140,6 +164,25 @@ def random_play(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bo
             at = max(0, tally.best.ii - every[0] - (at == tally.best.ii - every[0]))
 
 
+def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:
+    """The first schedule, and what found it: ``list`` or, of large loop bodies whose places can be annealed, ``search``.
+
+    List scheduling takes long there: it fails at one II after the other.
+    """
+    if not (tally.body.count > _LARGE and _can_anneal(tally.body)):
+        list_scheduling(tally, seed, stop)
+        return "list"
+    run = Search(tally, seed)
+    while tally.best is None and not stop():
+        run.step(tally.body.least_ii, stop)
+    return "search"
+
+
+def _can_anneal(body: Body) -> bool:
+    """Whether rules of places decide the II."""
+    return body.places_decide and body.problem.is_synchronous
+
+
 class Search:
     """From the first schedule on: smaller IIs from scratch, and shorter iterations by taking out and putting back."""
 
@@ -148,6 +191,10 @@ class Search:
         self._chance = random.Random(seed)
         self._ratio = float(FIRST_RATIO)
         self._now: Plan | None = None
+        self._seed = seed
+        self._annealing: Annealing | None = None
+        self._doublings: dict[int, int] = {}
+        """Annealings that came to nothing, by II."""
 
     def adopt(self, plan: Plan) -> None:
         """Go on from another's schedule over single links."""
@@ -157,17 +204,57 @@ class Search:
     def step(self, least: int, stop: Callable[[], bool]) -> None:
         """One attempt; ``least`` is the least II that is not refuted."""
         best = self.tally.best
+        if best is not None and best.ii <= least:
+            self._rebuild(stop)
+            return
+        above = self.tally.body.problem.machine.spoke_depth + 1 if best is None else best.ii
+        if _can_anneal(self.tally.body) and least < above:
+            # Bisection first, for short annealings at large IIs are quick.
+            failed = max((ii for ii in self._doublings if least <= ii < above), default=least - 1)
+            if above - failed > 1:
+                self._anneal((failed + above) // 2, stop)
+                return
+            if self._chance.random() < _ANNEAL:
+                self._anneal(self._below(least, above), stop)
+                return
         if best is None:
             ii = self._chance.choice(list(iis(self.tally.body)) or [least])
             _attempt(self.tally, ii, self._chance, int(self._ratio), stop, noise=0.5)
-        elif best.ii > least and self._chance.random() < 0.7:
-            # Just below the best mostly, for that is the easiest.
-            ii = best.ii - 1 if self._chance.random() < 0.7 else self._chance.randint(least, best.ii - 1)
+        elif self._chance.random() < 0.7:
+            ii = self._below(least, above)
             _attempt(self.tally, ii, self._chance, int(self._ratio), stop, noise=self._chance.choice((0.0, 0.2, 1.0)))
         else:
             self._rebuild(stop)
             return
         self._ratio = min(MOST_RATIO, self._ratio * 1.1)
+
+    def _below(self, least: int, above: int) -> int:
+        """An II to look for: just below the best mostly, for that is the easiest."""
+        return above - 1 if self._chance.random() < 0.7 else self._chance.randint(least, above - 1)
+
+    def _anneal(self, ii: int, stop: Callable[[], bool]) -> None:
+        """Places first, by annealing, then times: longer each time that nothing comes of it."""
+        if self._annealing is None:
+            # Imported here: what it compiles takes a moment to load, and most loop bodies never need it.
+            from stowplan.portfolio.modulo_scheduling.annealing import Annealing
+
+            self._annealing = Annealing(self.tally.body, self._seed)
+        tally, body = self.tally, self.tally.body
+
+        def count(moves: int) -> None:
+            tally.moves += moves
+
+        doublings = self._doublings.get(ii, 0)
+        moves = (_MOVES * len(body.members)) << min(doublings, _DOUBLINGS)
+        tiles = self._annealing.place(ii, moves, stop, count)
+        if tiles is not None:
+            mapper = Mapper(body, ii, self._chance, tiles)
+            done = mapper.run([float(each) for each in body.heights(ii)], FIRST_RATIO * body.count, stop)
+            tally.placements += mapper.steps
+            if done:
+                tally.offer(ii, mapper.tiles, mapper.times)
+                return
+        self._doublings[ii] = doublings + 1
 
     def _rebuild(self, stop: Callable[[], bool]) -> None:
         """Take some related instructions out of the best schedule and put them back, in an order drawn anew."""

@@ -27,12 +27,16 @@ _INCHES, _MOST_INCHES = 0.54, 60.0
 #: Values of this iteration, and of earlier iterations.
 THIS, EARLIER = "#555555", "#c0392b"
 
+#: Dashes of what goes over the asynchronous fabric.
+_SENT = (0, (1, 1.6))
+
 
 def save_schedule_picture(problem: Problem, plan: Plan, path: str | Path) -> None:
     """Write a picture of a valid plan.
 
     An arrow leads from the producer to the consumer of a value, by way of the tiles it passes through. Values of this
-    iteration are grey, values of earlier iterations red and dashed with their distance. A box says the instruction, its
+    iteration are grey, values of earlier iterations red and dashed with their distance, what goes over the asynchronous fabric
+    dotted. A box says the instruction, its
     operation (which is its colour too), and the clock at which iteration 0 issues it; starts of flows have a thick edge. Tiles
     that do nothing share a low row.
 
@@ -150,7 +154,7 @@ def _draw_way(way: Way, ax: Axes) -> None:
     for curve in way.curves:
         codes += [Line.CURVE3 if len(curve) == 3 else Line.CURVE4] * (len(curve) - 1)
     look: dict[str, Any] = {"color": EARLIER if way.distance else THIS, "linewidth": 0.95}
-    style: Any = (0, (4, 2)) if way.distance else "solid"
+    style: Any = _SENT if way.is_sent else (0, (4, 2)) if way.distance else "solid"
     ax.add_patch(
         FancyArrowPatch(path=Line(points, codes), arrowstyle="-|>", mutation_scale=8, linestyle=style, zorder=3, **look)
     )
@@ -169,6 +173,8 @@ def _draw_legend(plan: Plan, scene: Scene, figure: Figure) -> None:
     handles: list[Any] = [Line2D([], [], color=THIS, label="value of this iteration")]
     if any(way.distance for way in scene.ways):
         handles.append(Line2D([], [], color=EARLIER, linestyle=(0, (4, 2)), label="value of an earlier iteration"))
+    if any(way.is_sent for way in scene.ways):
+        handles.append(Line2D([], [], color=THIS, linestyle=_SENT, label="over the asynchronous fabric"))
     if any(way.stops for way in scene.ways):
         handles.append(Line2D([], [], color=THIS, marker="o", markersize=4, label="passes through a tile"))
     if plan.starts:

@@ -43,10 +43,14 @@ class ModuloSchedulingPresenter(DrawingPresenter):
         return configure(problem, plan)
 
     def simulate(self, problem: Problem, plan: Plan, iterations: int) -> str:
-        """On random numbers, clock by clock, beside NumPy."""
+        """On random numbers, clock by clock, beside NumPy; where messages are sent, with random latencies as well."""
         run = compare(problem, plan, iterations)
         results = iterations * len(problem.instructions)
-        return f"simulated {iterations} iterations in {run.clocks} clocks: all {results} results are those of NumPy"
+        words = f"simulated {iterations} iterations in {run.clocks} clocks: all {results} results are those of NumPy"
+        if problem.is_synchronous:
+            return words
+        slow = compare(problem, plan, iterations, wandering=True)
+        return f"{words}; and in {slow.clocks} clocks with random latencies of the asynchronous fabric"
 
     def references(self, problem: Problem) -> list[Labelled]:
         """None: a schedule is drawn alone."""

@@ -56,6 +56,8 @@ class Way:
     distance: int
     label: Point
     """Where to write the distance."""
+    is_sent: bool = False
+    """Whether it goes over the asynchronous fabric."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class _Router:
             right = x + WIDE / 2
             loop = ((right, y - 0.14), (right + 0.42, y - 0.34), (right + 0.42, y + 0.34), (right, y + 0.14))
             self._taken = np.concatenate((self._taken, _points_on(loop)))
-            return Way((loop,), (), edge.distance, (right + 0.2, y - 0.34))
+            return Way((loop,), (), edge.distance, (right + 0.2, y - 0.34), edge.asynchronous)
         halts: list[Point] = []
         for stop in stops:
             halts.append(self._beside(stop, halts[-1] if halts else begin))
@@ -146,7 +148,7 @@ class _Router:
         curves = tuple(self._leg(*places[at], *places[at + 1]) for at in range(len(places) - 1))
         points = _points_on(curves[len(curves) // 2])
         x, y = points[len(points) // 2]
-        return Way(curves, tuple(halts), edge.distance, (float(x), float(y)))
+        return Way(curves, tuple(halts), edge.distance, (float(x), float(y)), edge.asynchronous)
 
     def _middle(self, number: int) -> Point:
         x, y = self._boxes[number]

@@ -28,6 +28,13 @@ def overview(problem: Problem, interval: str | None) -> Overview:
         ("Waiting at consumers", "any time" if rules.max_delay is None else f"at most {rules.max_delay} clocks"),
         ("Passing through tiles", "allowed" if rules.pass_through else "not allowed"),
     ]
+    fabric = machine.asynchronous
+    if fabric is not None and not problem.is_synchronous:
+        sent = sum(edge.asynchronous for edge in problem.edges)
+        facts.append(("Flows", f"{len(set(problem.flows))}, linked by {sent} values over the asynchronous fabric"))
+        ports = sum(interface.ports for interface in fabric.interfaces)
+        access = f"{len(problem.accesses)} accesses an iteration, {ports} ports; nominal {fabric.memory_latency} clocks"
+        facts.append(("Memory", access))
     return Overview(facts=[*facts, *([("Initiation interval", interval)] if interval else [])])
 
 
@@ -42,7 +49,8 @@ def schedule(problem: Problem, plan: Plan) -> Section:
     return Section(
         "Schedule",
         "<p>Tiles down, slots (clocks modulo II) across; t is the clock at which iteration 0 issues an instruction. An arrow "
-        "is a value; red and dashed, one of an earlier iteration, with its distance; a dot, a tile it passes through. A thick "
+        "is a value; red and dashed, one of an earlier iteration, with its distance; dotted, one that goes over the "
+        "asynchronous fabric; a dot, a tile it passes through. A thick "
         f"edge starts a flow.</p>\n{legend((colour, operation) for operation, colour in colours.items())}"
         f'<div class="scroll" tabindex="0" role="group" aria-label="Schedule"><svg class="schedule" width="{wide:.0f}" '
         f'height="{high:.0f}" viewBox="0 0 {wide:.0f} {high:.0f}" role="img" aria-label="{escape(spoken)}">'
@@ -104,6 +112,9 @@ def _instruction(problem: Problem, plan: Plan, scene: Scene, number: int) -> str
     ink = ink_on(colour)
     instruction = problem.instructions[number]
     title = f"{instruction.id}: {instruction.op_name}, tile {plan.tiles[number]}, clock {plan.times[number]}"
+    if instruction.memory is not None:
+        which = plan.interfaces[number]
+        title += "" if which is None else f", {instruction.memory} by {problem.machine.interfaces[which].name}"
     return (
         f'<rect{start} x="{left:.1f}" y="{top:.1f}" width="{WIDE * _UNIT:.1f}" height="{HIGH * _UNIT:.1f}" rx="6" '
         f'fill="{colour}"><title>{escape(title)}</title></rect>'
@@ -113,7 +124,7 @@ def _instruction(problem: Problem, plan: Plan, scene: Scene, number: int) -> str
 
 
 def _way(way: Way) -> str:
-    kind = "earlier" if way.distance else "this"
+    kind = ("earlier" if way.distance else "this") + (" sent" if way.is_sent else "")
     path = f"M{_place(way.curves[0][0])}" + "".join(
         f"{'Q' if len(curve) == 3 else 'C'}{' '.join(map(_place, curve[1:]))}" for curve in way.curves
     )

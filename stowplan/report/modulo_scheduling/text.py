@@ -27,20 +27,37 @@ def summarize_schedule(problem: Problem, plan: Plan) -> str:
     lines = [head]
     lines.append(f"  MII {max(resources, recurrences)} (resources {resources}, recurrences {recurrences})")
     busy = len(plan.tiles) / (machine.tiles * plan.ii)
-    longest = max(plan.delays, default=0)
+    waits = (delay for edge, delay in zip(problem.edges, plan.delays, strict=True) if not edge.asynchronous)
+    longest = max(waits, default=0)
     lines.append(f"  {len(used)} of {machine.tiles} tiles used, {busy:.0%} of all slots; values wait {longest} clocks at most")
     if plan.starts:
         ids = [problem.instructions[number].id for number in plan.starts]
         lines.append(f"  started by {', '.join(ids)}")
+    if not problem.is_synchronous:
+        lines.append(_linked(problem, plan))
     if plan.ii <= _MOST_SLOTS:
         lines += ["", *_grid(problem, plan)]
     lines += ["", "Spoke RAM and instruction RAM:", *entries]
     memory = [
         f"{tile.tile:>4}  {each.address:>7} {each.words:>6}  {each.variable}" for tile in tables.tiles for each in tile.memory
     ]
+    memory += [
+        f"{tile.tile:>4}  {each.address:>7} {each.words:>6}  {each.value}, from the asynchronous fabric"
+        for tile in tables.tiles
+        for each in tile.received
+    ]
     if memory:
         lines += ["", "Tile memory:", "tile  address  words  variable", *memory]
     return "\n".join(lines)
+
+
+def _linked(problem: Problem, plan: Plan) -> str:
+    """Flows, what links them, and what memory is asked."""
+    sent = sum(edge.asynchronous for edge in problem.edges)
+    asked = Counter(problem.machine.interfaces[which].name for which in plan.interfaces if which is not None)
+    by = "".join(f"; {count} of {name}" for name, count in sorted(asked.items()))
+    memory = f", {len(problem.accesses)} memory accesses{by}" if problem.accesses else ""
+    return f"  {len(set(problem.flows))} flows linked by {sent} values over the asynchronous fabric{memory}"
 
 
 def _grid(problem: Problem, plan: Plan) -> list[str]:

@@ -230,6 +230,24 @@ def test_intervals_rise_until_there_is_a_mapping_and_fall_again() -> None:
     assert verify(problem, tally.best).ok
 
 
+def test_repairs_begin_with_what_came_furthest() -> None:
+    """They count what they place only, keep within the rules, and come further than fresh roll-outs."""
+    problem = lower(kernels.fft(8), inputs="instructions")
+    reached = {}
+    for repair in (False, True):
+        tally = Tally(Body(problem))
+        rollouts = RollOuts(tally, Uniform(), 1, look_ahead=False, resample=False, repair=repair)
+        least, before = tally.body.least_ii, 0
+        while tally.evaluations < 150:
+            rollouts.step(least, lambda: False)
+            assert tally.placements > before
+            before = tally.placements
+        assert tally.best is None or verify(problem, tally.best).ok
+        reached[repair] = 99 if tally.best is None else tally.best.ii
+        assert bool(rollouts._furthest) == repair
+    assert reached[True] < reached[False]
+
+
 # With a network
 
 

@@ -137,7 +137,7 @@ class Links:
             for tile, link, end in self._wires:
                 if value(uses[tile, link]):
                     back.setdefault((source, end), (tile, link))
-        found = []
+        found: list[tuple[int, ...]] = []
         for edge in self.parent.problem.edges:
             route: list[int] = []
             if edge.asynchronous:
