@@ -2,7 +2,8 @@
 
 ``python benchmarks/ppo.py run GRAPHS --folder RUNS [--method ppo --seeds 3 ...]`` makes runs that are not there yet, each kept
 in a file of its own; ``tables --folder RUNS [--page FILE]`` prints the tables, or writes them between the markers of the page;
-``chart CURVE... --output FILE`` draws the reward over training. Several processes may work on one folder.
+``single`` judges roll-outs one by one, ``chart CURVE... --output FILE`` draws the reward over training. Several processes may
+work on one folder.
 
 Methods: ``reference`` (CP-SAT, the initiation interval proven or not), ``list``, ``random``, ``evolution``, ``uniform``
 (roll-outs to any legal place), ``untrained`` (a network that was never trained), ``ppo`` (the policy that ships), ``NAME=FILE``
@@ -35,8 +36,11 @@ from stowplan.portfolio.modulo_scheduling.search import Tally, list_scheduling, 
 #: Methods beside the reference, in the order of tables.
 METHODS = ("list", "random", "evolution", "uniform", "untrained", "ppo")
 
+#: Mappings of each graph that single roll-outs are judged by.
+ROLLOUTS = 8
+
 #: Evaluations at which results are read off the same runs.
-BUDGETS = (8, 64)
+BUDGETS = (16, 64)
 
 #: Processor seconds at which they are; a run goes on until it has had both.
 SECONDS = (0.2,)
@@ -182,30 +186,32 @@ def make(arguments: argparse.Namespace) -> None:
                 print(label, suite, name, count, seed, run.ii(), f"{seconds:.1f} s", flush=True)
 
 
+def load(folder: Path) -> list[Run]:
+    """All runs of a folder."""
+    return [msgspec.json.decode(path.read_bytes(), type=Run) for path in sorted(folder.glob("*.json"))]
+
+
+def proven(runs: Sequence[Run]) -> dict[str, int]:
+    """Least initiation interval by digest, where it is proven."""
+    return {run.digest: run.bound for run in runs if run.method == "reference" and run.ii() == run.bound}
+
+
 def tables(arguments: argparse.Namespace) -> None:
     """Print tables, or write them into the page."""
-    runs = [msgspec.json.decode(path.read_bytes(), type=Run) for path in sorted(arguments.folder.glob("*.json"))]
-    least: dict[str, int] = {}
-    for run in runs:
-        if run.method == "reference" and run.ii() is not None and run.ii() == run.bound:
-            least[run.digest] = run.bound
+    runs = load(arguments.folder)
+    least = proven(runs)
     judged = [run for run in runs if run.digest in least and run.suite != "kernels" and run.instructions <= arguments.most]
     found = {run.method for run in judged} - {"reference"}
-    methods = [name for name in METHODS if name in found]
-    others = sorted(found - {*METHODS})
+    methods = [name for name in METHODS if name in found] + sorted(found - {*METHODS})
     # Graphs that every method has run on.
     shared = set.intersection(*({run.digest for run in judged if run.method == name} for name in found))
     judged = [run for run in judged if run.digest in shared]
-    if others:
-        budgets = [budget for budget in BUDGETS if budget <= max(run.evaluations for run in judged)]
-        texts = {"ppo ablation": by_budget(judged, [*methods, *others], least, "evaluations", budgets)}
-    else:
-        texts = {
-            "ppo evaluations": by_budget(judged, methods, least, "evaluations", BUDGETS),
-            "ppo seconds": by_budget(judged, methods, least, "seconds", SECONDS),
-            "ppo suites": by_suite(judged, methods, least),
-            "ppo kernels": by_kernel(runs, methods),
-        }
+    texts = {
+        "ppo evaluations": by_budget(judged, methods, least, "evaluations", BUDGETS),
+        "ppo seconds": by_budget(judged, methods, least, "seconds", SECONDS),
+        "ppo suites": by_suite(judged, methods, least),
+        "ppo kernels": by_kernel(runs, methods),
+    }
     print(f"{len(shared)} graphs")
     if arguments.page:
         write_into(arguments.page, {name: text + "\n" for name, text in texts.items()})
@@ -270,6 +276,43 @@ def by_kernel(runs: Sequence[Run], methods: Sequence[str]) -> str:
     return table(rows, ["kernel", "reference", *methods])
 
 
+def single(arguments: argparse.Namespace) -> None:
+    """How often mappings come to their end at once, without copies of others: what a policy knows, and decoding does not."""
+    import numpy as np
+
+    from stowplan.learned_guidance.modulo_scheduling.ppo.decode import particles
+    from stowplan.learned_guidance.modulo_scheduling.state import Body as Mapped
+
+    least = proven(load(arguments.folder))
+    found = [each[2] for each in graphs(arguments.graphs, arguments.most) if each[0] != "kernels" and each[2].digest in least]
+    bodies = [(Mapped(problem), least[problem.digest]) for problem in {each.digest: each for each in found}.values()]
+    rows = []
+    for method in arguments.method:
+        player, chance, row = _player(method), np.random.default_rng(0), [method.partition("=")[0]]
+        if method == "uniform":
+            row += ["", ""]
+        else:
+            done = np.zeros(len(bodies), bool)
+            for more in (0, 1):
+                mappings = [particles(body, ii + more, 1)[0] for body, ii in bodies]
+                done |= [each.current < 0 for each in player.place(mappings, chance, temperature=0.0)]
+                row.append(f"{100 * done.mean():.0f} %")
+        mappings = [each for body, ii in bodies for each in particles(body, ii, ROLLOUTS)]
+        done = np.array([each.current < 0 for each in player.place(mappings, chance)]).reshape(-1, ROLLOUTS)
+        row += [f"{100 * done.mean():.1f} %", f"{100 * done.any(axis=1).mean():.0f} %"]
+        copied = [player.place(particles(body, ii, ROLLOUTS), chance, resample=True) for body, ii in bodies]
+        row.append(f"{100 * np.mean([any(each.current < 0 for each in group) for group in copied]):.0f} %")
+        print(row, flush=True)
+        rows.append(row)
+    drawn = f"any of {ROLLOUTS} drawn"
+    text = table(rows, ["policy", "likeliest", "likeliest, or at one more", "drawn", drawn, f"{drawn}, with copies"])
+    print(f"{len(bodies)} graphs")
+    if arguments.page:
+        write_into(arguments.page, {"ppo single": text + "\n"})
+    else:
+        print(text)
+
+
 def chart(arguments: argparse.Namespace) -> None:
     """Reward over training, a run that goes on from another behind it."""
     import csv
@@ -307,11 +350,16 @@ def main() -> None:
     show = parts.add_parser("tables")
     show.add_argument("--page", type=Path)
     show.set_defaults(function=tables)
+    alone = parts.add_parser("single")
+    alone.add_argument("graphs", type=Path, help="folder of suites")
+    alone.add_argument("--method", action="append", required=True, help="uniform, untrained, ppo, NAME=FILE; again and again")
+    alone.add_argument("--page", type=Path)
+    alone.set_defaults(function=single)
     draw = parts.add_parser("chart")
     draw.add_argument("curves", type=Path, nargs="+")
     draw.add_argument("--output", type=Path, required=True)
     draw.set_defaults(function=chart)
-    for each in (run, show):
+    for each in (run, show, alone):
         each.add_argument("--folder", type=Path, required=True)
         each.add_argument("--most", type=int, default=40, help="instructions of a graph, at most")
     arguments = parser.parse_args()
