@@ -45,8 +45,8 @@ class RollOuts:
     look_ahead, resample
         Whether masks look ahead, and whether roll-outs that are stuck go on as copies of others.
     repair
-        Whether half of the batches begin with what was placed before: with the mapping that came furthest before it was stuck, or
-        with the best plan, less some related instructions, which the player places anew. Only those are counted.
+        Whether half of the batches begin with what was placed before: the mapping that came furthest before it was stuck, or
+        the best plan, less some related instructions, which the player places anew. Only those are counted.
     """
 
     def __init__(
