@@ -105,7 +105,7 @@ def test_random_plans_give_the_right_numbers() -> None:
 
 def test_linked_flows_give_the_right_numbers_at_any_latency() -> None:
     done = 0
-    for seed in range(120):
+    for seed in range(80):
         problem = linked_problem(seed)
         plan = cpsat.solve(problem, time_limit=10).plan
         if plan is None or problem.is_synchronous:
@@ -114,13 +114,13 @@ def test_linked_flows_give_the_right_numbers_at_any_latency() -> None:
         for other in range(3):
             compare(problem, plan, 7, seed=other, wandering=True)
         done += 1
-    assert done > 40
+    assert done > 25
 
 
 def test_spoilt_linked_flows_show() -> None:
     """Whatever the verifier finds wrong with a moved instruction or another interface, the simulator finds too."""
     shown = dict.fromkeys(("moved", "asked", "late"), 0)
-    for seed in range(150):
+    for seed in range(90):
         problem = linked_problem(seed)
         plan = cpsat.solve(problem, time_limit=10).plan
         if plan is None or not problem.accesses:
@@ -153,7 +153,7 @@ def test_spoilt_linked_flows_show() -> None:
             # Slower than the plan says, and right all the same.
             late = compare(slower, plan, 6).clocks > 5 * plan.ii + plan.makespan
             shown["late"] += late
-    assert min(shown.values()) > 10, shown
+    assert min(shown.values()) > 5, shown
 
 
 def test_recurrences_start_with_their_initial_values() -> None:
