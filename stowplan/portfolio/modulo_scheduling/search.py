@@ -28,7 +28,7 @@ FIRST_RATIO, MOST_RATIO = 6, 100
 TRIES = 3
 
 #: Moves of the first annealing at an II, for each group, and how often they may double.
-_MOVES, _DOUBLINGS = 1_000, 7
+_MOVES, _DOUBLINGS = 1_000, 9
 
 #: How often an II below the best is looked for by annealing, where places decide it.
 _ANNEAL = 0.5
