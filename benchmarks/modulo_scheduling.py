@@ -54,7 +54,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--machine", default="se", help="name, or path of a machine file")
     parser.add_argument("--inputs", choices=["variables", "copies", "instructions"], default="variables")
     parser.add_argument("--max-delay", default="unlimited,1,0", help="clocks that a value may wait; several, with commas")
-    parser.add_argument("--method", default="portfolio", help="portfolio, cpsat or milp:SOLVER; 'none' for none")
+    parser.add_argument("--method", default="portfolio", help="portfolio, cpsat or milp:SOLVER")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each run of it")
     parser.add_argument("--ii-only", action="store_true", help="end it once the initiation interval is proven")
     parser.add_argument("--workers", type=int, default=2)

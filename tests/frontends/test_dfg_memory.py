@@ -40,18 +40,18 @@ def cut(graph: Dfg) -> Problem:
 
 def test_numbers_stay() -> None:
     linked = 0
-    for seed in range(200):
+    for seed in range(100):
         graph = random_graph(seed)
         before, after = lower(graph, inputs="instructions"), cut(graph)
         plain, sent = run_graph(before, {}, 5), run_graph(after, {}, 5)
         for instruction in graph.instructions:
             assert np.allclose(plain[instruction.id], sent[instruction.id]), (seed, instruction.id)
         linked += len(set(after.flows)) > len(set(before.flows))
-    assert linked > 100
+    assert linked > 50
 
 
 def test_what_is_sent_has_one_reader() -> None:
-    for seed in range(200):
+    for seed in range(100):
         # Where all start with one value; else a copy of an earlier iteration cannot serve them all.
         problem = cut(random_graph(seed, later=0.5))
         sent = [edge.source for edge in problem.edges if edge.asynchronous]

@@ -5,7 +5,7 @@ rule of places counts: links that values lack, groups that must be apart on one 
 room for, and cycles whose links take longer than the II leaves. The cycles are those that a placement was found to break, one
 after the other; there are too many to list them beforehand.
 
-Everything compiled is in this file, so that numba sees when its cache is stale.
+Everything compiled but the random numbers is in this file.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from stowplan.compiled import njit, njit_inner
 from stowplan.models.modulo_scheduling.machine import Link, Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
 from stowplan.portfolio.modulo_scheduling.body import FAR, Body
+from stowplan.portfolio.random_numbers import random_below
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -96,13 +97,8 @@ class State(NamedTuple):
 
 @njit_inner
 def _random(state: State, below: int) -> int:
-    """A random number from 0 to below - 1 (xorshift)."""
-    x = state.chance[0]
-    x ^= (x << 13) & 0x7FFFFFFFFFFFFFFF
-    x ^= x >> 7
-    x ^= (x << 17) & 0x7FFFFFFFFFFFFFFF
-    state.chance[0] = x
-    return int((x >> 8) % below)
+    """A random number from 0 to below - 1."""
+    return random_below(state.chance, below)
 
 
 @njit_inner

@@ -1,7 +1,7 @@
 """Compiled code for tier placement: a map under change, annealing with ejections, and the greedy of the EGRL paper.
 
-Arrays are those of :class:`stowplan.portfolio.tier_placement.arrays.Data`. Everything compiled is in this file, so that
-numba sees when its cache is stale.
+Arrays are those of :class:`stowplan.portfolio.tier_placement.arrays.Data`. Everything compiled but the random
+numbers is in this file.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stowplan.compiled import njit, njit_inner
+from stowplan.portfolio.random_numbers import random_below
 from stowplan.portfolio.tier_placement.arrays import Data, Ints
 
 #: Tensors that one move may put elsewhere, and others that it may throw out for them, at most.
@@ -88,13 +89,8 @@ def latency(data: Data, state: State) -> int:
 
 @njit_inner
 def _random(state: State, below: int) -> int:
-    """A random number from 0 to below - 1 (xorshift)."""
-    x = state.chance[0]
-    x ^= (x << 13) & 0x7FFFFFFFFFFFFFFF
-    x ^= x >> 7
-    x ^= (x << 17) & 0x7FFFFFFFFFFFFFFF
-    state.chance[0] = x
-    return int((x >> 8) % below)
+    """A random number from 0 to below - 1."""
+    return random_below(state.chance, below)
 
 
 @njit_inner

@@ -37,9 +37,9 @@ def play(mapping: Mapping, chance: random.Random) -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_masks_and_times_are_those_of_the_plain_rules(part: int) -> None:
-    """On 400 random problems with all rules but ``pass_through``, step by step; complete mappings are valid plans."""
+    """On 280 random problems with all rules but ``pass_through``, step by step; complete mappings are valid plans."""
     complete = 0
-    for seed in range(100 * part, 100 * part + 100):
+    for seed in range(70 * part, 70 * part + 70):
         chance = random.Random(seed)
         problem = single_links(seed, make=varied_problem if seed % 3 == 0 else random_problem)
         rules = plain.Rules(problem)
@@ -72,7 +72,7 @@ def test_masks_and_times_are_those_of_the_plain_rules(part: int) -> None:
 def test_no_mask_bars_a_plan(make: Callable[[int, int], Problem], look_ahead: bool) -> None:
     """Every plan that brute force finds can be played."""
     found = 0
-    for seed in range(80):
+    for seed in range(50):
         problem = single_links(seed, 4, make)
         judge = Judge(problem)
         for ii in range(1, problem.machine.spoke_depth + 1):
@@ -86,7 +86,7 @@ def test_no_mask_bars_a_plan(make: Callable[[int, int], Problem], look_ahead: bo
                     mapping.place(tiles[number], times[number] % ii)
                 assert (mapping.time <= times).all()
                 found += 1
-    assert found > 100
+    assert found > 60
 
 
 def test_complete_mappings_of_linked_flows_are_plans() -> None:

@@ -216,3 +216,11 @@ def test_the_example_maps_at_its_least_ii() -> None:
     context = Recorder(time_limit=2, deterministic=True)
     candidates.search(problem, context)
     assert min(plan.ii for plan, _ in context.plans) == Body(problem).least_ii
+
+
+def test_a_deterministic_search_ends_where_no_attempt_places_anything() -> None:
+    # The clock is in no slot 3 of any interval: every attempt ends before its first placement.
+    problem = graph("a>b", pins=(Pin(instruction="a", time=1, slot=3),))
+    context = Recorder(time_limit=0.02, deterministic=True)
+    candidates.search(problem, context)
+    assert not context.plans

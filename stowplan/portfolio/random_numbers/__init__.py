@@ -1,0 +1,19 @@
+"""Random numbers for compiled code, the same where it is interpreted."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from stowplan.compiled import njit_inner
+
+
+@njit_inner
+def random_below(chance: npt.NDArray[np.int64], below: int) -> int:
+    """A random number from 0 to below - 1 (xorshift); ``chance`` is the state, one number that is not 0."""
+    x = chance[0]
+    x ^= (x << 13) & 0x7FFFFFFFFFFFFFFF
+    x ^= x >> 7
+    x ^= (x << 17) & 0x7FFFFFFFFFFFFFFF
+    chance[0] = x
+    return int((x >> 8) % below)
