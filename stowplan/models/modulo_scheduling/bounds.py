@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stowplan.models.modulo_scheduling.differences import OpenIIs, open_iis
 from stowplan.models.modulo_scheduling.plan import encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
@@ -63,6 +64,14 @@ def least_ii(problem: Problem, structure: Structure | None = None) -> int:
     return max(resource_mii(problem, known), recurrence_mii(problem, known))
 
 
+def unrefuted_iis(problem: Problem, structure: Structure | None = None) -> OpenIIs:
+    """IIs up to the depth of the spoke RAM that neither :func:`least_ii` nor limits on delays refute, and why these do."""
+    known = structure or Structure(problem)
+    # With limits, differences of time say of recurrences what least_ii does, and more.
+    from_slots = problem.rules.max_delay is not None
+    return open_iis(problem, known, resource_mii(problem, known) if from_slots else least_ii(problem, known))
+
+
 def critical_path(problem: Problem, structure: Structure | None = None) -> int:
     """Clocks that an iteration takes in any plan, at any II: its longest chain within one iteration, and pins."""
     known = structure or Structure(problem)
@@ -90,7 +99,8 @@ def critical_path(problem: Problem, structure: Structure | None = None) -> int:
 def objective_bound(problem: Problem) -> int:
     """A bound on the objective that costs nothing."""
     known = Structure(problem)
-    return encode_objective(least_ii(problem, known), critical_path(problem, known))
+    least = next(iter(unrefuted_iis(problem, known).iis), least_ii(problem, known))
+    return encode_objective(least, critical_path(problem, known))
 
 
 def find_obstacle(problem: Problem, structure: Structure | None = None) -> str | None:
@@ -117,7 +127,7 @@ def find_obstacle(problem: Problem, structure: Structure | None = None) -> str |
             other = groups.setdefault(known.group[number], number)
             if other != number:
                 return f"{ids[other]} and {ids[number]} must share a tile for their variables, and must not, as siblings"
-    return _crowd(problem, known, ids) or _reach(problem, known, ids) or _slow(problem, known)
+    return _crowd(problem, known, ids) or _reach(problem, known, ids) or _slow(problem, known) or _late(problem, known)
 
 
 def _crowd(problem: Problem, known: Structure, ids: list[str]) -> str | None:
@@ -158,6 +168,17 @@ def _slow(problem: Problem, known: Structure) -> str | None:
     if needs > depth:
         return f"the recurrences need an initiation interval of {needs}, the spoke RAM has {depth} entries"
     return None
+
+
+def _late(problem: Problem, known: Structure) -> str | None:
+    """Values that cannot all come in time and wait no longer than they may."""
+    found = unrefuted_iis(problem, known)
+    if found.iis:
+        return None
+    if not found.reasons:
+        least, depth = least_ii(problem, known), problem.machine.spoke_depth
+        return f"an initiation interval of {least} is needed, the spoke RAM has {depth} entries"
+    return "no times fit, at any initiation interval: " + "; ".join(found.reasons)
 
 
 def _some(ids: list[str], numbers: list[int]) -> str:

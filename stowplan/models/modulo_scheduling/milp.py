@@ -18,7 +18,7 @@ from stowplan.models.mip import solve as mip
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
 from stowplan.models.mip.outcome import proven
 from stowplan.models.modulo_scheduling.assemble import make_plan
-from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, least_ii
+from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, unrefuted_iis
 from stowplan.models.modulo_scheduling.cpsat.model import latest_time
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
@@ -308,9 +308,8 @@ def solve(
         return Outcome("infeasible", None, None)
     end = time.monotonic() + time_limit
     path = critical_path(problem, structure)
-    least = least_ii(problem, structure)
     everything = range(structure.count)
-    for ii in range(least, problem.machine.spoke_depth + 1):
+    for ii in unrefuted_iis(problem, structure).iis:
         latest = latest_time(structure, ii, everything)
         built = MilpModel(structure, ii, latest)
         left = end - time.monotonic()

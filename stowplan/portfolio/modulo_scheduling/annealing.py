@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stowplan.compiled import njit, njit_inner
+from stowplan.models.modulo_scheduling.differences import positive_cycle
 from stowplan.models.modulo_scheduling.machine import Link, Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
 from stowplan.portfolio.modulo_scheduling.body import FAR, Body
@@ -289,7 +290,7 @@ class Annealing:
                 for at, (one, two, e) in enumerate(self._edges)
                 if at not in gone
             ]
-            cycle = _positive_cycle(self.body.count, ways)
+            cycle = positive_cycle(self.body.count, ways)
             if not cycle:
                 break
             found.append(cycle)
@@ -306,30 +307,6 @@ def warm_up() -> None:
         Problem(instructions=(Instruction(id="a", op="add"), Instruction(id="b", op="add", operands=reads)), machine=machine)
     )
     Annealing(body, 0).place(1, 10, lambda: False, lambda count: None)
-
-
-def _positive_cycle(count: int, ways: Sequence[tuple[int, int, int, int]]) -> list[int]:
-    """Numbers of edges of a cycle whose weights are positive in sum, empty where there is none (Bellman and Ford).
-
-    Edges are (number, source, target, weight).
-    """
-    late, by = [0] * count, [-1] * count
-    changed = -1
-    for _ in range(count + 1):
-        changed = -1
-        for place, (_, source, target, weight) in enumerate(ways):
-            if late[source] + weight > late[target]:
-                late[target], by[target], changed = late[source] + weight, place, target
-        if changed < 0:
-            return []
-    for _ in range(count):
-        changed = ways[by[changed]][1]
-    cycle, at = [], changed
-    while True:
-        cycle.append(ways[by[at]][0])
-        at = ways[by[at]][1]
-        if at == changed:
-            return cycle
 
 
 def _lists(parts: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import shortest_path
 
-from stowplan.models.modulo_scheduling.bounds import critical_path, least_ii
+from stowplan.models.modulo_scheduling.bounds import critical_path, least_ii, unrefuted_iis
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 
@@ -43,7 +43,9 @@ class Body:
         self.count, self.tiles = structure.count, machine.tiles
         #: Of each instruction; and the longest.
         self.latency, self.longest = problem.latencies, max(problem.latencies, default=0)
-        self.least_ii = least_ii(problem, structure)
+        #: IIs that no bound refutes, ascending, and the least of them.
+        self.iis = unrefuted_iis(problem, structure).iis
+        self.least_ii = min(self.iis, default=least_ii(problem, structure))
         self.path = critical_path(problem, structure)
         self.group, self.members, self.words = structure.group, structure.members, structure.words
         self.room = machine.memories * machine.memory_depth

@@ -107,7 +107,7 @@ def _fixed_times(body: Body, ii: int, times: list[int]) -> list[int]:
 
 def iis(body: Body) -> Iterator[int]:
     """Initiation intervals to try, from the least."""
-    return iter(range(body.least_ii, body.problem.machine.spoke_depth + 1))
+    return iter(body.iis)
 
 
 def list_scheduling(tally: Tally, seed: int, stop: Callable[[], bool]) -> bool:

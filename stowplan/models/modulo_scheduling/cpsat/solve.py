@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from stowplan.models.cpsat_runner import Value
-from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, least_ii
+from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, unrefuted_iis
 from stowplan.models.modulo_scheduling.cpsat.bands import bands
 from stowplan.models.modulo_scheduling.cpsat.budget import Budget
 from stowplan.models.modulo_scheduling.cpsat.explain import explain
@@ -104,9 +104,11 @@ class _Search:
         self.bound = 0
         self.reason: str | None = None
         self.elsewhere: Callable[[], Plan | None] | None = None
-        self.least = least_ii(problem, self.structure)
+        #: IIs that no bound refutes; none where there is an obstacle.
+        self.iis = unrefuted_iis(problem, self.structure).iis
+        self.least = min(self.iis, default=problem.machine.spoke_depth + 1)
         self.path = critical_path(problem, self.structure)
-        self.most = problem.machine.spoke_depth
+        self.most = max(self.iis, default=problem.machine.spoke_depth)
         self._workers, self._seed = workers, seed
         self._on_plan, self._on_bound = on_plan, on_bound
         self._lock = threading.Lock()
@@ -157,7 +159,7 @@ class _Search:
 
     def refute(self, below: int) -> None:
         """All IIs smaller than ``below`` have no plan."""
-        self.least = max(self.least, below)
+        self.least = next((ii for ii in self.iis if ii >= max(self.least, below)), self.most + 1)
         if self.least <= self.most:
             self.offer_bound(encode_objective(self.least, self.path))
 
@@ -239,7 +241,11 @@ class _Search:
     def sweep(self, share: float) -> bool:
         """IIs one by one, where one that is possible says nothing of larger ones: False where some are left open."""
         every = True
-        for ii in range(self.least, self.most + 1 if self.plan is None else self.plan.ii):
+        for ii in self.iis:
+            if ii < self.least:
+                continue
+            if self.plan is not None and ii >= self.plan.ii:
+                break
             if self.budget.is_spent or self._spare <= 0:
                 return False
             answer = self.attempt(ii, min(share, self._spare))
