@@ -1,14 +1,14 @@
 """Initiation intervals (II) that differences of time allow where delays are limited, and the values that refute the others.
 
-Between producer and consumer lie the latency, the clocks of the links and the delay, so with a limit on delays the difference of
-their times is bounded from both sides: low <= time(target) + II · distance - time(source) <= high. Around a cycle of values,
+Between producer and consumer lie the latency, the clocks of the links and the delay, so with a limit on delays the difference
+of their times is bounded from both sides: low <= time(target) + II · distance - time(source) <= high. Around a cycle of values,
 each taken along or against its direction, these bounds may contradict each other. Such a cycle is a proof that holds for all
 places and slots; Bellman and Ford find one. A cycle whose distances cancel refutes every II, any other all small or all large
 ones.
 
-Without delays there is a second proof. On many machines the clocks of all links are even between tiles of one colour and odd between
-the two colours, as on a row whose links take a clock a tile. Then time plus colour of producer and consumer differ by the
-latency, modulo 2, wherever they stand; and that must agree around every cycle.
+Without delays there is a second proof. On many machines the clocks of all links are even between tiles of one colour and odd
+between the two colours, as on a row whose links take a clock a tile. Then time plus colour of producer and consumer differ by
+the latency, modulo 2, wherever they stand; and that must agree around every cycle.
 """
 
 from __future__ import annotations
@@ -17,11 +17,16 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Precedence, Structure
 
 #: A bound on the difference of two times: (number, source, target, least clocks from source to target).
 Way = tuple[int, int, int, int]
+
+#: Clocks between what no value links.
+_FAR = 1 << 40
 
 #: Values named in a reason at most.
 _NAMED = 12
@@ -105,6 +110,25 @@ def open_iis(problem: Problem, structure: Structure, least: int = 1) -> OpenIIs:
         both = [told_odd[parity] for parity in sorted({ii % 2 for ii in iis})]
         return OpenIIs((), (*reasons.values(), *dict.fromkeys(each for each in both if each is not None)))
     return OpenIIs(kept, tuple(reasons[side] for side in sorted(reasons, reverse=True)))
+
+
+def longest_span(structure: Structure, ii: int) -> int | None:
+    """Clocks between the issues of two instructions that values link, at most, at an II that is not refuted.
+
+    None where delays are free, or some values are sent over the asynchronous fabric.
+    """
+    limit = structure.problem.rules.max_delay
+    if limit is None or not structure.problem.is_synchronous:
+        return None
+    # Most clocks from one to another: the upper bound of each difference of times.
+    most = np.full((structure.count, structure.count), _FAR, np.int64)
+    np.fill_diagonal(most, 0)
+    for each in _bounds(structure, limit):
+        if each.value is not None:
+            most[each.target, each.source] = min(most[each.target, each.source], ii * each.distance - each.clocks)
+    for middle in range(structure.count):
+        np.minimum(most, most[:, middle, None] + most[None, middle], out=most)
+    return int(most[most < _FAR // 2].max(initial=0))
 
 
 def _bounds(structure: Structure, limit: int) -> list[_Bound]:
@@ -212,7 +236,7 @@ def _short(chain: list[str]) -> list[str]:
 
 
 def _colours(structure: Structure) -> list[int] | None:
-    """A colour, 0 or 1, for each tile, so that clocks of links are odd between different ones only; None where there is none."""
+    """A colour, 0 or 1, for each tile: clocks of links are odd between different ones only. None where there are no such."""
     hops = structure.problem.hops
     colour: dict[int, int] = {}
     tiles = range(len(hops))

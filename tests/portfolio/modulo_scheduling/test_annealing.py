@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stowplan.hardware.se.machines import grid, streaming_engine
+from stowplan.models.modulo_scheduling.differences import positive_cycle
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling import annealing, search
@@ -94,9 +95,9 @@ def test_cycles_have_no_clock_for_links() -> None:
 
 def test_cycles() -> None:
     ways = [(0, 0, 1, 3), (1, 1, 2, 3), (2, 2, 0, -7), (3, 1, 0, -4)]
-    assert annealing._positive_cycle(3, ways) == []
-    assert sorted(annealing._positive_cycle(3, [*ways, (9, 2, 0, -5)])) == [0, 1, 9]
-    assert annealing._positive_cycle(1, [(4, 0, 0, 1)]) == [4]
+    assert positive_cycle(3, ways) == []
+    assert sorted(positive_cycle(3, [*ways, (9, 2, 0, -5)])) == [0, 1, 9]
+    assert positive_cycle(1, [(4, 0, 0, 1)]) == [4]
 
 
 def test_another_machine_and_tiles_of_ones_own() -> None:

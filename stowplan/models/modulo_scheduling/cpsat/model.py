@@ -20,6 +20,7 @@ from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
 from stowplan.models.modulo_scheduling.cpsat.links import Links
 from stowplan.models.modulo_scheduling.cpsat.messages import Ports, Words
 from stowplan.models.modulo_scheduling.cpsat.places import COMPLETE, PlaceModel, Relax, longest_way
+from stowplan.models.modulo_scheduling.differences import longest_span
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.structure import Structure
 
@@ -219,8 +220,14 @@ def latest_time(structure: Structure, ii: int, timed: Sequence[int]) -> int:
     With tiles and slots given, times are rounds: differences bounded from both sides. Their least solution is a longest path,
     with no instruction twice, whose steps are at most one value's way or, backwards, the distance of an edge (where delays are
     limited, or the words of values that are sent to tiles). Pins hold one instruction; from it paths lead both ways.
+
+    With limited delays all that values link lies within a span; what they link moves by whole IIs, to begin within the first.
     """
     problem = structure.problem
+    if len(timed) == structure.count and not any(pin.time is not None for pin in problem.pins):
+        span = longest_span(structure, ii)
+        if span is not None:
+            return span + ii - 1
     hops = longest_way(structure)
     forward = -(-(max(problem.latencies, default=0) + hops + ii - 1) // ii)
     is_bounded = problem.rules.max_delay is not None or structure.buffers

@@ -23,6 +23,9 @@ from stowplan.models.outcome import Outcome
 #: Parts of the limit: the first try at the least II, each try at a larger one, and what is kept for the makespan.
 FIRST_SHARE, STEP_SHARE, MAKESPAN_SHARE = 0.2, 0.1, 0.2
 
+#: And the first try at the largest II, where delays are limited.
+NARROW_SHARE = 0.3
+
 #: Models of all times larger than this many literals are not built: they would take longer than they save.
 MOST_LITERALS = 400_000
 
@@ -113,6 +116,7 @@ class _Search:
         self._on_plan, self._on_bound = on_plan, on_bound
         self._lock = threading.Lock()
         self._tried: set[int] = set()
+        self._refuted: set[int] = set()
         rules = problem.rules
         timed_pins = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
         #: Whether times follow from places: then an II that is possible makes all larger ones possible.
@@ -189,7 +193,12 @@ class _Search:
 
     def find_least_ii(self) -> None:
         """Refute IIs from below, and find plans at larger ones where that takes long, until both meet."""
-        if self.is_final or self.attempt(self.least, FIRST_SHARE) == "feasible":
+        if self.is_final:
+            return
+        if self.problem.rules.max_delay is not None:
+            self.narrow()
+            return
+        if self.attempt(self.least, FIRST_SHARE) == "feasible":
             return
         self.raise_bound()
         share = STEP_SHARE
@@ -238,6 +247,24 @@ class _Search:
         model = ModuloModel(self.structure, self.most, last_time=last_time, windows=windows)
         return self.run(model, share, keep=True) == "feasible"
 
+    def narrow(self) -> None:
+        """With limited delays: a large II first, where times alone decide, then halves; the least in between."""
+        share, tried = STEP_SHARE, set[int]()
+        if self.plan is None and self.attempt_whole(self.iis[-1], NARROW_SHARE) != "feasible":
+            self.raise_bound()
+        while not self.is_final and not self.budget.is_spent and self._spare > 0:
+            self.look_elsewhere()
+            above = self.most + 1 if self.plan is None else self.plan.ii
+            left = [ii for ii in self.iis if self.least <= ii < above and ii not in tried | self._refuted]
+            if not left:
+                share, tried = 2 * share, set()
+            else:
+                middle = left[len(left) // 2]
+                tried.add(middle)
+                self.attempt_whole(middle, min(share, self._spare))
+            if not self.is_final and self._spare > 0:
+                self.attempt(self.least, min(share / 2, self._spare))
+
     def sweep(self, share: float) -> bool:
         """IIs one by one, where one that is possible says nothing of larger ones: False where some are left open."""
         every = True
@@ -273,6 +300,10 @@ class _Search:
             return answer
         # Limits on delays and fixed times may keep places from being a plan, and so may words of values that are sent to tiles.
         self.places_decide = False
+        return self.attempt_whole(ii, share)
+
+    def attempt_whole(self, ii: int, share: float) -> Answer:
+        """As :meth:`attempt`, with the times of all instructions."""
         if size(self.structure, ii, links=self.problem.rules.pass_through) > MOST_LITERALS:
             return "unknown"
         whole = ModuloModel(
@@ -283,8 +314,9 @@ class _Search:
             links=self.problem.rules.pass_through,
         )
         answer = self.run(whole, share, keep=True)
-        if answer == "infeasible" and ii == self.least:
-            self.refute(ii + 1)
+        self._refuted.update([ii] if answer == "infeasible" else [])
+        while self.least in self._refuted:
+            self.refute(self.least + 1)
             if self.no_plan_at_all:
                 self.reason = f"every initiation interval up to {self.most} is refuted: times, delays or links do not fit"
         return answer
