@@ -107,7 +107,7 @@ LoopRules = Annotated[
         "--rule",
         metavar="NAME=VALUE",
         help="For data-flow graphs, again and again: max_delay=1, pass_through=yes, starts=source, siblings=none, "
-        "inputs=copies, fuse=yes, fan_out=4, strict=yes, memory=asynchronous (docs/modulo-scheduling.md).",
+        "inputs=copies, fuse=yes, fan_out=4, strict=yes, memory=asynchronous, balance=yes (docs/modulo-scheduling.md).",
     ),
 ]
 Fixed = Annotated[

@@ -32,6 +32,7 @@ def lower(
     memory: Memory = "instructions",
     pins: tuple[Pin, ...] = (),
     table: OpTable | None = None,
+    balance: bool = False,
 ) -> Problem:
     """Problem of a graph.
 
@@ -55,6 +56,9 @@ def lower(
         Instructions with a fixed tile, time or slot.
     table
         Says latency and tiles of relays and fused instructions; those of the graph have theirs already.
+    balance
+        Whether to put instructions that pass a value on (op ``copy``) into shorter ways, where ``rules`` limit delays so that
+        no times fit otherwise; as few as will do.
 
     Returns
     -------
@@ -78,7 +82,7 @@ def lower(
     limit = _default_fan_out(target, reading) if fan_out is None else fan_out
     if limit:
         result = relay_fan_out(result, limit)
-    return Problem(
+    problem = Problem(
         instructions=result.instructions if table is None else _filled(graph, result, table),
         machine=target,
         variables=result.variables,
@@ -87,6 +91,12 @@ def lower(
         name=result.name,
         notes=graph.notes,
     )
+    if not balance:
+        return problem
+    # Imported here: listing formats loads no solver.
+    from stowplan.frontends.dfg.balance import balanced
+
+    return balanced(problem, (lambda made: made) if table is None else table.filled)
 
 
 def _filled(graph: Dfg, result: Dfg, table: OpTable) -> tuple[Instruction, ...]:

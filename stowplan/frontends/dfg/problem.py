@@ -32,6 +32,8 @@ class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Consumers of one value at most, others read from relays; None for what the machine can do, 0 for no relays."""
     memory: str = "instructions"
     """``instructions`` or ``asynchronous``: what loads and stores are."""
+    balance: bool = False
+    """Whether shorter ways get instructions that pass values on, where limits on delays allow no times otherwise."""
     fixed: str | None = None
     """Path of a file with instructions that are fixed: ``[{"instruction": "a", "tile": 3, "time": 0, "slot": 0}]``."""
     strict: bool = False
@@ -50,7 +52,7 @@ def parse_rules(texts: Iterable[str], fixed: str | Path | None = None, op_table:
     """Options from ``NAME=VALUE`` texts, and paths.
 
     Names are ``max_delay``, ``pass_through``, ``starts``, ``siblings``, ``inputs``, ``fuse``, ``fan_out``,
-    ``strict`` and ``memory``.
+    ``strict``, ``memory`` and ``balance``.
 
     Raises
     ------
@@ -103,6 +105,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "fan_out": _whole,
     "strict": _flag,
     "memory": _one_of(*get_args(Memory)),
+    "balance": _flag,
 }
 
 
@@ -172,6 +175,7 @@ def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions = 
             memory=cast(Memory, options.memory),
             pins=pins,
             table=table,
+            balance=options.balance,
         )
     except InputError as error:
         is_pin = options.fixed is not None and (error.place or "").startswith("pins")

@@ -140,7 +140,7 @@ def _bounds(structure: Structure, limit: int) -> list[_Bound]:
         one, two = structure.group[each.source], structure.group[each.target]
         if each.clocks is None:
             if (one, two) not in spans:
-                spans[one, two] = _span(structure, one, two)
+                spans[one, two] = hop_span(structure, one, two)
             span = spans[one, two]
             if span is None:
                 # No links at all: reach says why.
@@ -161,7 +161,7 @@ def _bounds(structure: Structure, limit: int) -> list[_Bound]:
     return found
 
 
-def _span(structure: Structure, one: int, two: int) -> tuple[int, int] | None:
+def hop_span(structure: Structure, one: int, two: int) -> tuple[int, int] | None:
     """Least and most clocks from where a group may stand to where another may; None where there is no link."""
     if one == two:
         return 0, 0
@@ -183,7 +183,7 @@ def _contradiction(count: int, bounds: Sequence[_Bound], ii: int) -> list[_Bound
     return [bounds[at] for at in reversed(positive_cycle(count + 1, ways))]
 
 
-def _farthest(problem: Problem) -> int:
+def farthest(problem: Problem) -> int:
     """Most clocks of a value on its way."""
     return max((clocks for row in problem.hops for clocks in row if clocks is not None), default=0)
 
@@ -208,7 +208,7 @@ def _describe(structure: Structure, cycle: Sequence[_Bound]) -> str:
     if distance == 0 and limits:
         problem = structure.problem
         # What one more instruction on the way adds at most.
-        more = problem.machine.latency + _farthest(problem) + (problem.rules.max_delay or 0)
+        more = problem.machine.latency + farthest(problem) + (problem.rules.max_delay or 0)
         told += f"; a value would wait {clocks} clocks too long: put "
         told += f"at least {-(-clocks // more)} instruction(s) into the short way that pass the value on"
     return told
@@ -235,7 +235,7 @@ def _short(chain: list[str]) -> list[str]:
     return chain if len(chain) <= _NAMED else [*chain[: _NAMED // 2], "...", *chain[-_NAMED // 2 :]]
 
 
-def _colours(structure: Structure) -> list[int] | None:
+def two_colours(structure: Structure) -> list[int] | None:
     """A colour, 0 or 1, for each tile: clocks of links are odd between different ones only. None where there are no such."""
     hops = structure.problem.hops
     colour: dict[int, int] = {}
@@ -261,7 +261,7 @@ def _colours(structure: Structure) -> list[int] | None:
 def _odd_cycle(structure: Structure, parity: int) -> str | None:
     """Why no II of a parity will do without delays; None where that shows no reason."""
     problem = structure.problem
-    if _colours(structure) is None:
+    if two_colours(structure) is None:
         return None
     near: dict[int, list[tuple[int, int, Precedence]]] = defaultdict(list)
     for each in structure.precedences:

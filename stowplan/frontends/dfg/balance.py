@@ -1,0 +1,94 @@
+"""Ways of equal length, where delays are limited: instructions that pass a value on (op ``copy``) stretch the shorter ones.
+
+How many copies each value needs is a small integer program over the times of instructions and the initiation interval (II):
+with k copies on its way, the difference of the times of producer and consumer lies between bounds as they are for k + 1 steps
+(:mod:`stowplan.models.modulo_scheduling.differences`). Fewest copies come first, the smallest II second. Tiles and slots are
+left out, so a balanced graph may still have no plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from ortools.sat.python import cp_model
+
+from stowplan.models import cpsat_runner
+from stowplan.models.modulo_scheduling.bounds import resource_mii, unrefuted_iis
+from stowplan.models.modulo_scheduling.differences import farthest, hop_span, two_colours
+from stowplan.models.modulo_scheduling.problem import Edge, Instruction, Operand, Problem
+from stowplan.models.modulo_scheduling.structure import Structure
+
+#: Copies on the way of one value at most.
+MOST_COPIES = 64
+
+#: CP-SAT's deterministic seconds: the same graph gets the same copies on any machine.
+_WORK = 1.0
+
+#: Seconds that they take no longer than.
+_SECONDS = 300.0
+
+
+def balanced(problem: Problem, fill: Callable[[Instruction], Instruction] = lambda made: made) -> Problem:
+    """The problem with copies, where limits on delays refute every II without; itself where they do not, or no copies help.
+
+    ``fill`` says latency and tiles of a copy.
+    """
+    if problem.rules.max_delay is None or unrefuted_iis(problem).iis:
+        return problem
+    counts = _copies(problem, fill)
+    if not counts:
+        return problem
+    made: list[Instruction] = []
+    operands = [list(each.operands) for each in problem.instructions]
+    taken = {each.id for each in problem.instructions}
+    for edge, count in counts.items():
+        at = producer = problem.instructions[edge.source].id
+        for _ in range(count):
+            name = f"{producer}.delay{len(made)}"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            made.append(fill(Instruction(id=name, op="copy", operands=(Operand(instruction=at),))))
+            at = name
+        # The distance stays behind the copies, with the initial value.
+        operands[edge.target][edge.operand] = msgspec.structs.replace(operands[edge.target][edge.operand], instruction=at)
+    kept = (
+        msgspec.structs.replace(each, operands=tuple(new)) for each, new in zip(problem.instructions, operands, strict=True)
+    )
+    return msgspec.structs.replace(problem, instructions=(*kept, *made))
+
+
+def _copies(problem: Problem, fill: Callable[[Instruction], Instruction]) -> dict[Edge, int]:
+    """Copies for each value that needs some; none where no numbers of them help."""
+    structure, machine = Structure(problem), problem.machine
+    limit = problem.rules.max_delay or 0
+    sample = fill(Instruction(id="copy", op="copy"))
+    latency = machine.latency if sample.latency is None else sample.latency
+    model = cp_model.CpModel()
+    horizon = (max(problem.latencies) + farthest(problem) + latency + limit) * (structure.count + MOST_COPIES)
+    ii = model.new_int_var(min(resource_mii(problem, structure), machine.spoke_depth), machine.spoke_depth, "II")
+    time = [model.new_int_var(0, horizon, f"time {number}") for number in range(structure.count)]
+    colours = limit == 0 and two_colours(structure) is not None
+    colour = [model.new_bool_var(f"colour {number}") for number in range(structure.count)] if colours else []
+    copies: dict[Edge, cp_model.IntVar] = {}
+    for edge in problem.edges:
+        if edge.asynchronous:
+            continue
+        span = hop_span(structure, structure.group[edge.source], structure.group[edge.target])
+        if span is None:
+            continue
+        count = copies[edge] = model.new_int_var(0, MOST_COPIES, f"copies on {edge}")
+        clocks: Any = time[edge.target] - time[edge.source] + ii * edge.distance - problem.latencies[edge.source]
+        model.add(clocks >= latency * count + span[0])
+        model.add(clocks <= (latency + farthest(problem) + limit) * count + span[1] + limit)
+        if colours:
+            turns = model.new_int_var(-horizon, horizon, f"turns of {edge}")
+            model.add(clocks - latency * count == colour[edge.target] + colour[edge.source] + 2 * turns)
+    total = sum(copies.values())
+    model.minimize((machine.spoke_depth + 1) * total + ii)
+    found = cpsat_runner.run(model, time_limit=_SECONDS, deterministic_limit=_WORK)
+    if not found.is_found:
+        return {}
+    return {edge: found.value(count) for edge, count in copies.items() if found.value(count)}
