@@ -12,6 +12,7 @@ import stowplan
 from stowplan.frontends.read import read_plan
 from tests.cli.conftest import ALEXNET, BRIEF, EXAMPLES, Cli, Solved, error_line
 from tests.paths import DATA
+from tests.patience import HANG
 
 #: What stands in a result, and so in its JSON.
 FIELDS = {
@@ -78,7 +79,7 @@ def test_capacity(cli: Cli, solved: Solved, tmp_path: Path) -> None:
     """More memory never costs time, on a program or on a problem file; far too little leaves everything slow."""
     objectives = []
     for capacity in (1, 2**19, 2**20, 10**19):
-        arguments = ("--candidates", "exact", "--time-limit", 20, "--capacity", capacity, "-q", "--json")
+        arguments = ("--candidates", "exact", "--time-limit", HANG, "--capacity", capacity, "-q", "--json")
         result = json.loads(cli("solve", solved.problem_file, *arguments).out)
         assert result["details"]["capacity"] == capacity
         assert result["status"] == "optimal"
