@@ -1,9 +1,10 @@
-"""Simulated annealing over placements alone, for delays without a limit: a tile for each group of instructions that share one.
+"""Simulated annealing over places, for delays without a limit: a tile for each group of instructions that share one, and times.
 
-There the initiation interval (II) is decided by places: whatever is on no cycle waits for a free slot. So only what breaks a
-rule of places counts: links that values lack, groups that must be apart on one tile, more instructions or words than a tile has
-room for, and cycles whose links take longer than the II leaves. The cycles are those that a placement was found to break, one
-after the other; there are too many to list them beforehand.
+There the initiation interval (II) is decided by places: whatever is on no cycle waits for a free slot. So times are only looked
+for where others depend on them (:attr:`~stowplan.models.modulo_scheduling.structure.Structure.slotted`: on recurrences, and
+everywhere where latencies differ). What breaks a rule counts: links that values lack, groups that must be apart on one tile,
+more instructions or words than a tile has room for, clocks by which values on recurrences are late, and pairs of timed
+instructions in one slot.
 
 Everything compiled but the random numbers is in this file.
 """
@@ -34,18 +35,12 @@ _CHUNK = 100
 #: How often what has a time keeps its tile.
 _STAY = 30
 
-#: Stands for no limit of a time.
-_FAR = FAR
-
 #: How often a move goes next to a neighbour, and how often one into a full tile is an exchange.
 _BESIDE, _EXCHANGE = 70, 50
 
-#: Cycles that are added at once, and kept at most.
-_FRESH, _MOST_CYCLES = 8, 400
-
 
 class Data(NamedTuple):
-    """A loop body for compiled code. G groups, T tiles, C cycles; lists one after the other, with where each begins."""
+    """A loop body for compiled code. G groups, I instructions, T tiles; lists one after the other, with where each begins."""
 
     link_start: Ints
     """[G + 1]"""
@@ -83,6 +78,8 @@ class Data(NamedTuple):
     """[I] Of each instruction."""
     latency: Ints
     """[I]"""
+    mixed: int
+    """1 where latencies differ, so that results may meet where issues do not."""
     wait_start: Ints
     """[I + 1]"""
     wait: Ints
@@ -172,7 +169,7 @@ def _leave(data: Data, state: State, group: int) -> int:
         issue, done = state.time[number] % data.ii, (state.time[number] + data.latency[number]) % data.ii
         state.issued[tile, issue] -= 1
         state.done[tile, done] -= 1
-        total += max(state.issued[tile, issue], state.done[tile, done])
+        total += state.issued[tile, issue] + data.mixed * state.done[tile, done]
     return total
 
 
@@ -183,7 +180,7 @@ def _enter(data: Data, state: State, group: int) -> int:
     for at in range(data.member_start[group], data.member_start[group + 1]):
         number = data.member[at]
         issue, done = state.time[number] % data.ii, (state.time[number] + data.latency[number]) % data.ii
-        total += max(state.issued[tile, issue], state.done[tile, done])
+        total += state.issued[tile, issue] + data.mixed * state.done[tile, done]
         state.issued[tile, issue] += 1
         state.done[tile, done] += 1
     return total
@@ -192,7 +189,7 @@ def _enter(data: Data, state: State, group: int) -> int:
 @njit_inner
 def _time(data: Data, state: State, number: int, tile: int) -> int:
     """A time to go to: mostly one at which nothing is late, where there is one."""
-    low, high = -_FAR, _FAR
+    low, high = -FAR, FAR
     group = data.group[number]
     for at in range(data.wait_start[number], data.wait_start[number + 1]):
         other = data.wait[at]
@@ -201,11 +198,11 @@ def _time(data: Data, state: State, number: int, tile: int) -> int:
             high = min(high, state.time[other] - data.wait_clocks[at] - data.hops[tile, there])
         else:
             low = max(low, state.time[other] + data.wait_clocks[at] + data.hops[there, tile])
-    if low == -_FAR and high == _FAR:
+    if low == -FAR and high == FAR:
         return int(state.time[number] + _random(state, data.ii))
-    if low == -_FAR:
+    if low == -FAR:
         low = high - data.ii + 1
-    elif high == _FAR:
+    elif high == FAR:
         high = low + data.ii - 1
     if low > high:
         low, high = high, low
@@ -236,14 +233,15 @@ def cost(data: Data, state: State) -> int:
     state.issued[:] = 0
     state.done[:] = 0
     for group in range(len(state.tile)):
+        tile = state.tile[group]
         total += _enter(data, state, group)
         for at in range(data.member_start[group], data.member_start[group + 1]):
             number = data.member[at]
             for edge in range(data.wait_start[number], data.wait_start[number + 1]):
                 if data.wait_out[edge]:
                     other = data.wait[edge]
-                    ready = state.time[number] + data.wait_clocks[edge] + data.hops[state.tile[group], state.tile[data.group[other]]]
-                    total += max(0, ready - state.time[other])
+                    way = data.wait_clocks[edge] + data.hops[tile, state.tile[data.group[other]]]
+                    total += max(0, state.time[number] + way - state.time[other])
     for tile in range(len(state.load)):
         total += _overfull(data, state.load[tile], state.held[tile])
     return total
@@ -317,7 +315,8 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
                     other = each if data.allowed[each, old] else -1
                     break
         if other >= 0:
-            before += _broken_at(data, state, other, new) + _times_at(data, state, other, new, -1, 0) + _leave(data, state, other)
+            before += _broken_at(data, state, other, new) + _times_at(data, state, other, new, -1, 0)
+            before += _leave(data, state, other)
             change += _broken_at(data, state, other, old) + _times_at(data, state, other, old, -1, 0)
             _shift(data, state, other, old)
             change += _enter(data, state, other)
@@ -351,10 +350,12 @@ class Annealing:
     ) -> tuple[list[int], dict[int, int]] | None:
         """Places that break no rule, after ``count`` moves at most; None where none came up.
 
-        Returns a tile for each group, and a time for each instruction of :attr:`Structure.slotted`. ``on_moves`` is told of moves
-        as they are made.
+        Returns a tile for each group, and a time for each instruction of :attr:`Structure.slotted`. ``on_moves`` is told of
+        moves as they are made.
         """
         body, chunk = self.body, _CHUNK * len(self.body.members)
+        if not body.may_fit(ii):
+            return None
         data, height = self._data(ii), body.heights(ii)
         state = State(
             tile=np.array([self._chance.choice(tiles) for tiles in body.allowed], np.int64),
@@ -452,6 +453,7 @@ def _base(body: Body) -> Data:
         member=member,
         group=np.array(body.group, np.int64),
         latency=np.array(body.latency, np.int64),
+        mixed=int(not structure.has_one_latency),
         wait_start=wait_start,
         wait=wait,
         wait_out=np.array([each[1] for waits in every for each in waits], np.int64),
