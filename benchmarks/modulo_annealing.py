@@ -1,7 +1,7 @@
 """The search for small initiation intervals with annealing and without: ``python benchmarks/modulo_annealing.py GRAPH...``.
 
-Both get the same processor time, one after the other in one process, for each graph and seed; CP-SAT has no part in it. Every plan
-is verified. Prints a markdown table; ``--write PAGE`` puts it between the markers ``annealing`` of a page.
+Both get the same processor time, one after the other in one process, for each graph and seed; CP-SAT has no part in it. Every
+plan is verified. Prints a markdown table; ``--write PAGE`` puts it between the markers ``annealing`` of a page.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ import pytest
 from stowplan.hardware.se.machines import grid, streaming_engine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem, Variable
 from stowplan.models.modulo_scheduling.verify import verify
-from stowplan.portfolio.modulo_scheduling import search
 from stowplan.portfolio.modulo_scheduling.annealing import Annealing, State, cost, moves
 from stowplan.portfolio.modulo_scheduling.body import FAR, Body
 from stowplan.portfolio.modulo_scheduling.search import Search, Tally, list_scheduling
