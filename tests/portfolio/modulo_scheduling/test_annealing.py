@@ -130,25 +130,31 @@ def test_cycles_have_no_clock_for_links() -> None:
         assert found[0] == [0, 0]
 
 
-def twisted(pairs: int) -> Problem:
-    """A recurrence whose values fan out in pairs and meet again: at a small interval its instructions want the same slots."""
-    instructions = [Instruction(id="m0", op="add", operands=(Operand(instruction=f"m{pairs}", distance=1),))]
-    for at in range(pairs):
-        sides = [f"{side}{at}" for side in "ab"]
-        instructions += [Instruction(id=each, op="add", operands=(Operand(instruction=f"m{at}"),)) for each in sides]
-        meets = tuple(Operand(instruction=each) for each in sides)
-        instructions.append(Instruction(id=f"m{at + 1}", op="add", operands=meets))
-    return Problem(instructions=tuple(instructions), machine=grid(1, 2))
+def fan(blocks: int, length: int) -> Problem:
+    """A recurrence that fans out into three chains and comes together, several times: its instructions want the same slots."""
+    instructions = [Instruction(id="b0", op="add", operands=(Operand(instruction=f"b{blocks}", distance=1),))]
+    for block in range(blocks):
+        ends = []
+        for chain in range(3):
+            before = f"b{block}"
+            for at in range(length):
+                instructions.append(Instruction(id=f"c{block}.{chain}.{at}", op="add", operands=(Operand(instruction=before),)))
+                before = instructions[-1].id
+            ends.append(Operand(instruction=before))
+        instructions.append(Instruction(id=f"b{block + 1}", op="add", operands=tuple(ends)))
+    return Problem(instructions=tuple(instructions), machine=grid(1, 3))
 
 
-def test_recurrences_share_tiles_without_a_fight_for_slots() -> None:
-    """Two tiles and one recurrence of 22 instructions: what the annealing places, all find slots, and a plan."""
-    problem = twisted(7)
+def test_instructions_on_a_recurrence_find_slots() -> None:
+    problem = fan(3, 3)
     body = Body(problem)
-    assert len(body.structure.recurrent) == body.count == 22
-    ii = body.least_ii + 2
+    assert len(body.structure.recurrent) == body.count == 31
+    ii = body.least_ii + 1
     tally = Tally(body)
-    Search(tally, 0)._anneal(ii, lambda: False)
+    run = Search(tally, 0)
+    for _ in range(2):
+        if tally.best is None:
+            run._anneal(ii, lambda: False)
     assert tally.best is not None
     assert tally.best.ii == ii
     assert verify(problem, tally.best).ok
