@@ -1,9 +1,10 @@
-"""Simulated annealing over placements alone, for delays without a limit: a tile for each group of instructions that share one.
+"""Simulated annealing over places, for delays without a limit: a tile for each group of instructions that share one, and times.
 
-There the initiation interval (II) is decided by places: whatever is on no cycle waits for a free slot. So only what breaks a
-rule of places counts: links that values lack, groups that must be apart on one tile, more instructions or words than a tile has
-room for, and cycles whose links take longer than the II leaves. The cycles are those that a placement was found to break, one
-after the other; there are too many to list them beforehand.
+There the initiation interval (II) is decided by places: whatever is on no cycle waits for a free slot. So times are only looked
+for where others depend on them (:attr:`~stowplan.models.modulo_scheduling.structure.Structure.slotted`: on recurrences, and
+everywhere where latencies differ). What breaks a rule counts: links that values lack, groups that must be apart on one tile,
+more instructions or words than a tile has room for, clocks by which values on recurrences are late, and pairs of timed
+instructions in one slot.
 
 Everything compiled but the random numbers is in this file.
 """
@@ -18,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from stowplan.compiled import njit, njit_inner
-from stowplan.models.modulo_scheduling.differences import positive_cycle
 from stowplan.models.modulo_scheduling.machine import Link, Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
 from stowplan.portfolio.modulo_scheduling.body import FAR, Body
@@ -32,15 +32,15 @@ HOT, COLD = 0.5, 0.05
 #: Moves between two looks at the clock, for each group.
 _CHUNK = 100
 
+#: How often what has a time keeps its tile.
+_STAY = 30
+
 #: How often a move goes next to a neighbour, and how often one into a full tile is an exchange.
 _BESIDE, _EXCHANGE = 70, 50
 
-#: Cycles that are added at once, and kept at most.
-_FRESH, _MOST_CYCLES = 8, 400
-
 
 class Data(NamedTuple):
-    """A loop body for compiled code. G groups, T tiles, C cycles; lists one after the other, with where each begins."""
+    """A loop body for compiled code. G groups, I instructions, T tiles; lists one after the other, with where each begins."""
 
     link_start: Ints
     """[G + 1]"""
@@ -70,17 +70,27 @@ class Data(NamedTuple):
     """[T + 1]"""
     near: Ints
     """Tiles that are a link or none away."""
-    cycle_start: Ints
-    """[C + 1]"""
-    cycle_from: Ints
-    cycle_to: Ints
-    """Groups at the ends of each edge of a cycle."""
-    slack: Ints
-    """[C] Clocks that the links of a cycle may take."""
-    on_start: Ints
+    member_start: Ints
     """[G + 1]"""
-    on: Ints
-    """Cycles that each group is on."""
+    member: Ints
+    """Timed instructions of each group."""
+    group: Ints
+    """[I] Of each instruction."""
+    latency: Ints
+    """[I]"""
+    mixed: int
+    """1 where latencies differ, so that results may meet where issues do not."""
+    wait_start: Ints
+    """[I + 1]"""
+    wait: Ints
+    """Timed instructions that each waits for, or that wait for it."""
+    wait_out: Ints
+    """1 where the value goes to that instruction, 0 where it comes from it."""
+    wait_distance: Ints
+    """Iterations."""
+    wait_clocks: Ints
+    """Clocks from issue to issue, but for those of the link: latency less what distances give at this II."""
+    ii: int
 
 
 class State(NamedTuple):
@@ -88,6 +98,12 @@ class State(NamedTuple):
 
     tile: Ints
     """[G]"""
+    time: Ints
+    """[I] Of timed instructions."""
+    issued: Ints
+    """[T, II] Timed instructions in each slot."""
+    done: Ints
+    """[T, II] Their results."""
     load: Ints
     """[T] Instructions."""
     held: Ints
@@ -104,20 +120,93 @@ def _random(state: State, below: int) -> int:
 
 @njit_inner
 def _broken_at(data: Data, state: State, group: int, tile: int) -> int:
-    """Rules that a group breaks on a tile: links, groups apart, cycles; the others where they stand."""
+    """Rules of places that a group breaks on a tile: links and groups apart; the others where they stand."""
     total = 0
     for at in range(data.link_start[group], data.link_start[group + 1]):
         total += data.excess[data.link_out[at], tile, state.tile[data.link[at]]]
     for at in range(data.apart_start[group], data.apart_start[group + 1]):
         total += state.tile[data.apart[at]] == tile
-    for at in range(data.on_start[group], data.on_start[group + 1]):
-        cycle = data.on[at]
-        clocks = -data.slack[cycle]
-        for edge in range(data.cycle_start[cycle], data.cycle_start[cycle + 1]):
-            one, two = data.cycle_from[edge], data.cycle_to[edge]
-            clocks += data.hops[tile if one == group else state.tile[one], tile if two == group else state.tile[two]]
-        total += max(0, clocks)
     return total
+
+
+@njit_inner
+def _late_at(data: Data, state: State, number: int, tile: int, time: int, inside: bool) -> int:
+    """Clocks by which values to and from an instruction are late; ``inside`` counts those of its own group, too."""
+    total = 0
+    group = data.group[number]
+    for at in range(data.wait_start[number], data.wait_start[number + 1]):
+        other = data.wait[at]
+        there = data.group[other]
+        if there == group:
+            if not inside:
+                continue
+            hops = 0
+        elif data.wait_out[at]:
+            hops = data.hops[tile, state.tile[there]]
+        else:
+            hops = data.hops[state.tile[there], tile]
+        late = (time - state.time[other] if data.wait_out[at] else state.time[other] - time) + data.wait_clocks[at] + hops
+        total += max(0, late)
+    return total
+
+
+@njit_inner
+def _times_at(data: Data, state: State, group: int, tile: int, chosen: int, time: int) -> int:
+    """Clocks by which a group is late on a tile, one of its members issued at ``time``."""
+    total = 0
+    for at in range(data.member_start[group], data.member_start[group + 1]):
+        number = data.member[at]
+        total += _late_at(data, state, number, tile, time if number == chosen else state.time[number], number == chosen)
+    return total
+
+
+@njit_inner
+def _leave(data: Data, state: State, group: int) -> int:
+    """Take a group out of its slots; returns how many pairs were in one."""
+    total, tile = 0, state.tile[group]
+    for at in range(data.member_start[group], data.member_start[group + 1]):
+        number = data.member[at]
+        issue, done = state.time[number] % data.ii, (state.time[number] + data.latency[number]) % data.ii
+        state.issued[tile, issue] -= 1
+        state.done[tile, done] -= 1
+        total += state.issued[tile, issue] + data.mixed * state.done[tile, done]
+    return total
+
+
+@njit_inner
+def _enter(data: Data, state: State, group: int) -> int:
+    """Put a group into its slots; returns how many pairs are in one."""
+    total, tile = 0, state.tile[group]
+    for at in range(data.member_start[group], data.member_start[group + 1]):
+        number = data.member[at]
+        issue, done = state.time[number] % data.ii, (state.time[number] + data.latency[number]) % data.ii
+        total += state.issued[tile, issue] + data.mixed * state.done[tile, done]
+        state.issued[tile, issue] += 1
+        state.done[tile, done] += 1
+    return total
+
+
+@njit_inner
+def _time(data: Data, state: State, number: int, tile: int) -> int:
+    """A time to go to: mostly one at which nothing is late, where there is one."""
+    low, high = -FAR, FAR
+    group = data.group[number]
+    for at in range(data.wait_start[number], data.wait_start[number + 1]):
+        other = data.wait[at]
+        there = tile if data.group[other] == group else state.tile[data.group[other]]
+        if data.wait_out[at]:
+            high = min(high, state.time[other] - data.wait_clocks[at] - data.hops[tile, there])
+        else:
+            low = max(low, state.time[other] + data.wait_clocks[at] + data.hops[there, tile])
+    if low == -FAR and high == FAR:
+        return int(state.time[number] + _random(state, data.ii))
+    if low == -FAR:
+        low = high - data.ii + 1
+    elif high == FAR:
+        high = low + data.ii - 1
+    if low > high:
+        low, high = high, low
+    return int(low + _random(state, min(high - low + 1, 2 * data.ii)))
 
 
 @njit_inner
@@ -141,11 +230,18 @@ def cost(data: Data, state: State) -> int:
                 total += data.excess[1, tile, state.tile[data.link[at]]]
         for at in range(data.apart_start[group], data.apart_start[group + 1]):
             total += data.apart[at] > group and state.tile[data.apart[at]] == tile
-    for cycle in range(len(data.slack)):
-        clocks = -data.slack[cycle]
-        for edge in range(data.cycle_start[cycle], data.cycle_start[cycle + 1]):
-            clocks += data.hops[state.tile[data.cycle_from[edge]], state.tile[data.cycle_to[edge]]]
-        total += max(0, clocks)
+    state.issued[:] = 0
+    state.done[:] = 0
+    for group in range(len(state.tile)):
+        tile = state.tile[group]
+        total += _enter(data, state, group)
+        for at in range(data.member_start[group], data.member_start[group + 1]):
+            number = data.member[at]
+            for edge in range(data.wait_start[number], data.wait_start[number + 1]):
+                if data.wait_out[edge]:
+                    other = data.wait[edge]
+                    way = data.wait_clocks[edge] + data.hops[tile, state.tile[data.group[other]]]
+                    total += max(0, state.time[number] + way - state.time[other])
     for tile in range(len(state.load)):
         total += _overfull(data, state.load[tile], state.held[tile])
     return total
@@ -182,16 +278,28 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
             break
         temperature *= ratio
         group = _random(state, groups)
+        timed = data.member_start[group + 1] - data.member_start[group]
         old, new = state.tile[group], _target(data, state, group)
-        if new == old or not data.allowed[group, new]:
+        chosen, before_time, time = -1, 0, 0
+        if timed:
+            if _random(state, 100) < _STAY:
+                new = old
+            chosen = data.member[data.member_start[group] + _random(state, timed)]
+            before_time = state.time[chosen]
+            time = _time(data, state, chosen, new)
+        if (new == old and (chosen < 0 or time == before_time)) or not data.allowed[group, new]:
             continue
         before = _broken_at(data, state, group, old) + (
             _overfull(data, state.load[old], state.held[old]) + _overfull(data, state.load[new], state.held[new])
         )
         change = _broken_at(data, state, group, new)
+        if timed:
+            before += _times_at(data, state, group, old, chosen, before_time) + _leave(data, state, group)
+            change += _times_at(data, state, group, new, chosen, time)
+            state.time[chosen] = time
         _shift(data, state, group, new)
         other = -1
-        if state.load[new] > data.slots and _random(state, 100) < _EXCHANGE:
+        if new != old and timed == 0 and state.load[new] > data.slots and _random(state, 100) < _EXCHANGE:
             # One of those that stand there goes the other way.
             first = _random(state, groups)
             for step in range(groups):
@@ -199,103 +307,84 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
                 if state.tile[each] == new and each != group:
                     other = each if data.allowed[each, old] else -1
                     break
+        elif new != old and timed and state.issued[new, time % data.ii] and _random(state, 100) < _EXCHANGE:
+            # The one in that slot goes the other way.
+            for number in range(len(state.time)):
+                each = data.group[number]
+                if state.tile[each] == new and each != group and state.time[number] % data.ii == time % data.ii:
+                    other = each if data.allowed[each, old] else -1
+                    break
         if other >= 0:
-            before += _broken_at(data, state, other, new)
-            change += _broken_at(data, state, other, old)
+            before += _broken_at(data, state, other, new) + _times_at(data, state, other, new, -1, 0)
+            before += _leave(data, state, other)
+            change += _broken_at(data, state, other, old) + _times_at(data, state, other, old, -1, 0)
             _shift(data, state, other, old)
+            change += _enter(data, state, other)
+        change += _enter(data, state, group)
         change += _overfull(data, state.load[old], state.held[old]) + _overfull(data, state.load[new], state.held[new]) - before
         if change <= 0 or (_random(state, 1 << 30) + 1) / (1 << 30) < math.exp(-change / temperature):
             now += change
         else:
-            _shift(data, state, group, old)
+            _leave(data, state, group)
             if other >= 0:
+                _leave(data, state, other)
                 _shift(data, state, other, new)
+                _enter(data, state, other)
+            _shift(data, state, group, old)
+            if timed:
+                state.time[chosen] = before_time
+            _enter(data, state, group)
     return int(now)
 
 
 class Annealing:
-    """Placements of one loop body at one II after the other."""
+    """Placements of one loop body at one II after the other, with times of the instructions that others' places depend on."""
 
     def __init__(self, body: Body, seed: int):
         self.body = body
         self._chance = np.random.default_rng(seed)
-        self._edges = [(body.group[e.source], body.group[e.target], e) for e in body.structure.between]
-        self._cycles: dict[int, list[list[int]]] = {}
-        """By II: numbers of edges."""
         self._base = _base(body)
 
-    def place(self, ii: int, count: int, stop: Callable[[], bool], on_moves: Callable[[int], None]) -> list[int] | None:
-        """A tile for each group such that no rule of places is broken, after ``count`` moves at most; None where none came up.
+    def place(
+        self, ii: int, count: int, stop: Callable[[], bool], on_moves: Callable[[int], None]
+    ) -> tuple[list[int], dict[int, int]] | None:
+        """Places that break no rule, after ``count`` moves at most; None where none came up.
 
-        ``on_moves`` is told of moves as they are made.
+        Returns a tile for each group, and a time for each instruction of :attr:`Structure.slotted`. ``on_moves`` is told of
+        moves as they are made.
         """
         body, chunk = self.body, _CHUNK * len(self.body.members)
-        tile = np.array([self._chance.choice(tiles) for tiles in body.allowed], np.int64)
+        if not body.may_fit(ii):
+            return None
+        data, height = self._data(ii), body.heights(ii)
         state = State(
-            tile,
-            np.zeros(body.tiles, np.int64),
-            np.zeros(body.tiles, np.int64),
-            np.array([self._chance.integers(1, 1 << 62)], np.int64),
+            tile=np.array([self._chance.choice(tiles) for tiles in body.allowed], np.int64),
+            time=max(height) - np.array(height, np.int64),
+            issued=np.zeros((body.tiles, ii), np.int64),
+            done=np.zeros((body.tiles, ii), np.int64),
+            load=np.zeros(body.tiles, np.int64),
+            held=np.zeros(body.tiles, np.int64),
+            chance=np.array([self._chance.integers(1, 1 << 62)], np.int64),
         )
-        data = self._data(ii)
-        now, done, falls = cost(data, state), 0, (COLD / HOT)
-        while done < count and not stop():
-            part = min(chunk, count - done)
-            hot, cold = HOT * falls ** (done / count), HOT * falls ** ((done + part) / count)
+        now, made, falls = cost(data, state), 0, (COLD / HOT)
+        while made < count and now and not stop():
+            part = min(chunk, count - made)
+            hot, cold = HOT * falls ** (made / count), HOT * falls ** ((made + part) / count)
             now = moves(data, state, part, now, hot, cold)
-            done += part
+            made += part
             on_moves(part)
-            if now:
-                continue
-            broken = self._broken_cycles(ii, state.tile)
-            if not broken:
-                return [int(each) for each in state.tile]
-            known = self._cycles.setdefault(ii, [])
-            known += broken
-            del known[:-_MOST_CYCLES]
-            data = self._data(ii)
-            now = cost(data, state)
-        return None
+        if now:
+            return None
+        return state.tile.tolist(), {number: int(state.time[number]) for number in body.structure.slotted}
 
     def _data(self, ii: int) -> Data:
-        """The body with the cycles that are known at this II."""
-        cycles = self._cycles.get(ii, [])
-        latency = self.body.latency
-        slack = [sum(ii * self._edges[at][2].distance - latency[self._edges[at][2].source] for at in cycle) for cycle in cycles]
-        on: list[set[int]] = [set() for _ in self.body.members]
-        for number, cycle in enumerate(cycles):
-            for at in cycle:
-                on[self._edges[at][0]].add(number)
-                on[self._edges[at][1]].add(number)
-        on_start, on_list = _lists([sorted(each) for each in on])
-        cycle_start, flat = _lists(cycles)
-        return self._base._replace(
+        """The body at this II."""
+        base = self._base
+        return base._replace(
             slots=min(ii, self.body.problem.machine.instruction_depth),
-            cycle_start=cycle_start,
-            cycle_from=np.array([self._edges[at][0] for at in flat], np.int64),
-            cycle_to=np.array([self._edges[at][1] for at in flat], np.int64),
-            slack=np.array(slack, np.int64),
-            on_start=on_start,
-            on=on_list,
+            wait_clocks=base.wait_clocks - ii * base.wait_distance,
+            ii=ii,
         )
-
-    def _broken_cycles(self, ii: int, tile: Ints) -> list[list[int]]:
-        """Cycles whose links take too long, as numbers of edges; each on edges that no other has."""
-        latency = self.body.latency
-        found: list[list[int]] = []
-        gone: set[int] = set()
-        while len(found) < _FRESH:
-            ways = [
-                (at, e.source, e.target, latency[e.source] + int(self._base.hops[tile[one], tile[two]]) - ii * e.distance)
-                for at, (one, two, e) in enumerate(self._edges)
-                if at not in gone
-            ]
-            cycle = positive_cycle(self.body.count, ways)
-            if not cycle:
-                break
-            found.append(cycle)
-            gone.update(cycle)
-        return found
 
 
 def warm_up() -> None:
@@ -335,7 +424,16 @@ def _base(body: Body) -> Data:
     allowed = np.zeros((len(body.members), body.tiles), np.int64)
     for group, tiles in enumerate(body.allowed):
         allowed[group, list(tiles)] = 1
-    none = np.zeros(0, np.int64)
+    structure = body.structure
+    slotted = set(structure.slotted)
+    member_start, member = _lists([[number for number in members if number in slotted] for members in body.members])
+    # Other edges can wait: what is on no common cycle moves by whole IIs.
+    every: list[list[tuple[int, int, int, int]]] = [[] for _ in range(body.count)]
+    for edge in structure.between:
+        if structure.component[edge.source] == structure.component[edge.target]:
+            every[edge.source].append((edge.target, 1, edge.distance, body.latency[edge.source]))
+            every[edge.target].append((edge.source, 0, edge.distance, body.latency[edge.source]))
+    wait_start, wait = _lists([[other for other, *_ in waits] for waits in every])
     return Data(
         link_start=link_start,
         link=link,
@@ -351,10 +449,15 @@ def _base(body: Body) -> Data:
         hops=ways.astype(np.int64),
         near_start=near_start,
         near=near,
-        cycle_start=np.zeros(1, np.int64),
-        cycle_from=none,
-        cycle_to=none,
-        slack=none,
-        on_start=np.zeros(len(body.members) + 1, np.int64),
-        on=none,
+        member_start=member_start,
+        member=member,
+        group=np.array(body.group, np.int64),
+        latency=np.array(body.latency, np.int64),
+        mixed=int(not structure.has_one_latency),
+        wait_start=wait_start,
+        wait=wait,
+        wait_out=np.array([each[1] for waits in every for each in waits], np.int64),
+        wait_distance=np.array([each[2] for waits in every for each in waits], np.int64),
+        wait_clocks=np.array([each[3] for waits in every for each in waits], np.int64),
+        ii=1,
     )

@@ -134,6 +134,7 @@ def spend(
     *,
     seed: int = 0,
     player: Player | None = None,
+    anneal: bool = True,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Tally:
     """What a heuristic finds in a number of evaluations, for comparisons of equal work.
@@ -147,6 +148,8 @@ def spend(
     evaluations
         Work at least, as every heuristic counts it: the last schedule or generation may end a little after.
         :meth:`~stowplan.portfolio.modulo_scheduling.search.Tally.within` says what was found before.
+    anneal
+        Whether ``search`` anneals places.
     should_stop
         Ends it sooner, as by a time limit.
 
@@ -155,7 +158,7 @@ def spend(
     UsageError
         Another name.
     """
-    tally = Tally(Body(problem))
+    tally = Tally(Body(problem), anneal=anneal)
     runs = {"list": _lists, "search": _searches, "random": _randoms, "evolution": _generations}
 
     def stop() -> bool:

@@ -48,6 +48,8 @@ class Tally:
     """What a heuristic has found, and what it has cost."""
 
     body: Body
+    anneal: bool = True
+    """Whether places may be annealed; without it for comparisons."""
     placements: int = 0
     moves: int = 0
     """Of the annealing."""
@@ -169,7 +171,7 @@ def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:
 
     List scheduling takes long there: it fails at one II after the other.
     """
-    if not (tally.body.count > _LARGE and _can_anneal(tally.body)):
+    if not (tally.body.count > _LARGE and _can_anneal(tally)):
         list_scheduling(tally, seed, stop)
         return "list"
     run = Search(tally, seed)
@@ -178,9 +180,9 @@ def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:
     return "search"
 
 
-def _can_anneal(body: Body) -> bool:
+def _can_anneal(tally: Tally) -> bool:
     """Whether rules of places decide the II."""
-    return body.places_decide and body.problem.is_synchronous
+    return tally.anneal and tally.body.places_decide and tally.body.problem.is_synchronous
 
 
 class Search:
@@ -208,7 +210,7 @@ class Search:
             self._rebuild(stop)
             return
         above = self.tally.body.problem.machine.spoke_depth + 1 if best is None else best.ii
-        if _can_anneal(self.tally.body) and least < above:
+        if _can_anneal(self.tally) and least < above:
             # Bisection first, for short annealings at large IIs are quick.
             failed = max((ii for ii in self._doublings if least <= ii < above), default=least - 1)
             if above - failed > 1:
@@ -233,7 +235,7 @@ class Search:
         return above - 1 if self._chance.random() < 0.7 else self._chance.randint(least, above - 1)
 
     def _anneal(self, ii: int, stop: Callable[[], bool]) -> None:
-        """Places first, by annealing, then times: longer each time that nothing comes of it."""
+        """Places, and times on recurrences, by annealing, then the other times: longer each time that nothing comes of it."""
         if self._annealing is None:
             # Imported here: what it compiles takes a moment to load, and most loop bodies never need it.
             from stowplan.portfolio.modulo_scheduling.annealing import Annealing
@@ -246,13 +248,14 @@ class Search:
 
         doublings = self._doublings.get(ii, 0)
         moves = (_MOVES * len(body.members)) << min(doublings, _DOUBLINGS)
-        tiles = self._annealing.place(ii, moves, stop, count)
-        if tiles is not None:
-            mapper = Mapper(body, ii, self._chance, tiles)
-            done = mapper.run([float(each) for each in body.heights(ii)], FIRST_RATIO * body.count, stop)
-            tally.placements += mapper.steps
-            if done:
-                tally.offer(ii, mapper.tiles, mapper.times)
+        places = self._annealing.place(ii, moves, stop, count)
+        if places is not None:
+            tiles, known = places
+            each = [tiles[group] for group in body.group]
+            times = list_schedule(body.structure, ii, each, known)
+            tally.placements += body.count
+            if times is not None:
+                tally.offer(ii, each, times)
                 return
         self._doublings[ii] = doublings + 1
 

@@ -11,6 +11,7 @@ import pytest
 from stowplan.errors import InputError
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.bounds import find_obstacle, objective_bound, unrefuted_iis
+from stowplan.models.modulo_scheduling.differences import positive_cycle
 from stowplan.models.modulo_scheduling.machine import Link
 from stowplan.models.modulo_scheduling.plan import decode_objective
 from stowplan.models.modulo_scheduling.problem import Operand, Problem, Rules
@@ -99,3 +100,10 @@ def test_search_keeps_to_what_is_open() -> None:
     outcome = cpsat.solve(problem, time_limit=30)
     assert outcome.plan is not None
     assert outcome.plan.ii == 6
+
+
+def test_cycles_of_positive_weight() -> None:
+    ways = [(0, 0, 1, 3), (1, 1, 2, 3), (2, 2, 0, -7), (3, 1, 0, -4)]
+    assert positive_cycle(3, ways) == []
+    assert sorted(positive_cycle(3, [*ways, (9, 2, 0, -5)])) == [0, 1, 9]
+    assert positive_cycle(1, [(4, 0, 0, 1)]) == [4]
