@@ -58,9 +58,9 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Of a chromosome that took over a graph network's posterior."""
     least_temperature: float = 0.02
     """Temperatures of chromosomes do not fall below this."""
-    repair: bool = False
+    repair: bool = True
     """Whether a chromosome proposes what the compiler makes of its draw, and takes that over; else its draw."""
-    repair_networks: bool = False
+    repair_networks: bool = True
     """Whether graph networks and the learner's rollouts propose that as well (with ``repair``)."""
     least_networks: float = 0.5
     """Part of the population that is kept for graph networks, whatever their fitness."""
@@ -134,6 +134,8 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "temperatures": (0.1, 10.0),
             "seeded_temperature": 1.0,
             "least_temperature": 0.1,
+            "repair": False,
+            "repair_networks": False,
             "least_networks": 0.0,
             "least_chromosomes": 0.0,
             "seed_actions": False,
