@@ -110,7 +110,7 @@ def random(problem: Problem, context: Context) -> None:
     """Random legal play."""
     tally = prepare(problem, context, "random")
     if tally is not None and problem.instructions:
-        random_play(tally, context.options.seed, _budget(context, tally), stopper(context))
+        random_play(tally, context.options.seed, budget(context, tally), stopper(context))
         report(context, tally, "random")
 
 
@@ -119,10 +119,10 @@ def evolution(problem: Problem, context: Context) -> None:
     tally = prepare(problem, context, "evolution")
     if tally is None or not problem.instructions:
         return
-    budget = _budget(context, tally)
+    most = budget(context, tally)
     run = Evolution(tally, context.options.seed)
     stop = stopper(context)
-    while tally.evaluations < budget and not stop():
+    while tally.evaluations < most and not stop():
         run.generation(stop)
     report(context, tally, "evolution")
 
@@ -200,10 +200,11 @@ def _generations(tally: Tally, seed: int, evaluations: int, stop: Callable[[], b
         run.generation(stop)
 
 
-def _budget(context: Context, tally: Tally) -> int:
+def budget(context: Context, tally: Tally, placements: int = PLACEMENTS) -> int:
+    """Evaluations at most; of a deterministic run so many placements for each second of its limit."""
     if not context.options.deterministic:
         return BUDGET
-    return min(BUDGET, int(PLACEMENTS * context.options.time_limit) // max(1, tally.body.count) + 1)
+    return min(BUDGET, int(placements * context.options.time_limit) // max(1, tally.body.count) + 1)
 
 
 def cpsat(problem: Problem, context: Context) -> None:

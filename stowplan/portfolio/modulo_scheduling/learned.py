@@ -14,7 +14,6 @@ from stowplan.portfolio.policies import PolicySource
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.modulo_scheduling.rollouts import Policy
-    from stowplan.portfolio.modulo_scheduling.search import Tally
 
 POLICY = PolicySource(file="ppo.pt", variable="STOWPLAN_PPO_POLICY", command="stowplan train ppo")
 
@@ -43,7 +42,7 @@ def ppo(problem: Problem, context: Context) -> None:
     if tally is None or not problem.instructions or context.stop():
         return
     run = RollOuts(tally, _load(), context.options.seed, repair=True)
-    budget = _budget(context, tally)
+    budget = heuristics.budget(context, tally, DETERMINISTIC_PLACEMENTS)
     stop = heuristics.stopper(context)
     while tally.evaluations < budget and not stop():
         run.step(heuristics.least_open(context, tally), stop, budget - tally.evaluations)
@@ -61,7 +60,7 @@ def ppo_tuned(problem: Problem, context: Context) -> None:
     policy, options = _load(), context.options
     stop = heuristics.stopper(context)
     run = RollOuts(tally, policy, options.seed, repair=True)
-    budget = _budget(context, tally)
+    budget = heuristics.budget(context, tally, DETERMINISTIC_PLACEMENTS)
     while tally.best is None and tally.evaluations < budget and not stop():
         run.step(tally.body.least_ii, stop, budget - tally.evaluations)
 
@@ -80,14 +79,6 @@ def ppo_tuned(problem: Problem, context: Context) -> None:
     )
     tally.placements += tuned.evaluations * tally.body.count
     heuristics.report(context, tally, "ppo_tuned")
-
-
-def _budget(context: Context, tally: Tally) -> int:
-    from stowplan.portfolio.modulo_scheduling.candidates import BUDGET
-
-    if not context.options.deterministic:
-        return BUDGET
-    return min(BUDGET, int(DETERMINISTIC_PLACEMENTS * context.options.time_limit) // tally.body.count + 1)
 
 
 def _load() -> Policy:

@@ -8,7 +8,7 @@ moves of the annealing.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -72,18 +72,19 @@ class Tally:
         """The best objective found in so many evaluations; None where there was none yet."""
         return min((objective for spent, objective in self.progress if spent <= evaluations), default=None)
 
+    def shortened(self, ii: int, tiles: list[int], times: list[int]) -> list[int]:
+        """Times of the same places without the detours that evictions leave behind, where places decide them."""
+        if not self.body.places_decide:
+            return times
+        fixed = _fixed_times(self.body, ii, times)
+        known = {number: fixed[number] for number in self.body.structure.recurrent}
+        again = list_schedule(self.body.structure, ii, tiles, known)
+        self.placements += self.body.count
+        return again if again is not None and end(self.body, again) < end(self.body, times) else times
+
     def offer(self, ii: int, tiles: list[int], times: list[int]) -> bool:
         """Make a plan of a complete schedule and keep it where it is better; whether it was."""
-        if self.body.places_decide:
-            # The same places once more, without the detours that evictions leave behind.
-            fixed = _fixed_times(self.body, ii, times)
-            again = list_schedule(
-                self.body.structure, ii, tiles, {number: fixed[number] for number in self.body.structure.recurrent}
-            )
-            self.placements += self.body.count
-            if again is not None and end(self.body, again) < end(self.body, times):
-                times = again
-        plan = make_plan(self.body.structure, ii, tiles, times)
+        plan = make_plan(self.body.structure, ii, tiles, self.shortened(ii, tiles, times))
         if plan is None or (self.best is not None and plan.objective >= self.best.objective):
             return False
         self.best = plan
@@ -107,23 +108,16 @@ def _fixed_times(body: Body, ii: int, times: list[int]) -> list[int]:
     return [time - first.get(body.structure.component[number], time) // ii * ii for number, time in enumerate(times)]
 
 
-def iis(body: Body) -> Iterator[int]:
-    """Initiation intervals to try, from the least."""
-    return iter(body.iis)
-
-
 def list_scheduling(tally: Tally, seed: int, stop: Callable[[], bool]) -> bool:
     """The first schedule from the least II upwards; whether there is one. The same seed gives the same schedule."""
     body = tally.body
-    for ii in iis(body):
+    for ii in body.iis:
         for attempt in range(TRIES):
             chance = random.Random(f"{seed} {ii} {attempt}")
             if stop():
                 return False
             if _attempt(tally, ii, chance, FIRST_RATIO, stop, noise=0.1 * attempt):
                 return True
-        if not body.places_decide:
-            continue
     return False
 
 
@@ -146,7 +140,7 @@ def random_play(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bo
     IIs from the least upwards until one works, then again and again at that and the one below.
     """
     body, chance = tally.body, random.Random(seed)
-    every = list(iis(body))
+    every = list(body.iis)
     at = 0
     while tally.evaluations < evaluations and every and not stop():
         ii = every[at]
@@ -220,7 +214,7 @@ class Search:
                 self._anneal(self._below(least, above), stop)
                 return
         if best is None:
-            ii = self._chance.choice(list(iis(self.tally.body)) or [least])
+            ii = self._chance.choice(list(self.tally.body.iis) or [least])
             _attempt(self.tally, ii, self._chance, int(self._ratio), stop, noise=0.5)
         elif self._chance.random() < 0.7:
             ii = self._below(least, above)
@@ -274,12 +268,8 @@ class Search:
         tally.placements += mapper.steps
         if not done:
             return
-        tiles, times = mapper.tiles, mapper.times
-        if body.places_decide:
-            fixed = _fixed_times(body, now.ii, times)
-            again = list_schedule(body.structure, now.ii, tiles, {each: fixed[each] for each in body.structure.recurrent})
-            tally.placements += body.count
-            times = again if again is not None and end(body, again) < end(body, times) else times
+        tiles = mapper.tiles
+        times = tally.shortened(now.ii, tiles, mapper.times)
         plan = make_plan(body.structure, now.ii, tiles, times)
         # Sideways steps count: most changes leave the longest chain as it is.
         if plan is not None and plan.objective <= now.objective:

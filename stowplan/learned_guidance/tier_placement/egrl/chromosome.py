@@ -41,6 +41,11 @@ class Chromosome:
         """One that believes in a graph network's posterior ``[N, 2, T]``."""
         return cls(probabilities.astype(np.float32), np.full(probabilities.shape[:2], temperature, np.float32))
 
+    @classmethod
+    def believing(cls, tiers: Ints, count: int, temperature: float) -> Chromosome:
+        """One that believes in a map ``[N, 2]`` of so many tiers."""
+        return cls.seeded(np.eye(count, dtype=np.float32)[tiers], temperature)
+
     @property
     def probabilities(self) -> Floats:
         """[N, 2, T]"""

@@ -169,7 +169,7 @@ class Policy:
         """A first population, with some of its members in place of random ones."""
         plan = self.place(problem)
         tiers = np.array([plan.weight_tiers, plan.output_tiers], np.int64).T
-        believed = Chromosome.seeded(np.eye(self.actor.shape.tiers, dtype=np.float32)[tiers], self.config.least_temperature)
+        believed = Chromosome.believing(tiers, self.actor.shape.tiers, self.config.least_temperature)
         found = list(members)
         for is_chromosome, known in ((False, Member(weights)), (True, Member(believed))):
             places = [at for at, member in enumerate(members) if member.is_chromosome == is_chromosome]

@@ -113,7 +113,8 @@ class Evolution:
         assert not isinstance(network, Chromosome)
         posterior = self.posterior(network)
         if self.config.seed_actions:
-            posterior = np.eye(posterior.shape[-1], dtype=np.float32)[posterior.argmax(-1)]
+            likeliest = Chromosome.believing(posterior.argmax(-1), posterior.shape[-1], self.config.seeded_temperature)
+            return replace(member, encoding=likeliest)
         return replace(member, encoding=Chromosome.seeded(posterior, self.config.seeded_temperature))
 
     def _mate(self, member: Member, elites: list[Member], networks: list[Member]) -> Member:

@@ -315,8 +315,7 @@ class Trainer:
 
     def _chromosome(self, tiers: Ints) -> Chromosome:
         """One that believes in a map."""
-        hot = np.eye(self.networks[self._number].graph.tiers, dtype=np.float32)[tiers]
-        return Chromosome.seeded(hot, self.config.seeded_temperature)
+        return Chromosome.believing(tiers, self.networks[self._number].graph.tiers, self.config.seeded_temperature)
 
     def _learn(self) -> None:
         number, config = self._last, self.config
