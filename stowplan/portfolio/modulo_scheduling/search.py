@@ -157,7 +157,9 @@ def random_play(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bo
         if tally.best is None:
             at = min(at + 1, len(every) - 1)
         else:
-            at = max(0, tally.best.ii - every[0] - (at == tally.best.ii - every[0]))
+            # Not every II between two may be left: limits on delays refute some.
+            best = every.index(tally.best.ii)
+            at = max(0, best - (at == best))
 
 
 def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:

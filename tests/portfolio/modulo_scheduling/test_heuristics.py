@@ -14,13 +14,13 @@ from stowplan.frontends.dfg import kernels, lower
 from stowplan.hardware.se import compare, streaming_engine
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
-from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules, Variable
+from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling import candidates
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.kind import KIND
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, list_scheduling
+from stowplan.portfolio.modulo_scheduling.search import Search, Tally, list_scheduling, random_play
 from tests.models.modulo_scheduling import brute_force
 from tests.models.modulo_scheduling.cases import graph, line, linked_problem, random_problem, varied_problem
 from tests.paths import EXAMPLES
@@ -224,3 +224,25 @@ def test_a_deterministic_search_ends_where_no_attempt_places_anything() -> None:
     context = Recorder(time_limit=0.02, deterministic=True)
     candidates.search(problem, context)
     assert not context.plans
+
+
+def test_random_play_goes_down_over_intervals_that_are_refuted() -> None:
+    """Without delays a cycle of four leaves even intervals alone; the play is at the largest, and finds nothing better."""
+    names = "abcd"
+    ring = tuple(
+        Instruction(id=name, op="add", operands=(Operand(instruction=names[at - 1], distance=int(at == 0)),))
+        for at, name in enumerate(names)
+    )
+    problem = Problem(instructions=ring, machine=streaming_engine(), rules=Rules(max_delay=0))
+    body = Body(problem)
+    assert list(body.iis) == [12, 14, 16, 18, 20]
+    tally = Tally(body)
+    for seed in range(100):
+        mapper = Mapper(body, 20, random.Random(seed))
+        if mapper.run([1.0] * 4, 100, lambda: False) and tally.offer(20, mapper.tiles, mapper.times):
+            break
+    assert tally.best is not None
+    assert tally.best.ii == 20
+    tally.offer = lambda ii, tiles, times: False  # type: ignore[method-assign]
+    random_play(tally, 0, tally.evaluations + 300, lambda: False)
+    assert tally.best.ii == 20
