@@ -22,6 +22,7 @@ from stowplan.models.modulo_scheduling.cpsat.messages import Ports, Words
 from stowplan.models.modulo_scheduling.cpsat.places import COMPLETE, PlaceModel, Relax, longest_way
 from stowplan.models.modulo_scheduling.differences import longest_span
 from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.recurrences import recurrences, sharing_tiles
 from stowplan.models.modulo_scheduling.structure import Structure
 
 #: IIs up to this have a literal for each instruction, tile and slot where all instructions are timed; beyond it, and
@@ -69,7 +70,13 @@ class ModuloModel(PlaceModel):
         self._has_rounds = set(range(structure.count) if whole else structure.recurrent)
         self._last_time = last_time
         self._has_literals = links or (ii <= MOST_LITERAL_SLOTS and len(self.timed) == structure.count)
+        # What follows from all constraints together need not hold where some are left out.
+        self._recurrences = recurrences(structure, ii) if relax == COMPLETE else []
+        if any(each.is_refuted for each in self._recurrences):
+            self.model.add_bool_or([])
+            self._recurrences = []
         self._time_variables()
+        self._recurrence_constraints()
         self._slot_constraints()
         self._value_constraints()
         self.ports = Ports(self, ii, self.slot)
@@ -85,13 +92,13 @@ class ModuloModel(PlaceModel):
         self.slot: dict[int, cp_model.IntVar] = {}
         self.round: dict[int, cp_model.IntVar] = {}
         self.time: dict[int, Any] = {}
+        spans = self._recurrence_spans()
         for number in self.timed:
+            least, most = spans.get(number, (0, self._last_time if number in self._has_rounds else ii - 1))
             self.slot[number] = model.new_int_var(0, ii - 1, f"slot {number}")
-            most = self._last_time // ii if number in self._has_rounds else 0
-            self.round[number] = model.new_int_var(0, most, f"round {number}")
+            self.round[number] = model.new_int_var(least // ii, most // ii, f"round {number}")
             self.time[number] = ii * self.round[number] + self.slot[number]
-            if number in self._has_rounds:
-                model.add(self.time[number] <= self._last_time)
+            model.add_linear_constraint(self.time[number], least, most)
         for pin in self.problem.pins:
             number = self.problem.number[pin.instruction]
             if number in self._has_rounds:
@@ -99,6 +106,41 @@ class ModuloModel(PlaceModel):
                     model.add(self.time[number] == pin.time)
                 if pin.slot is not None:
                     model.add(self.slot[number] == pin.slot)
+
+    def _recurrence_spans(self) -> dict[int, tuple[int, int]]:
+        """Least and most time of instructions whose recurrence may be put anywhere: where its anchor is in a given round.
+
+        As all slots may be turned by as much, the anchor of the first such recurrence, the longest, is in slot 0. In a
+        model of all times, and where a time is pinned, no recurrence may be moved.
+        """
+        spans: dict[int, tuple[int, int]] = {}
+        if self.whole:
+            return spans
+        timed = {self.problem.number[pin.instruction] for pin in self.problem.pins if pin.time is not None}
+        slots = 1 if not timed and all(pin.slot is None for pin in self.problem.pins) else self.ii
+        for each in self._recurrences:
+            if timed.isdisjoint(each.members):
+                windows = each.windows(each.anchor, self._last_time)
+                first = self.ii * -(min(low for low, _ in windows) // self.ii)
+                spans |= {
+                    number: (first + low, first + high + slots - 1)
+                    for number, (low, high) in zip(each.members, windows, strict=True)
+                }
+                slots = self.ii
+        return spans
+
+    def _recurrence_constraints(self) -> None:
+        """What the slack of cycles says beforehand: differences of times within a recurrence, and who shares a tile."""
+        model = self.model
+        for each in self._recurrences:
+            anchor = self.time[each.members[each.anchor]]
+            for number, (low, high) in zip(each.members, each.windows(each.anchor, self._last_time), strict=True):
+                if number != each.members[each.anchor]:
+                    model.add_linear_constraint(self.time[number] - anchor, low, high)
+        for together in sharing_tiles(self.structure, self.ii) if self._recurrences else []:
+            for number in together[1:]:
+                for one, two in zip(self.tile(together[0]), self.tile(number), strict=True):
+                    model.add(one == two)
 
     def _slot_constraints(self) -> None:
         """No two timed instructions in one slot of a tile, nor their results; ``at[number][tile][slot]`` where literals are."""
@@ -162,7 +204,7 @@ class ModuloModel(PlaceModel):
         self.model.minimize(self.makespan)
 
     def add_hint(self, plan: Plan, *, complete: bool = True) -> None:
-        """Start the solver from a plan; ``complete`` where it is valid at this II, otherwise only its tiles count."""
+        """Start the solver from a plan; ``complete`` for a whole model and a plan of its II, otherwise only tiles count."""
         if not complete:
             self.hint_places(plan)
             return
