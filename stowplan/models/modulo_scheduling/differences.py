@@ -210,7 +210,8 @@ def _describe(structure: Structure, cycle: Sequence[_Bound]) -> str:
         # What one more instruction on the way adds at most.
         more = problem.machine.latency + farthest(problem) + (problem.rules.max_delay or 0)
         told += f"; a value would wait {clocks} clocks too long: put "
-        told += f"at least {-(-clocks // more)} instruction(s) into the short way that pass the value on"
+        told += f"at least {-(-clocks // more)} instruction(s) into the short way that pass the value on "
+        told += "(with balance=yes that is done for you)"
     return told
 
 

@@ -73,6 +73,10 @@ class Body:
         #: Whether times follow from places, save on cycles.
         self.places_decide = delay is None and not timed
 
+    def between(self, least: int, above: int) -> tuple[int, ...]:
+        """IIs from ``least`` up to, and without, ``above`` that nothing refutes beforehand, ascending."""
+        return tuple(ii for ii in self.iis if least <= ii < above)
+
     def _apart(self) -> list[list[int]]:
         """For each group the groups that stand on other tiles: siblings, and one start chosen for each flow."""
         pairs = set(self.structure.apart)

@@ -144,20 +144,22 @@ class RollOuts:
         return found | {number for number, (tile, _) in known.items() if tile in tiles and draw.random() < part}
 
     def _interval(self, least: int) -> int:
-        best, depth = self.tally.best, self.tally.body.problem.machine.spoke_depth
+        best, body = self.tally.best, self.tally.body
+        depth = body.problem.machine.spoke_depth
         if best is not None:
-            if best.ii <= least:
+            left = body.between(least, best.ii)
+            if not left:
                 return best.ii
             # Just below the best mostly, for that is the easiest; now and then the best again, for a shorter iteration.
             draw = self._chance.random()
             if draw < 0.5:
-                return best.ii - 1
-            return int(self._chance.integers(least, best.ii)) if draw < 0.8 else best.ii
+                return left[-1]
+            return left[int(self._chance.integers(len(left)))] if draw < 0.8 else best.ii
         if self._ii < least:
             self._ii, self._failed = least, 0
-        elif self._failed >= PATIENCE * self.tally.body.count:
+        elif self._failed >= PATIENCE * body.count:
             # Further up in larger steps: smaller intervals are tried again once there is a plan.
             self._ii, self._failed = self._ii + max(1, self._ii // 8), 0
-        if self._ii > depth:
-            self._ii = min(least, depth)
+        left = body.between(self._ii, depth + 1) or body.between(least, depth + 1)
+        self._ii = left[0] if left else min(least, depth)
         return self._ii

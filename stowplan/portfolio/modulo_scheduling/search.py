@@ -202,33 +202,34 @@ class Search:
     def step(self, least: int, stop: Callable[[], bool]) -> None:
         """One attempt; ``least`` is the least II that is not refuted."""
         best = self.tally.best
-        if best is not None and best.ii <= least:
+        above = self.tally.body.problem.machine.spoke_depth + 1 if best is None else best.ii
+        left = self.tally.body.between(least, above)
+        if best is not None and not left:
             self._rebuild(stop)
             return
-        above = self.tally.body.problem.machine.spoke_depth + 1 if best is None else best.ii
-        if _can_anneal(self.tally) and least < above:
+        if _can_anneal(self.tally) and left:
             # Bisection first, for short annealings at large IIs are quick.
             failed = max((ii for ii in self._doublings if least <= ii < above), default=least - 1)
             if above - failed > 1:
                 self._anneal((failed + above) // 2, stop)
                 return
             if self._chance.random() < _ANNEAL:
-                self._anneal(self._below(least, above), stop)
+                self._anneal(self._below(left), stop)
                 return
         if best is None:
             ii = self._chance.choice(list(self.tally.body.iis) or [least])
             _attempt(self.tally, ii, self._chance, int(self._ratio), stop, noise=0.5)
         elif self._chance.random() < 0.7:
-            ii = self._below(least, above)
+            ii = self._below(left)
             _attempt(self.tally, ii, self._chance, int(self._ratio), stop, noise=self._chance.choice((0.0, 0.2, 1.0)))
         else:
             self._rebuild(stop)
             return
         self._ratio = min(MOST_RATIO, self._ratio * 1.1)
 
-    def _below(self, least: int, above: int) -> int:
-        """An II to look for: just below the best mostly, for that is the easiest."""
-        return above - 1 if self._chance.random() < 0.7 else self._chance.randint(least, above - 1)
+    def _below(self, left: Sequence[int]) -> int:
+        """One of the IIs that are left: the largest mostly, for that is the easiest."""
+        return left[-1] if self._chance.random() < 0.7 else self._chance.choice(left)
 
     def _anneal(self, ii: int, stop: Callable[[], bool]) -> None:
         """Places, and times on recurrences, by annealing, then the other times: longer each time that nothing comes of it."""

@@ -12,14 +12,17 @@ import pytest
 import stowplan
 from stowplan.frontends.dfg import kernels, lower
 from stowplan.hardware.se import compare, streaming_engine
+from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling import candidates
+from stowplan.portfolio.modulo_scheduling import search as search_module
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.kind import KIND
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
+from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 from stowplan.portfolio.modulo_scheduling.search import Search, Tally, list_scheduling, random_play
 from tests.models.modulo_scheduling import brute_force
 from tests.models.modulo_scheduling.cases import graph, line, linked_problem, random_problem, varied_problem
@@ -226,16 +229,18 @@ def test_a_deterministic_search_ends_where_no_attempt_places_anything() -> None:
     assert not context.plans
 
 
-def test_random_play_goes_down_over_intervals_that_are_refuted() -> None:
-    """Without delays a cycle of four leaves even intervals alone; the play is at the largest, and finds nothing better."""
+def even_ring() -> Problem:
+    """Without delays a cycle of four leaves even intervals alone, 12 to 20."""
     names = "abcd"
     ring = tuple(
         Instruction(id=name, op="add", operands=(Operand(instruction=names[at - 1], distance=int(at == 0)),))
         for at, name in enumerate(names)
     )
-    problem = Problem(instructions=ring, machine=streaming_engine(), rules=Rules(max_delay=0))
-    body = Body(problem)
-    assert list(body.iis) == [12, 14, 16, 18, 20]
+    return Problem(instructions=ring, machine=streaming_engine(), rules=Rules(max_delay=0))
+
+
+def worst_plan(body: Body) -> Tally:
+    """A tally with a plan at the largest interval, that takes no other."""
     tally = Tally(body)
     for seed in range(100):
         mapper = Mapper(body, 20, random.Random(seed))
@@ -244,5 +249,27 @@ def test_random_play_goes_down_over_intervals_that_are_refuted() -> None:
     assert tally.best is not None
     assert tally.best.ii == 20
     tally.offer = lambda ii, tiles, times: False  # type: ignore[method-assign]
+    return tally
+
+
+def test_random_play_goes_down_over_intervals_that_are_refuted() -> None:
+    body = Body(even_ring())
+    assert list(body.iis) == [12, 14, 16, 18, 20]
+    tally = worst_plan(body)
     random_play(tally, 0, tally.evaluations + 300, lambda: False)
+    assert tally.best is not None
     assert tally.best.ii == 20
+
+
+def test_nothing_looks_for_intervals_that_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = Body(even_ring())
+    tally, tried = worst_plan(body), set[int]()
+    monkeypatch.setattr(search_module, "_attempt", lambda tally, ii, *rest, **named: tried.add(ii))
+    run = Search(tally, 0)
+    for _ in range(300):
+        run.step(body.least_ii, lambda: False)
+    assert tried == {12, 14, 16, 18}
+    rolls = RollOuts(tally, Uniform(), 0)
+    assert {rolls._interval(13) for _ in range(300)} == {14, 16, 18, 20}
+    tally.best = None
+    assert rolls._interval(13) == 14
