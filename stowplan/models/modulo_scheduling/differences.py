@@ -17,16 +17,11 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Precedence, Structure
 
 #: A bound on the difference of two times: (number, source, target, least clocks from source to target).
 Way = tuple[int, int, int, int]
-
-#: Clocks between what no value links.
-_FAR = 1 << 40
 
 #: Values named in a reason at most.
 _NAMED = 12
@@ -110,25 +105,6 @@ def open_iis(problem: Problem, structure: Structure, least: int = 1) -> OpenIIs:
         both = [told_odd[parity] for parity in sorted({ii % 2 for ii in iis})]
         return OpenIIs((), (*reasons.values(), *dict.fromkeys(each for each in both if each is not None)))
     return OpenIIs(kept, tuple(reasons[side] for side in sorted(reasons, reverse=True)))
-
-
-def longest_span(structure: Structure, ii: int) -> int | None:
-    """Clocks between the issues of two instructions that values link, at most, at an II that is not refuted.
-
-    None where delays are free, or some values are sent over the asynchronous fabric.
-    """
-    limit = structure.problem.rules.max_delay
-    if limit is None or not structure.problem.is_synchronous:
-        return None
-    # Most clocks from one to another: the upper bound of each difference of times.
-    most = np.full((structure.count, structure.count), _FAR, np.int64)
-    np.fill_diagonal(most, 0)
-    for each in _bounds(structure, limit):
-        if each.value is not None:
-            most[each.target, each.source] = min(most[each.target, each.source], ii * each.distance - each.clocks)
-    for middle in range(structure.count):
-        np.minimum(most, most[:, middle, None] + most[None, middle], out=most)
-    return int(most[most < _FAR // 2].max(initial=0))
 
 
 def _bounds(structure: Structure, limit: int) -> list[_Bound]:

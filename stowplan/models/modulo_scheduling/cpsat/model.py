@@ -9,7 +9,7 @@ on cycles need times, for all others can wait until a slot is free
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ortools.sat.python import cp_model
@@ -20,10 +20,9 @@ from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
 from stowplan.models.modulo_scheduling.cpsat.links import Links
 from stowplan.models.modulo_scheduling.cpsat.messages import Ports, Words
 from stowplan.models.modulo_scheduling.cpsat.places import COMPLETE, PlaceModel, Relax, longest_way
-from stowplan.models.modulo_scheduling.differences import longest_span
 from stowplan.models.modulo_scheduling.plan import Plan
-from stowplan.models.modulo_scheduling.recurrences import recurrences, sharing_tiles
 from stowplan.models.modulo_scheduling.structure import Structure
+from stowplan.models.modulo_scheduling.time_bounds import longest_span, sharing_tiles, time_bounds
 
 #: IIs up to this have a literal for each instruction, tile and slot where all instructions are timed; beyond it, and
 #: where few are, tile and slot are one number for each, all different.
@@ -71,12 +70,15 @@ class ModuloModel(PlaceModel):
         self._last_time = last_time
         self._has_literals = links or (ii <= MOST_LITERAL_SLOTS and len(self.timed) == structure.count)
         # What follows from all constraints together need not hold where some are left out.
-        self._recurrences = recurrences(structure, ii) if relax == COMPLETE else []
-        if any(each.is_refuted for each in self._recurrences):
+        self._bounds = time_bounds(structure, ii, whole=whole) if relax == COMPLETE else []
+        if any(each.is_refuted for each in self._bounds):
             self.model.add_bool_or([])
-            self._recurrences = []
+            self._bounds = []
+        #: Whether sets of instructions whose times are bounded against each other may be put anywhere, by whole rounds.
+        limited = self.problem.rules.max_delay is not None and self.problem.is_synchronous
+        self._may_move = not whole or (limited and makespan is None)
         self._time_variables()
-        self._recurrence_constraints()
+        self._bound_constraints()
         self._slot_constraints()
         self._value_constraints()
         self.ports = Ports(self, ii, self.slot)
@@ -92,7 +94,7 @@ class ModuloModel(PlaceModel):
         self.slot: dict[int, cp_model.IntVar] = {}
         self.round: dict[int, cp_model.IntVar] = {}
         self.time: dict[int, Any] = {}
-        spans = self._recurrence_spans()
+        spans = self._spans()
         for number in self.timed:
             least, most = spans.get(number, (0, self._last_time if number in self._has_rounds else ii - 1))
             self.slot[number] = model.new_int_var(0, ii - 1, f"slot {number}")
@@ -107,18 +109,16 @@ class ModuloModel(PlaceModel):
                 if pin.slot is not None:
                     model.add(self.slot[number] == pin.slot)
 
-    def _recurrence_spans(self) -> dict[int, tuple[int, int]]:
-        """Least and most time of instructions whose recurrence may be put anywhere: where its anchor is in a given round.
+    def _spans(self) -> dict[int, tuple[int, int]]:
+        """Least and most time of instructions that may be moved by whole rounds, all that are bounded by them too.
 
-        As all slots may be turned by as much, the anchor of the first such recurrence, the longest, is in slot 0. In a
-        model of all times, and where a time is pinned, no recurrence may be moved.
+        The anchor of each set is in a given round; and as all slots may be turned by as much, that of the first, the largest,
+        is in slot 0. What has a pinned time, or slot, may not be moved, or turned.
         """
         spans: dict[int, tuple[int, int]] = {}
-        if self.whole:
-            return spans
         timed = {self.problem.number[pin.instruction] for pin in self.problem.pins if pin.time is not None}
-        slots = 1 if not timed and all(pin.slot is None for pin in self.problem.pins) else self.ii
-        for each in self._recurrences:
+        slots = 1 if self._may_turn else self.ii
+        for each in self._bounds if self._may_move else []:
             if timed.isdisjoint(each.members):
                 windows = each.windows(each.anchor, self._last_time)
                 first = self.ii * -(min(low for low, _ in windows) // self.ii)
@@ -129,15 +129,20 @@ class ModuloModel(PlaceModel):
                 slots = self.ii
         return spans
 
-    def _recurrence_constraints(self) -> None:
-        """What the slack of cycles says beforehand: differences of times within a recurrence, and who shares a tile."""
+    @property
+    def _may_turn(self) -> bool:
+        """Whether all slots may be turned by as much."""
+        return all(pin.time is None and pin.slot is None for pin in self.problem.pins)
+
+    def _bound_constraints(self) -> None:
+        """What is known beforehand (:mod:`stowplan.models.modulo_scheduling.time_bounds`)."""
         model = self.model
-        for each in self._recurrences:
+        for each in self._bounds:
             anchor = self.time[each.members[each.anchor]]
             for number, (low, high) in zip(each.members, each.windows(each.anchor, self._last_time), strict=True):
                 if number != each.members[each.anchor]:
                     model.add_linear_constraint(self.time[number] - anchor, low, high)
-        for together in sharing_tiles(self.structure, self.ii) if self._recurrences else []:
+        for together in sharing_tiles(self.structure, self.ii) if self._bounds else []:
             for number in together[1:]:
                 for one, two in zip(self.tile(together[0]), self.tile(number), strict=True):
                     model.add(one == two)
@@ -242,11 +247,25 @@ class ModuloModel(PlaceModel):
         structure = self.structure
         tiles = self.extract_tiles(value)
         known = {number: self.ii * value(self.round[number]) + value(self.slot[number]) for number in self.timed}
-        times = [known[number] for number in self.timed] if self.whole else list_schedule(structure, self.ii, tiles, known)
+        times = self._first_rounds(known) if self.whole else list_schedule(structure, self.ii, tiles, known)
         if times is None:
             return None
         routes = None if self.links is None else self.links.routes(tiles, value)
         return make_plan(structure, self.ii, tiles, times, routes)
+
+    def _first_rounds(self, known: Mapping[int, int]) -> list[int]:
+        """Times of a whole model, by number, as early as what was moved can be."""
+        times = [known[number] for number in self.timed]
+        if not self._may_move:
+            return times
+        timed = {self.structure.flow[self.problem.number[pin.instruction]] for pin in self.problem.pins if pin.time is not None}
+        first: dict[int, int] = {}
+        for flow, time in zip(self.structure.flow, times, strict=True):
+            first[flow] = min(time, first.get(flow, time))
+        late = {flow: 0 if flow in timed else self.ii * (time // self.ii) for flow, time in first.items()}
+        times = [time - late[flow] for flow, time in zip(self.structure.flow, times, strict=True)]
+        early = min(times, default=0) if self._may_turn else 0
+        return [time - early for time in times]
 
 
 def size(structure: Structure, ii: int, *, links: bool) -> int:

@@ -1,4 +1,4 @@
-"""What cycles of values say beforehand, against all plans and against models that do not know it."""
+"""What bounds on times say beforehand, against all plans and against models that do not know it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from stowplan.models.modulo_scheduling.cpsat import model as cpsat_model
 from stowplan.models.modulo_scheduling.machine import AsynchronousFabric
 from stowplan.models.modulo_scheduling.plan import decode_objective
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules
-from stowplan.models.modulo_scheduling.recurrences import recurrences, sharing_tiles
 from stowplan.models.modulo_scheduling.structure import Structure
+from stowplan.models.modulo_scheduling.time_bounds import sharing_tiles, time_bounds
 from tests.models.modulo_scheduling.brute_force import Judge
 from tests.models.modulo_scheduling.cases import graph, line
 from tests.patience import HANG
@@ -55,15 +55,19 @@ def test_slack_by_hand() -> None:
     for ii in (9, 10):
         assert sharing_tiles(ring, ii) == [(0, 1, 2)]
     assert sharing_tiles(ring, 11) == []
-    (found,) = recurrences(ring, 10)
+    (found,) = time_bounds(ring, 10)
     assert found.members == (0, 1, 2)
     assert found.least.tolist() == [[0, 3, 6], [-4, 0, 3], [-7, -4, 0]]
     assert found.windows(0, 100) == [(0, 0), (3, 4), (6, 7)]
     assert found.windows(0, 6) == [(0, 0), (3, 4), (6, 6)]
     assert not found.is_refuted
-    assert all(each.is_refuted for each in recurrences(ring, 8))
+    assert all(each.is_refuted for each in time_bounds(ring, 8))
+    # With a limit on delays, whole flows are bounded: b takes the value 3 to 3 + 2 + 1 clocks after a, over two clocks of links.
+    (flow,) = time_bounds(Structure(graph("a>b", rules=Rules(max_delay=1))), 2, whole=True)
+    assert flow.windows(0, 100) == [(0, 0), (3, 6)]
+    assert time_bounds(Structure(graph("a>b")), 2, whole=True) == []
     # b and c take one value and stand apart, so that a link is between a and one of them; which one is not known beforehand.
-    (forked,) = recurrences(Structure(graph("a>b a>c b>a:1 c>a:1")), 8)
+    (forked,) = time_bounds(Structure(graph("a>b a>c b>a:1 c>a:1")), 8)
     assert forked.windows(forked.members.index(0), 100)[1:] == [(3, 5), (3, 5)]
 
 
@@ -78,7 +82,7 @@ def test_every_plan_is_within() -> None:
             if at == 40:
                 break
             plans += 1
-            for each in recurrences(structure, ii):
+            for each in (*time_bounds(structure, ii), *time_bounds(structure, ii, whole=True)):
                 windows = each.windows(each.anchor, 1000)
                 for number, (low, high) in zip(each.members, windows, strict=True):
                     assert low <= times[number] - times[each.members[each.anchor]] <= high, seed
@@ -95,7 +99,7 @@ def test_models_find_what_they_found_without(first: int, monkeypatch: pytest.Mon
         problem = cyclic_problem(seed, most=7)
         outcome = cpsat.solve(problem, time_limit=HANG)
         with monkeypatch.context() as patch:
-            patch.setattr(cpsat_model, "recurrences", lambda *_: [])
+            patch.setattr(cpsat_model, "time_bounds", lambda *_, **__: [])
             plain = cpsat.solve(problem, time_limit=HANG)
         assert outcome.status == plain.status, seed
         assert (outcome.plan is None) == (plain.plan is None), seed
