@@ -62,7 +62,7 @@ def test_slack_by_hand() -> None:
     assert found.windows(0, 6) == [(0, 0), (3, 4), (6, 6)]
     assert not found.is_refuted
     assert all(each.is_refuted for each in time_bounds(ring, 8))
-    # With a limit on delays, whole flows are bounded: b takes the value 3 to 3 + 2 + 1 clocks after a, over two clocks of links.
+    # With a limit on delays, whole flows are bounded: b is 3 to 3 + 2 + 1 clocks after a, over two clocks of links.
     (flow,) = time_bounds(Structure(graph("a>b", rules=Rules(max_delay=1))), 2, whole=True)
     assert flow.windows(0, 100) == [(0, 0), (3, 6)]
     assert time_bounds(Structure(graph("a>b")), 2, whole=True) == []
