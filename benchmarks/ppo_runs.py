@@ -310,7 +310,7 @@ def refer(problem: Problem, seconds: float) -> tuple[int, Progress, bool]:
 def make(
     graphs: Path, folder: Path, setting: Setting, methods: Sequence[str], seeds: int, count: int, reference: float
 ) -> None:
-    """All runs of a setting that are not there yet, each of so many graphs of the suites (0: all, and the kernels) by every method."""
+    """All runs of a setting that are not there yet, of so many graphs of the suites; 0: of all, and the kernels."""
     folder.mkdir(parents=True, exist_ok=True)
     known = {each[2].digest: each for each in setting.graphs(graphs)}
     # In no order of size or suite, so that a part of the runs is a fair part.
