@@ -17,13 +17,17 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from ppo_runs import BUDGETS, INTERVALS, METHODS, ROLLOUTS, Setting, load, make, player_of, proven
-from ppo_tables import percent, texts_of
+from numpy.typing import NDArray
+from ppo_runs import BUDGETS, INTERVALS, METHODS, NAMED, ROLLOUTS, Setting, load, make, player_of, proven
+from ppo_tables import percent, spread, texts_of
 from tables import table, write_into
 
+from stowplan.errors import InputError, StowplanError
 from stowplan.learned_guidance.modulo_scheduling.state import Body as Mapped
 from stowplan.models.modulo_scheduling.bounds import critical_path
 
@@ -39,8 +43,9 @@ def setting_of(arguments: argparse.Namespace) -> Setting:
 
 def run(arguments: argparse.Namespace) -> None:
     """All runs that are not there yet."""
-    methods = arguments.method or ["reference", *METHODS]
     setting = setting_of(arguments)
+    usual = METHODS if setting.first == "ii" else ("list", "uniform", "untrained", "ppo")
+    methods = arguments.method or ["reference", *usual]
     make(arguments.graphs, arguments.folder, setting, methods, arguments.seeds, arguments.count, arguments.reference_seconds)
 
 
@@ -66,29 +71,28 @@ def single(arguments: argparse.Namespace) -> None:
     found = [each[2] for each in setting.graphs(arguments.graphs) if each[0] != "kernels" and each[2].digest in least]
     bodies = [(Mapped(problem), least[problem.digest]) for problem in {each.digest: each for each in found}.values()]
     judge = _likeliest if setting.first == "latency" else _complete
+    judged = [(method.partition("=")[0], judge(method, bodies)) for method in arguments.method]
+    # Means of latencies are of the graphs that every policy has a mapping of.
+    some = np.isfinite([figures.get("latency over the critical path", np.zeros(1)) for _, figures in judged]).all(axis=0)
     rows: dict[str, list[dict[str, float]]] = {}
-    for method in arguments.method:
-        figures = judge(method, bodies)
-        print(method.partition("=")[0], *(f"{name}: {value:.3f}" for name, value in figures.items()), sep=", ", flush=True)
-        rows.setdefault(method.partition("=")[0].partition("@")[0], []).append(figures)
-    head = max((each for group in rows.values() for each in group), key=len, default={})
+    for label, figures in judged:
+        means = {name: float(values[some].mean() if "over" in name else values.mean()) for name, values in figures.items()}
+        rows.setdefault(label.partition("@")[0], []).append(means)
+    head = max((list(each) for group in rows.values() for each in group), key=len)
 
     def cell(name: str, group: list[dict[str, float]]) -> str:
         values = [each[name] for each in group if name in each]
         if not values:
             return ""
-        if "over" not in name:
-            return percent(values)
-        low, high = f"{min(values):.3f}", f"{max(values):.3f}"
-        return f"{statistics.fmean(values):.3f}" + (f" ({low} to {high})" if low != high else "")
+        return spread(values, lambda each: f"{each:.3f}") if "over" in name else percent(values)
 
     text = table([[name, *(cell(each, group) for each in head)] for name, group in rows.items()], ["policy", *head])
-    print(f"{len(bodies)} graphs")
+    print(f"{len(bodies)} graphs, {int(some.sum())} in means of latencies" if "latency" in text else f"{len(bodies)} graphs")
     give({arguments.name or "ppo single": text}, arguments.page)
 
 
-def _complete(method: str, bodies: list[tuple[Mapped, int]]) -> dict[str, float]:
-    """Parts of the mappings that come to their end at the proven interval, by what is drawn."""
+def _complete(method: str, bodies: list[tuple[Mapped, int]]) -> dict[str, NDArray[np.float64]]:
+    """Of each body, parts of its mappings that come to their end at the proven interval, by what is drawn."""
     from stowplan.learned_guidance.modulo_scheduling.ppo.decode import particles
 
     player, chance, row = player_of(method), np.random.default_rng(0), {}
@@ -97,36 +101,40 @@ def _complete(method: str, bodies: list[tuple[Mapped, int]]) -> dict[str, float]
         for more, name in enumerate(("likeliest", "likeliest, or at one more")):
             mappings = [particles(body, ii + more, 1)[0] for body, ii in bodies]
             done |= [each.current < 0 for each in player.place(mappings, chance, temperature=0.0)]
-            row[name] = float(done.mean())
+            row[name] = done.astype(float)
     mappings = [each for body, ii in bodies for each in particles(body, ii, ROLLOUTS)]
     done = np.array([each.current < 0 for each in player.place(mappings, chance)]).reshape(-1, ROLLOUTS)
-    row["drawn"] = float(done.mean())
-    row[drawn := f"any of {ROLLOUTS} drawn"] = float(done.any(axis=1).mean())
+    row["drawn"] = done.mean(axis=1)
+    row[drawn := f"any of {ROLLOUTS} drawn"] = done.any(axis=1).astype(float)
     copied = [player.place(particles(body, ii, ROLLOUTS), chance, resample=True) for body, ii in bodies]
-    row[f"{drawn}, with copies"] = float(np.mean([any(each.current < 0 for each in group) for group in copied]))
+    row[f"{drawn}, with copies"] = np.array([float(any(each.current < 0 for each in group)) for group in copied])
     return row
 
 
-def _likeliest(method: str, bodies: list[tuple[Mapped, int]]) -> dict[str, float]:
-    """The least latency of the likeliest mappings at the least intervals, and at which; ``uniform`` draws one at each."""
+def _likeliest(method: str, bodies: list[tuple[Mapped, int]]) -> dict[str, NDArray[np.float64]]:
+    """Of each body, the least latency of the likeliest mappings at the least intervals, and at which; NaN where there is none.
+
+    ``uniform`` draws a mapping at each of them.
+    """
     from stowplan.learned_guidance.modulo_scheduling.ppo.decode import particles
 
     player, chance = player_of(method), np.random.default_rng(0)
-    found: list[list[tuple[int, int]]] = [[] for _ in bodies]
-    complete: list[bool] = []
+    best = [(np.inf, np.nan)] * len(bodies)
+    complete = np.zeros(len(bodies))
     for more in range(INTERVALS):
         done = player.place([particles(body, ii + more, 1)[0] for body, ii in bodies], chance, temperature=0.0)
-        complete += [each.current < 0 for each in done]
-        for plans, each in zip(found, done, strict=True):
+        for at, each in enumerate(done):
             if each.current < 0:
                 plan = each.plan(list_scheduled=True)
-                plans.append((plan.makespan, plan.ii))
-    best = [(min(plans), body, ii) for plans, (body, ii) in zip(found, bodies, strict=True) if plans]
+                best[at] = min(best[at], (plan.makespan, plan.ii))
+                complete[at] += 1 / INTERVALS
     return {
-        "complete": float(np.mean(complete)),
-        "any complete": len(best) / len(bodies),
-        "latency over the critical path": statistics.fmean(span / critical_path(body.problem) for (span, _), body, _ in best),
-        "II over the proven": statistics.fmean(own / ii for (_, own), _, ii in best),
+        "complete": complete,
+        "any complete": (complete > 0).astype(float),
+        "latency over the critical path": np.array(
+            [a / critical_path(b.problem) for (a, _), (b, _) in zip(best, bodies, strict=True)]
+        ),
+        "II over the proven": np.array([own / ii for (_, own), (_, ii) in zip(best, bodies, strict=True)]),
     }
 
 
@@ -199,10 +207,32 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> None:
-    arguments = parser().parse_args()
-    arguments.function(arguments)
+def check(arguments: argparse.Namespace) -> None:
+    """InputError where methods and setting do not go together."""
+    names = getattr(arguments, "method", None) or []
+    known = ("reference", *METHODS, *NAMED)
+    for name in names:
+        if name not in known and "=" not in name:
+            raise InputError(f"found the method {name!r}, expected one of {', '.join(known)}, or NAME=FILE")
+    if "ppo_tuned" in names and not getattr(arguments, "seconds", 0.0):
+        raise InputError("found the method ppo_tuned without --seconds, expected them: it is not counted in evaluations")
+    if getattr(arguments, "first", "ii") == "latency":
+        if other := {"random", "evolution", *NAMED}.intersection(names):
+            raise InputError(f"found {', '.join(sorted(other))} with --first latency, expected list or roll-outs")
+        if getattr(arguments, "seconds", 0.0) or getattr(arguments, "repair", False):
+            raise InputError("found --first latency with --seconds or --repair, expected --evaluations")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    try:
+        check(arguments)
+        arguments.function(arguments)
+    except StowplanError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -44,7 +44,7 @@ def texts_of(runs: Sequence[Run], setting: Setting, name: str) -> tuple[dict[str
     return texts, len({run.digest for run in judged})
 
 
-def _range(values: Sequence[float], show: Callable[[float], str], unit: str = "") -> str:
+def spread(values: Sequence[float], show: Callable[[float], str], unit: str = "") -> str:
     """The mean, with the least and the largest where they differ."""
     low, high = show(min(values)), show(max(values))
     mean = show(statistics.fmean(values)) + unit
@@ -53,7 +53,7 @@ def _range(values: Sequence[float], show: Callable[[float], str], unit: str = ""
 
 def percent(parts: Sequence[float]) -> str:
     """Mean and range of parts of a whole."""
-    return _range([100 * each for each in parts], lambda each: f"{each:.0f}", " %")
+    return spread([100 * each for each in parts], lambda each: f"{each:.0f}", " %")
 
 
 def shares(runs: Sequence[Run], least: dict[str, int], **limit: float) -> tuple[float, float, float]:
@@ -115,7 +115,7 @@ def by_graph(runs: Sequence[Run]) -> str:
             values = [run.ii() for run in runs if (run.name, run.digest) == (method, digest)]
             some = [value for value in values if value is not None]
             lacks = f"none of {len(values) - len(some)} seeds" if len(values) > 1 else "none"
-            told = _range(some, lambda each: f"{each:.1f}".removesuffix(".0")) if some else ""
+            told = spread(some, lambda each: f"{each:.1f}".removesuffix(".0")) if some else ""
             row.append(told if len(some) == len(values) else f"{told}, {lacks}" if told else "none")
         rows.append(row)
     return table(rows, ["suite", "graph", "instructions", "least II of the bounds", *methods])
@@ -137,6 +137,6 @@ def by_latency(runs: Sequence[Run]) -> str:
             if whole:
                 cells[1].append(statistics.fmean(best[1] / run.path for run, best in whole))
                 cells[2].append(statistics.fmean(best[0] / run.least for run, best in whole))
-        ratios = [_range(each, lambda value: f"{value:.3f}") if each else "" for each in cells[1:]]
+        ratios = [spread(each, lambda value: f"{value:.3f}") if each else "" for each in cells[1:]]
         rows.append([method, percent(cells[0]), *ratios])
     return table(rows, ["method", "a plan", "latency over the critical path", "II over its least"])

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,20 +13,6 @@ from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.portfolio.tier_placement import arrays, heuristics
 from tests.models.tier_placement.cases import random_problem
 from tests.paths import ROOT
-
-
-class Benchmarks:
-    """Modules of the folder, by name."""
-
-    def __getattr__(self, name: str) -> ModuleType:
-        return importlib.import_module(name)
-
-
-@pytest.fixture(scope="module")
-def benchmarks() -> Iterator[Any]:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    yield Benchmarks()
-    sys.path.remove(str(ROOT / "benchmarks"))
 
 
 def record(benchmarks: Any, method: str, seed: int, speedup: float, **changes: Any) -> Any:

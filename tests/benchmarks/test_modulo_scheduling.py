@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
 import pytest
-
-from tests.paths import ROOT
-
-
-class Modules:
-    """Modules of the folder, by name."""
-
-    def __getattr__(self, name: str) -> ModuleType:
-        return importlib.import_module(name)
-
-
-@pytest.fixture(scope="module")
-def benchmarks() -> Iterator[Any]:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    yield Modules()
-    sys.path.remove(str(ROOT / "benchmarks"))
-
 
 OF = ("distance", None, "variables", "se")
 
