@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 from stowplan import __version__
-from stowplan.cli import batch, compare, export, inspect, solve, tune_xla
+from stowplan.cli import batch, compare, export, inspect, solve, tune_xla, validate
 from stowplan.cli.train import COMMANDS as AGENTS
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -66,6 +66,7 @@ for _name, _function in (
     ("export", export.export_command),
     ("batch", batch.batch_command),
     ("compare", compare.compare_command),
+    ("validate", validate.validate_command),
     ("tune-xla", tune_xla.tune_xla_command),
     ("show", inspect.show_command),
     ("targets", inspect.targets_command),

@@ -277,7 +277,7 @@ def _stem(path: Path) -> str:
 def _solve_item(item: Item, output: Path, settings: Settings, targets: tuple[str, ...], fresh: bool) -> tuple[Record, bool]:
     began = time.monotonic()
     with reading_within(None if settings.deterministic else settings.time_limit):
-        problem = _read(item.path, settings, targets)
+        problem = read_problem(item.path, settings, targets)
     if not fresh:
         earlier = _finished(item, output, settings, kind_of(problem).identity(problem)["digest"])
         if earlier is not None:
@@ -296,14 +296,19 @@ def _solve_item(item: Item, output: Path, settings: Settings, targets: tuple[str
 
 
 def _failure(item: Item, settings: Settings, error: Exception) -> Record:
-    code = error.exit_code if isinstance(error, StowplanError) else INTERNAL_ERROR
-    text = str(error) if isinstance(error, StowplanError) else f"internal error: {type(error).__name__}: {error}"
-    # One line that any encoder takes.
-    text = " ".join(text.encode("utf-8", errors="backslashreplace").decode().split())
+    code, text = describe_failure(error)
     return Record(input=files.printable(item.path), settings=settings, exit_code=code, error=text)
 
 
-def _read(path: Path, settings: Settings, targets: tuple[str, ...]) -> Any:
+def describe_failure(error: Exception) -> tuple[int, str]:
+    """Exit code and one line, of an input that failed."""
+    code = error.exit_code if isinstance(error, StowplanError) else INTERNAL_ERROR
+    text = str(error) if isinstance(error, StowplanError) else f"internal error: {type(error).__name__}: {error}"
+    # One line that any encoder takes.
+    return code, " ".join(text.encode("utf-8", errors="backslashreplace").decode().split())
+
+
+def read_problem(path: Path, settings: Settings, targets: tuple[str, ...]) -> Any:
     """Problem of an input, with those of the settings that its format takes: a suite may hold all kinds side by side."""
     options = {name: getattr(settings, name) for name in ReadOptions.__struct_fields__ if name in Settings.__struct_fields__}
     return open_with(path, ReadOptions(**options | {"target": target_for(path, targets)})).problem

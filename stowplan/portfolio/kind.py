@@ -94,6 +94,8 @@ class Kind:
     """Names of the facts that say how large a problem is."""
     highlights: tuple[str, ...] = ()
     """Names of the facts that summaries print."""
+    validation: str = ""
+    """``module:object`` of the :class:`~stowplan.portfolio.validation.adapter.Adapter` of its policies; empty without any."""
 
     @property
     def modules(self) -> KindModules:

@@ -117,18 +117,9 @@ def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
         values and tensors.
     """
     name = file_format.name
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read: {error.strerror or error}", source=path) from error
-    try:
-        found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises whatever it meets in a damaged file
-        reason = str(error).strip().partition("\n")[0][:100] or type(error).__name__
-        raise InputError(f"not a {name} file, or a damaged one: {reason}", source=path) from error
+    data, found = _read(path, f"a {name} file")
     if not isinstance(found, dict) or found.get("format") != name:
-        other = found.get("format") if isinstance(found, dict) else type(found).__name__
-        raise InputError(f"found format {other!r}, expected {name!r}", source=path, place="format")
+        raise InputError(f"found format {_format(found)!r}, expected {name!r}", source=path, place="format")
     version: Any = found.get("version")
     if version not in (file_format.version, *file_format.renamed):
         hint = f" ({file_format.hint})" if file_format.hint else ""
@@ -141,6 +132,28 @@ def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
     except (*_DAMAGE, msgspec.MsgspecError) as error:
         raise InputError(f"damaged {name} file: {error}", source=path) from error
     return Content(config, provenance, values, hashlib.sha256(data).hexdigest(), path)
+
+
+def format_of(path: str | Path) -> str:
+    """Name of the format of an agent's file, whichever it is; raises InputError where it is none or is damaged."""
+    return str(_format(_read(path, "a policy")[1]))
+
+
+def _format(found: Any) -> Any:
+    return found.get("format") if isinstance(found, dict) else type(found).__name__
+
+
+def _read(path: str | Path, wanted: str) -> tuple[bytes, Any]:
+    """Bytes of a torch archive, and what is in it."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read: {error.strerror or error}", source=path) from error
+    try:
+        return data, torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises whatever it meets in a damaged file
+        reason = str(error).strip().partition("\n")[0][:100] or type(error).__name__
+        raise InputError(f"not {wanted}, or a damaged one: {reason}", source=path) from error
 
 
 _HEAD = frozenset({"format", "version", "config", "provenance"})

@@ -7,7 +7,7 @@ are whole numbers of bytes and picoseconds; solvers get a copy scaled to numbers
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,15 +119,20 @@ class Model:
         return self.structure.base_ps + max(0, proven_bound(whole, lower, upper, self.lower, self.upper, self.cost, prices))
 
 
-def build(problem: Problem) -> Model:
+def build(problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None) -> Model:
     """Variables, constraints, objective.
+
+    Parameters
+    ----------
+    pins
+        As of :class:`~stowplan.models.tier_placement.structure.Structure`.
 
     Returns
     -------
     Model
         Its matrix ``[rows, columns]``, scaled, and what its columns stand for.
     """
-    structure = Structure(problem)
+    structure = Structure(problem, pins)
     upper: list[int] = []
 
     def column(most: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import highspy
@@ -34,6 +34,7 @@ def solve_milp(
     *,
     time_limit: float,
     solver: str = "highs",
+    pins: Mapping[tuple[int, bool], int] | None = None,
     seed: int = 0,
     deterministic_limit: float | None = None,
     hint: Plan | None = None,
@@ -51,6 +52,8 @@ def solve_milp(
     solver
         ``highs``: the built-in one; else the name of a solver as :func:`stowplan.models.mip.solvers.solvers` lists them, in
         process or a program. Those that know no integers, or only integers, prove a bound where they can.
+    pins
+        Tier of tensors that may stand in no other: of (layer, whether it is its output). Plan and bound are of what is left.
     deterministic_limit
         Limits work instead of time: nodes of branch and bound, :data:`NODES` a unit.
     hint
@@ -69,7 +72,7 @@ def solve_milp(
         The solver is not there.
     """
     began = time.monotonic()
-    report = _Report(build(problem), on_plan, on_bound, began + time_limit)
+    report = _Report(build(problem, pins), on_plan, on_bound, began + time_limit)
     if hint is not None:
         report.take(hint)
     left = max(0.01, time_limit - (time.monotonic() - began))

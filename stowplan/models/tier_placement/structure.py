@@ -14,6 +14,7 @@ the linear relaxation is as good as with the convex hull of each layer's choices
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,7 +37,7 @@ class Tensor:
     last: int
     """Last step in which it does."""
     tiers: tuple[int, ...]
-    """Tiers it fits into, ascending."""
+    """Tiers it fits into, ascending; the one it is pinned to alone."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,17 @@ class Excess:
 
 
 class Structure:
-    """A problem taken apart."""
+    """A problem taken apart.
 
-    def __init__(self, problem: Problem):
+    Parameters
+    ----------
+    pins
+        Tier of tensors that may stand in no other: of (layer, whether it is its output).
+    """
+
+    def __init__(self, problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None):
         self.problem = problem
+        self._pins = pins or {}
         self.tensors: list[Tensor] = []
         self.weights: list[int | None] = []
         """Number of the tensor of each layer's weights."""
@@ -90,6 +98,9 @@ class Structure:
 
     def _add(self, layer: int, is_output: bool, size: int, first: int, last: int) -> None:
         tiers = tuple(number for number, tier in enumerate(self.problem.tiers) if size <= tier.capacity)
+        pinned = self._pins.get((layer, is_output))
+        if pinned is not None:
+            tiers = tuple(number for number in tiers if number == pinned)
         self.tensors.append(Tensor(layer, is_output, size, first, last, tiers))
 
     def _add_latency(self, number: int) -> None:

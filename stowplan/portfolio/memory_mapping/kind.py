@@ -121,4 +121,5 @@ KIND = Kind(
     notes=lambda problem: problem.notes,
     quick_plan=quick_plan,
     presenter="stowplan.report.memory_mapping.presenter:MemoryMappingPresenter",
+    validation="stowplan.portfolio.memory_mapping.validation:ADAPTER",
 )

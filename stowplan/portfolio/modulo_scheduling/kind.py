@@ -108,4 +108,5 @@ KIND = Kind(
     notes=lambda problem: problem.notes,
     quick_plan=_quick_plan,
     presenter="stowplan.report.modulo_scheduling.presenter:ModuloSchedulingPresenter",
+    validation="stowplan.portfolio.modulo_scheduling.validation:ADAPTER",
 )

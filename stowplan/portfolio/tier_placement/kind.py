@@ -96,4 +96,5 @@ KIND = Kind(
     baseline_sources=("compiler", "greedy_dp"),
     notes=lambda problem: problem.notes,
     presenter="stowplan.report.tier_placement.presenter:TierPlacementPresenter",
+    validation="stowplan.portfolio.tier_placement.validation:ADAPTER",
 )

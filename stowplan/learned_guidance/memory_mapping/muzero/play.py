@@ -29,8 +29,8 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
 Stop = Callable[[], bool]
-#: What is played at B positions: observations and legal actions to actions.
-Chooser = Callable[[Observations, NDArray[np.bool_]], NDArray[np.int64]]
+#: What is played at B positions: observations and legal actions to actions, and to values in units.
+Chooser = Callable[[Observations, NDArray[np.bool_]], tuple[NDArray[np.int64], NDArray[Any]]]
 
 
 #: How a policy is trained on for one program, where that is not as from scratch: few games side by side, which end soon, no
@@ -45,6 +45,10 @@ class Played:
     actions: NDArray[np.int8]
     return_ps: int
     plan: Plan
+    estimates: tuple[tuple[int, float, int], ...] = ()
+    """Of each move its number, the value of the position before it in units of the game, and the return so far in ps.
+
+    Moves that Drop-backup took back have none."""
 
     @classmethod
     def of(cls, game: CompiledGame, actions: NDArray[np.int8]) -> Played:
@@ -111,9 +115,9 @@ class Policy:
     def rollout(self, problem: Problem | CompiledGame, *, should_stop: Stop | None = None) -> Played | None:
         """One game of the likeliest legal actions; None where it was stopped before its end."""
 
-        def likeliest(observations: Observations, legal: NDArray[np.bool_]) -> NDArray[np.int64]:
-            _, logits, _ = self._model.initial(observations)
-            return np.asarray(np.where(legal, logits, -np.inf).argmax(axis=1), np.int64)
+        def likeliest(observations: Observations, legal: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+            _, logits, values = self._model.initial(observations)
+            return np.asarray(np.where(legal, logits, -np.inf).argmax(axis=1), np.int64), values
 
         return next(iter(self._play(problem, 1, likeliest, should_stop)), None)
 
@@ -144,12 +148,12 @@ class Policy:
         """
         rng = np.random.default_rng(seed)
 
-        def drawn(observations: Observations, legal: NDArray[np.bool_]) -> NDArray[np.int64]:
-            _, logits, _ = self._model.initial(observations)
+        def drawn(observations: Observations, legal: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+            _, logits, values = self._model.initial(observations)
             # The largest of log probability and Gumbel noise is a draw from the distribution.
             noise = rng.gumbel(size=legal.shape)
             weights = np.log(np.maximum(masked_softmax(as_f32(logits), legal, temperature), 1e-30)) + noise
-            return np.asarray(np.where(legal, weights, -np.inf).argmax(axis=1), np.int64)
+            return np.asarray(np.where(legal, weights, -np.inf).argmax(axis=1), np.int64), values
 
         return self._play(problem, count, drawn, should_stop)
 
@@ -186,8 +190,9 @@ class Policy:
         if simulations is not None:
             config = replace(config, simulations=simulations)
 
-        def found(observations: Observations, legal: NDArray[np.bool_]) -> NDArray[np.int64]:
-            return search(self._model, observations, legal, config, rng, explore=explore).action
+        def found(observations: Observations, legal: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+            searched = search(self._model, observations, legal, config, rng, explore=explore)
+            return searched.action, searched.value
 
         return self._play(problem, count, found, should_stop)
 
@@ -196,6 +201,7 @@ class Policy:
         observer = Observer(game, self.config.network.observation)
         states = [game.reset() for _ in range(count)]
         played: list[list[int]] = [[] for _ in states]
+        estimates: list[dict[int, tuple[float, int]]] = [{} for _ in states]
         observations = empty_observations(self.config.network.observation, count)
         while going := [number for number, state in enumerate(states) if not state.is_over]:
             if should_stop is not None and should_stop():
@@ -204,12 +210,16 @@ class Policy:
                 observer.observe(states[number], observations, row)
             seen = first_rows(observations, len(going))
             legal = np.array([states[number].legal for number in going], np.bool_)
-            for number, action in zip(going, choose(seen, legal).tolist(), strict=True):
+            actions, values = choose(seen, legal)
+            for number, action, value in zip(going, actions.tolist(), values.tolist(), strict=True):
+                state = states[number]
+                # A position that is taken back comes again.
+                estimates[number][state.position] = value, state.return_ps
                 played[number].append(action)
-                states[number].step(action)
+                state.step(action)
         return [
-            Played(np.array(actions, np.int8), state.return_ps, state.plan())
-            for state, actions in zip(states, played, strict=True)
+            Played(np.array(moves, np.int8), state.return_ps, state.plan(), tuple((at, *each) for at, each in known.items()))
+            for state, moves, known in zip(states, played, estimates, strict=True)
         ]
 
     def trainer(

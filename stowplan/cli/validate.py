@@ -1,0 +1,292 @@
+"""``stowplan validate``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stowplan import files
+from stowplan.cli.common import (
+    DEFAULT_TIME_LIMIT,
+    DEFAULT_WORKERS,
+    Deterministic,
+    Gap,
+    Quiet,
+    Seed,
+    TimeLimit,
+    Workers,
+    check_outputs,
+    with_input_options,
+)
+from stowplan.cli.output import note, say, say_json
+from stowplan.cli.signals import stopping
+from stowplan.cli.table import NONE, as_gap, as_quantity, render
+from stowplan.errors import InputError
+from stowplan.frontends.options import ReadOptions
+
+if TYPE_CHECKING:
+    from stowplan.portfolio.batch import Item
+    from stowplan.portfolio.validation.records import Outcome, ProblemReport, Summary, Validation
+    from stowplan.portfolio.validation.statistics import Spread
+    from stowplan.portfolio.validation.suite import Compiled
+
+#: Each input needs files of its own for these, or a target that fits it.
+_NOT_SHARED = ("target", "cycles", "fixed")
+
+
+@with_input_options(without=_NOT_SHARED)
+def validate_command(
+    suites: Annotated[
+        list[Path],
+        typer.Argument(metavar="SUITE", help="Folders, files or quoted glob patterns of inputs, as 'batch' takes."),
+    ],
+    policies: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--policy",
+            metavar="FILE",
+            help="Policy file, as 'train' writes it; once for each kind of input. The package's own by default.",
+        ),
+    ] = None,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target",
+            metavar="NAME",
+            help="Target by name, or the path of a target file; again and again, one for each kind of input that needs one.",
+        ),
+    ] = None,
+    time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
+    games: Annotated[
+        int,
+        typer.Option("--games", metavar="N", help="Games drawn from the policy, and from its control, beside the likeliest."),
+    ] = 16,
+    solves: Annotated[
+        int,
+        typer.Option("--solves", metavar="N", help="Exact solves, at most, to find the decisions that cost most; 0 for none."),
+    ] = 24,
+    compiled: Annotated[
+        Path | None,
+        typer.Option(
+            "--compiled",
+            metavar="FOLDER",
+            help="Compiles that 'tune-xla --folder' kept: the reward is correlated with the compiler's cycles.",
+        ),
+    ] = None,
+    gap: Gap = 0.0,
+    deterministic: Deterministic = False,
+    seed: Seed = 0,
+    workers: Workers = DEFAULT_WORKERS,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write everything here, as JSON.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    quiet: Quiet = False,
+    *,
+    options: ReadOptions,
+) -> None:
+    """Measure trained policies against exact optima over a suite.
+
+    Each problem is solved exactly, then played by the policy and by an untrained network. Prints how far their plans are from
+    the optimum, whether value estimates rank positions as returns do, and which decisions cost most. The time limit is for each
+    problem, all of that together. The exit code is 0 where all were validated, else the highest of theirs.
+    """
+    check_outputs((output, report), inputs=(*suites, *(policies or ())))
+    from stowplan.portfolio.batch import CANCELLED, Settings, find_inputs
+    from stowplan.portfolio.kind import kind
+    from stowplan.portfolio.validation.policies import Policies
+    from stowplan.portfolio.validation.records import Validation
+    from stowplan.portfolio.validation.suite import EXACT_CANDIDATES, validate
+    from stowplan.portfolio.validation.summary import summarize
+
+    settings = Settings(
+        target=targets[0] if targets and len(targets) == 1 else tuple(targets or ()) or None,
+        **options.given(),
+        time_limit=time_limit,
+        candidates=EXACT_CANDIDATES,
+        seed=seed,
+        workers=workers,
+        deterministic=deterministic,
+        gap=gap,
+    )
+    items = find_inputs(suites)
+    measured = None if compiled is None else _compiled(compiled)
+    opened = Policies(policies or (), seed)
+    done: list[ProblemReport] = []
+
+    def announce(item: Item) -> None:
+        if not quiet:
+            note(f"[{len(done) + 1}/{len(items)}] {files.printable(item.name)}")
+
+    def tell(stage: str) -> None:
+        if not quiet:
+            note(f"    {stage}")
+
+    with stopping() as cancel:
+        for problem in validate(
+            items,
+            settings,
+            opened,
+            games=games,
+            solves=solves,
+            compiled=measured,
+            on_start=announce,
+            on_stage=tell,
+            cancel=cancel,
+        ):
+            done.append(problem)
+            if not quiet:
+                note(f"    {_outcome(problem)}")
+        if len(items) == 1 and done and done[0].error is not None:
+            # As of any command of one input.
+            note(f"stowplan: {done[0].error}")
+            raise typer.Exit(done[0].exit_code)
+        validation = Validation(
+            settings=settings,
+            games=games,
+            solves=solves,
+            problems=tuple(done),
+            summaries=summarize(done, lambda name: opened.of(kind(name))),
+            asked=len(items),
+            interrupted=cancel.is_set(),
+        )
+        if output is not None:
+            validation.save(output)
+        if as_json:
+            say_json(validation)
+        else:
+            say(text_of(validation))
+        if report is not None:
+            # Last, for it is what may fail.
+            from stowplan.report.validation.page import save_validation_report
+
+            save_validation_report(report, validation)
+    raise typer.Exit(CANCELLED if validation.interrupted else max((each.exit_code for each in done), default=0))
+
+
+def _compiled(folder: Path) -> Compiled:
+    from stowplan.backends.xla.rewards import compiled_rewards
+
+    if not folder.is_dir():
+        raise InputError("found no folder, expected one that 'stowplan tune-xla --folder' wrote", source=folder)
+    return lambda problem: compiled_rewards(folder, problem)
+
+
+def _outcome(problem: ProblemReport) -> str:
+    if problem.error is not None or problem.exact is None or problem.policy is None:
+        return f"failed: {problem.error}"
+    proven = "optimum" if problem.exact.is_proven else "best known"
+    return (
+        f"{proven} {as_quantity(problem.exact.objective, problem.unit)}, "
+        f"policy {as_quantity(problem.policy.likeliest.objective, problem.unit)}, gap {_gap(problem.policy.likeliest)}"
+    )
+
+
+def text_of(validation: Validation) -> str:
+    """Everything, as tables."""
+    lines = []
+    done = [each for each in validation.problems if each.error is None]
+    if done:
+        lines += [render(_HEAD, [_problem_row(each) for each in done]), ""]
+    if any(each.exact is not None and not each.exact.is_proven for each in done):
+        lines[-1:] = ["* no proof of an optimum within the limit: gaps are to the proven bound, and may be less", ""]
+    for summary in validation.summaries:
+        lines += [*_summary_lines(summary), ""]
+    costly = [each for each in done if each.decisions is not None and each.decisions.explained is not None]
+    if costly:
+        lines += [
+            "decisions that cost most, along the likeliest game",
+            *(line for each in costly for line in _decisions(each)),
+            "",
+        ]
+    failed = [each for each in validation.problems if each.error is not None]
+    lines += [f"failed (exit code {each.exit_code}): {each.name}: {each.error}" for each in failed]
+    left = validation.asked - len(validation.problems)
+    lines.append(f"{len(done)} of {validation.asked} validated{f', {left} not finished' if left else ''}")
+    return "\n".join(lines)
+
+
+_HEAD = ("program", "optimum", "policy", "gap", "best sample", "gap", "untrained", "best sample", "baseline", "value corr.")
+
+
+def _problem_row(problem: ProblemReport) -> tuple[str, ...]:
+    exact, policy, control, unit = problem.exact, problem.policy, problem.control, problem.unit
+    assert exact is not None
+    assert policy is not None
+    assert control is not None
+    mark = "" if exact.is_proven else "*"
+    return (
+        problem.name,
+        f"{as_quantity(exact.objective, unit)}{mark}",
+        as_quantity(policy.likeliest.objective, unit),
+        _gap(policy.likeliest),
+        as_quantity(policy.best.objective, unit),
+        _gap(policy.best),
+        _gap(control.likeliest),
+        _gap(control.best),
+        _gap(problem.baseline),
+        as_correlation(None if problem.values is None else problem.values.correlation),
+    )
+
+
+def _gap(outcome: Outcome | None) -> str:
+    if outcome is None:
+        return NONE
+    if outcome.objective is None:
+        return outcome.note.partition(":")[0] or NONE
+    second = "" if not outcome.second_gap else f" + {as_gap(outcome.second_gap)}"
+    return f"{as_gap(outcome.gap)}{second}"
+
+
+def as_correlation(value: float | None) -> str:
+    """A correlation; ``none`` where there is nothing to correlate."""
+    return "none" if value is None else f"{value:.3f}"
+
+
+def _summary_lines(summary: Summary) -> list[str]:
+    title = f"{summary.agent} on {summary.kind.replace('_', ' ')}: {summary.problems} problems, {summary.proven} proven optima"
+    head = ("gap", "plans", "lost", "mean", "quartile", "median", "quartile", "worst", "optimal", "<= 1%", "<= 5%")
+    rows = [_spread_row(row.name, row.gaps) for row in summary.rows]
+    rows += [_spread_row(f"{summary.second}: {row.name}", row.second_gaps) for row in summary.rows if row.second_gaps]
+    lines = [title, f"policy {summary.policy} ({summary.digest[:12]})", render(head, rows)]
+    values = as_correlation(summary.correlation)
+    lines.append(
+        f"values and returns, rank correlation: {values}; at equal positions {as_correlation(summary.at_equal_positions)}"
+    )
+    for reward in summary.rewards:
+        what = {"simulated": "simulated latency", "compiled": "the compiler's cycles"}[reward.measured]
+        lines.append(f"reward and {what}, Pearson: {as_correlation(reward.correlation)} ({reward.count} plans)")
+    return lines
+
+
+def _spread_row(name: str, found: Spread) -> tuple[str, ...]:
+    moments = (found.mean, found.lower_quartile, found.median, found.upper_quartile, found.worst)
+    shares = (found.optimal, found.within_1, found.within_5)
+    return (
+        name,
+        str(found.count),
+        str(found.lost),
+        *(as_gap(each) for each in moments),
+        *(NONE if each is None else f"{each:.0%}" for each in shares),
+    )
+
+
+def _decisions(problem: ProblemReport) -> Sequence[str]:
+    found = problem.decisions
+    assert found is not None
+    assert found.explained is not None
+    exact = "" if found.exact else f"; not exact{f', {found.note}' if found.note else ''}"
+    lines = [
+        f"{problem.name}: {found.explained:.0%} of the difference in {len(found.costly)} of {found.count} decisions{exact}"
+    ]
+    for each in found.costly:
+        before, after = (as_quantity(value, problem.unit) for value in (each.before, each.after))
+        at = str(each.first + 1) if each.first == each.last else f"{each.first + 1} to {each.last + 1}"
+        lines.append(f"    {each.share:6.1%}  {at}: {each.name}  ({before} -> {after})")
+    if found.rest:
+        lines.append(f"    {found.rest:6.1%}  {found.rest_name}")
+    return lines

@@ -1,0 +1,212 @@
+"""How policies of MMapGame are validated: their games, and the best plans that serve the same uses fast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stowplan.hardware.simulator import simulate
+from stowplan.models.memory_mapping.plan import Plan
+from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Problem, Step, Table
+from stowplan.portfolio.memory_mapping.kind import COMPLETE_MODEL_USES
+from stowplan.portfolio.memory_mapping.learned import POLICY
+from stowplan.portfolio.validation.adapter import Adapter, Completion, Effort, Estimate, Game, Stop
+
+if TYPE_CHECKING:
+    from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+    from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
+
+_ACTIONS = ("copy", "no copy", "drop")
+
+
+class MuZeroPlayer:
+    """A policy of MMap-MuZero without search: its prior alone."""
+
+    def __init__(self, policy: Policy):
+        self.policy = policy
+        self._known: tuple[str, CompiledGame] | None = None
+
+    def likeliest(self, problem: Problem, stop: Stop) -> Game | None:
+        """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
+        game = self._game(problem)
+        played = self.policy.rollout(game, should_stop=stop)
+        return None if played is None else game_of(game, played)
+
+    def sampled(self, problem: Problem, count: int, seed: int, stop: Stop) -> Sequence[Game]:
+        """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
+        game = self._game(problem)
+        return [game_of(game, played) for played in self.policy.rollouts(game, count, seed=seed, should_stop=stop)]
+
+    def _game(self, problem: Problem) -> CompiledGame:
+        from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+
+        if self._known is None or self._known[0] != problem.digest:
+            self._known = problem.digest, CompiledGame(problem)
+        return self._known[1]
+
+
+def game_of(game: CompiledGame, played: Played) -> Game:
+    """A finished game, with returns in the learning unit of the values."""
+    unit = game.unit_ps
+    estimates = tuple(Estimate(at, value, (played.return_ps - so_far) / unit) for at, value, so_far in played.estimates)
+    return Game(played.plan, estimates, played.return_ps, played)
+
+
+class FastOrSlow:
+    """The moves of a game as decisions: whether the uses of each are served from fast memory.
+
+    A use is kept slow or fast by a latency that makes every other plan worse than the game. Where content stands, and when it
+    is copied, stays open.
+    """
+
+    rest = "windows, offsets and copies as the game chooses them"
+
+    def __init__(self, problem: Problem, plan: Plan, actions: Sequence[int]):
+        from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
+
+        self.problem, self.plan = problem, plan
+        self._moves = moves_of(problem)
+        self._actions = actions
+        self._fast = frozenset(plan.fast_uses)
+
+    @cached_property
+    def names(self) -> Sequence[str]:
+        """``copy T for S``: the action, the tensor, and the step it is for."""
+        steps, tensors = self.problem.steps, self.problem.tensors
+        role = ("for", "written by")
+        return [
+            f"{_ACTIONS[action]} {tensors[move.tensor].name} {role[move.is_output]} {steps[move.start].name}"
+            for move, action in zip(self._moves, self._actions, strict=True)
+        ]
+
+    def best(self, count: int, effort: Effort) -> Completion:
+        """See :class:`~stowplan.portfolio.validation.adapter.Decisions`."""
+        fixed = {use: use in self._fast for move in self._moves[:count] for use in move.uses}
+        problem = with_uses(self.problem, fixed, self.plan.objective_ps)
+        hint = msgspec.structs.replace(self.plan, problem=problem.digest)
+        found = self._complete(problem, hint, effort) if problem.use_count <= COMPLETE_MODEL_USES else None
+        return found or self._portfolio(problem, hint, effort)
+
+    def _complete(self, problem: Problem, hint: Plan, effort: Effort) -> Completion | None:
+        """By the complete model in this process; None where it does not take the problem."""
+        from stowplan.models.memory_mapping.cpsat import solve
+
+        try:
+            outcome = solve(
+                problem,
+                time_limit=effort.seconds,
+                seed=effort.seed,
+                deterministic_limit=effort.work,
+                hint=hint,
+                lower_bound_ps=effort.bound,
+                should_stop=effort.stop,
+            )
+        except NotImplementedError:
+            return None
+        return Completion(outcome.plan.objective_ps, outcome.bound_ps)
+
+    def _portfolio(self, problem: Problem, hint: Plan, effort: Effort) -> Completion:
+        from stowplan.portfolio.solve import solve
+
+        result = solve(
+            problem,
+            # A deterministic run is sized by its limit.
+            time_limit=max(0.1, effort.seconds if effort.work is None else effort.work),
+            candidates="heuristic,exact",
+            seed=effort.seed,
+            deterministic=effort.work is not None,
+            plans={"game": hint},
+        )
+        return Completion(min(result.objective or hint.objective_ps, hint.objective_ps), max(effort.bound, result.bound or 0))
+
+
+def with_uses(problem: Problem, fixed: Mapping[int, bool], objective_ps: int) -> Problem:
+    """The same problem where plans that serve some uses otherwise are worse than any of the given objective.
+
+    Parameters
+    ----------
+    fixed
+        Uses by number, and whether they are served from fast memory. One that no latency depends on stays free where its step
+        has a table that is full.
+    objective_ps
+        Of a plan that serves them so.
+    """
+    penalty = max(problem.all_slow_ps, objective_ps) - problem.floor_ps + 1
+    steps, number = [], 0
+    for step in problem.steps:
+        here = {use: fixed[number + use] for use in range(len(step.uses)) if number + use in fixed}
+        number += len(step.uses)
+        steps.append(_penalised(step, here, math.ceil(penalty / step.weight)) if here else step)
+    return msgspec.structs.replace(problem, steps=tuple(steps))
+
+
+def _penalised(step: Step, fixed: Mapping[int, bool], penalty: int) -> Step:
+    """A step that takes so much longer for each use that is served otherwise."""
+    if step.table is not None:
+        return msgspec.structs.replace(step, table=_penalised_table(step.table, fixed, penalty))
+    pieces = tuple(
+        msgspec.structs.replace(
+            piece,
+            slow_ps=tuple(each + penalty * fixed.get(use, False) for use, each in enumerate(piece.slow_ps)),
+            fast_ps=tuple(each + penalty * (not fixed.get(use, True)) for use, each in enumerate(piece.fast_ps)),
+        )
+        for piece in step.pieces
+    )
+    return msgspec.structs.replace(step, pieces=pieces)
+
+
+def _penalised_table(table: Table, fixed: Mapping[int, bool], penalty: int) -> Table:
+    uses, latency = list(table.uses), list(table.latency_ps)
+    for use in fixed:
+        if use not in uses and len(uses) < MAX_TABLE_USES:
+            uses.append(use)
+            latency += latency
+    latency = [
+        each + penalty * sum(bool(mask >> bit & 1) != fixed[use] for bit, use in enumerate(uses) if use in fixed)
+        for mask, each in enumerate(latency)
+    ]
+    return Table(tuple(uses), tuple(latency))
+
+
+def _decisions(problem: Problem, game: Game, known: Plan | None) -> FastOrSlow | None:
+    from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+
+    state = CompiledGame(problem).reset()
+    state.play(game.trace.actions)
+    return FastOrSlow(problem, game.plan, state.actions)
+
+
+def _load(path: Path) -> MuZeroPlayer:
+    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+
+    return MuZeroPlayer(Policy.load(path))
+
+
+def _untrained(player: Any, seed: int) -> MuZeroPlayer:
+    import torch
+
+    from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
+    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+
+    file = player.policy.file
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        weights = MMapNetwork(file.config.network).state_dict()
+    return MuZeroPlayer(Policy(replace(file, values={**file.values, "weights": weights})))
+
+
+ADAPTER = Adapter(
+    agent="MMap-MuZero",
+    source=POLICY,
+    format="stowplan.mmap_muzero.policy",
+    load=_load,
+    untrained=_untrained,
+    decisions=_decisions,
+    simulated=lambda problem, plan: simulate(problem, plan).total_ps,
+)

@@ -1,0 +1,235 @@
+"""How PPO mappers are validated: their mappings, and the best plans with some instructions where they put them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from stowplan.models.modulo_scheduling.bounds import least_ii
+from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.problem import Pin, Problem
+from stowplan.portfolio.modulo_scheduling.learned import POLICY
+from stowplan.portfolio.validation.adapter import Adapter, Completion, Effort, Estimate, Game, Stop
+
+if TYPE_CHECKING:
+    from stowplan.learned_guidance.modulo_scheduling.environment import ModuloSchedulingEnv
+    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
+
+
+class Placed(NamedTuple):
+    """One placement of a mapping."""
+
+    instruction: int
+    tile: int
+    slot: int
+
+
+@dataclass
+class Attempt:
+    """A mapping at one initiation interval (II), and what was thought and earned on the way."""
+
+    env: ModuloSchedulingEnv
+    observation: dict[str, Any]
+    ii: int
+    placed: list[Placed] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    plan: Plan | None = None
+
+
+class PpoPlayer:
+    """A mapper by itself: mappings at the least interval that bounds leave, then at the next, until one is complete."""
+
+    def __init__(self, policy: Policy):
+        self.policy = policy
+
+    def likeliest(self, problem: Problem, stop: Stop) -> Game | None:
+        """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
+        return next(iter(self._games(problem, 1, None, stop)), None)
+
+    def sampled(self, problem: Problem, count: int, seed: int, stop: Stop) -> Sequence[Game]:
+        """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
+        return self._games(problem, count, np.random.default_rng(seed), stop)
+
+    def _games(self, problem: Problem, count: int, chance: np.random.Generator | None, stop: Stop) -> list[Game]:
+        """Games side by side; none where they were stopped."""
+        from stowplan.learned_guidance.modulo_scheduling.environment import SLACK, ModuloSchedulingEnv
+        from stowplan.learned_guidance.modulo_scheduling.observation import Limits
+        from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
+
+        config = PpoConfig() if self.policy.file is None else self.policy.file.config
+        # Single links only, as the candidate plays.
+        seen = msgspec.structs.replace(problem, rules=msgspec.structs.replace(problem.rules, pass_through=False))
+        least = least_ii(seen)
+        most = min(seen.machine.spoke_depth, least + SLACK)
+        env = ModuloSchedulingEnv(
+            seen,
+            first=config.first,
+            iterations=config.iterations,
+            shaping=config.shaping,
+            limits=Limits.of([seen], most),
+        )
+        attempts: list[list[Attempt]] = [[] for _ in range(count)]
+        left = list(range(count))
+        for ii in range(least, most + 1):
+            begun = {number: _begin(env, ii) for number in left}
+            going = {number: each for number, each in begun.items() if each is not None}
+            while going and not stop():
+                going = self._step(going, attempts, chance)
+            if going:
+                return []
+            left = [number for number in left if not attempts[number] or attempts[number][-1].plan is None]
+        return [_game(problem, each, config.discount) for each in attempts]
+
+    def _step(
+        self, going: dict[int, Attempt], ended: list[list[Attempt]], chance: np.random.Generator | None
+    ) -> dict[int, Attempt]:
+        """One placement in each mapping; those that go on."""
+        import torch
+
+        from stowplan.learned_guidance.modulo_scheduling.ppo.network import as_tensors
+
+        each_of = list(going.values())
+        batch = {name: np.stack([each.observation[name] for each in each_of]) for name in each_of[0].observation}
+        with torch.inference_mode():
+            scores, values = (part.numpy() for part in self.policy.network(as_tensors(batch)))
+        scores = np.where(batch["mask"] > 0, scores, -np.inf).reshape(len(each_of), -1)
+        if chance is not None:
+            # The largest of scores with Gumbel noise is a draw from their softmax.
+            scores = scores + chance.gumbel(size=scores.shape)
+        left = {}
+        actions, estimates = scores.argmax(axis=1).tolist(), values.tolist()
+        for (number, each), action, value in zip(going.items(), actions, estimates, strict=True):
+            env = each.env
+            each.placed.append(Placed(env.mapping.current, *divmod(action, env.limits.slots)))
+            each.values.append(value)
+            each.observation, reward, is_over, _, info = env.step(np.int64(action))
+            each.rewards.append(float(reward))
+            if is_over:
+                # As the candidate does: places alone, with times found anew where those are better.
+                each.plan = None if info["failed"] else env.mapping.plan(list_scheduled=True)
+                ended[number].append(each)
+            else:
+                left[number] = each
+        return left
+
+
+def _begin(env: ModuloSchedulingEnv, ii: int) -> Attempt | None:
+    """A mapping with nothing placed; None where nothing can be placed at this interval."""
+    from stowplan.errors import InputError
+
+    own = copy.copy(env)
+    try:
+        observation, _ = own.reset(options={"ii": ii})
+    except InputError:
+        return None
+    return Attempt(own, observation, ii)
+
+
+def _game(problem: Problem, attempts: Sequence[Attempt], discount: float) -> Game:
+    estimates = []
+    for attempt in attempts:
+        returned = 0.0
+        for at in range(len(attempt.rewards) - 1, -1, -1):
+            returned = attempt.rewards[at] + discount * returned
+            # Positions of unlike intervals are unlike.
+            estimates.append(Estimate(attempt.ii * len(problem.instructions) + at, attempt.values[at], returned))
+    plan = attempts[-1].plan if attempts else None
+    if plan is not None:
+        plan = msgspec.structs.replace(plan, problem=problem.digest)
+    return Game(plan, tuple(estimates), None, {attempt.ii: tuple(attempt.placed) for attempt in attempts})
+
+
+class Places:
+    """The placements of a mapping as decisions: tile and slot of each instruction, in the order in which they were placed.
+
+    Of a policy that needed a larger interval than there must be, it is the mapping that got stuck at the least interval: a
+    decision after which no plan is left costs what the policy came to at the next interval that it completed.
+    """
+
+    rest = "times at the places chosen"
+
+    def __init__(self, problem: Problem, plan: Plan, placed: Sequence[Placed]):
+        self.problem, self.plan, self._placed = problem, plan, placed
+
+    @cached_property
+    def names(self) -> Sequence[str]:
+        """``I on tile T, slot S``."""
+        names = [each.id for each in self.problem.instructions]
+        return [f"{names[each.instruction]} on tile {each.tile}, slot {each.slot}" for each in self._placed]
+
+    def best(self, count: int, effort: Effort) -> Completion:
+        """See :class:`~stowplan.portfolio.validation.adapter.Decisions`."""
+        from stowplan.models.modulo_scheduling.cpsat import solve
+
+        ceiling, proven = self.plan.objective, effort.bound
+
+        def note(bound: int) -> None:
+            nonlocal proven
+            proven = max(proven, bound)
+
+        problem = with_places(self.problem, self._placed[:count])
+        outcome = solve(
+            problem,
+            time_limit=effort.seconds,
+            seed=effort.seed,
+            deterministic_limit=effort.work,
+            on_bound=note,
+            # Plans that are no better than the policy's own are of no use.
+            should_stop=lambda: effort.stop() or proven >= ceiling,
+        )
+        if outcome.status == "infeasible":
+            return Completion(ceiling, ceiling)
+        objective = ceiling if outcome.plan is None else min(ceiling, outcome.plan.objective)
+        return Completion(objective, min(objective, max(proven, outcome.bound or 0)))
+
+
+def with_places(problem: Problem, placed: Sequence[Placed]) -> Problem:
+    """The same loop body with instructions pinned to tile and slot, beside what is fixed about them."""
+    pins = {pin.instruction: pin for pin in problem.pins}
+    for number, tile, slot in placed:
+        name = problem.instructions[number].id
+        pins[name] = msgspec.structs.replace(pins.get(name, Pin(instruction=name)), tile=tile, slot=slot)
+    return msgspec.structs.replace(problem, pins=tuple(pins.values()))
+
+
+def _decisions(problem: Problem, game: Game, known: Plan | None) -> Places | None:
+    if game.plan is None:
+        return None
+    ii = game.plan.ii if known is None else min(known.ii, game.plan.ii)
+    placed = game.trace.get(ii)
+    return None if placed is None else Places(problem, game.plan, placed)
+
+
+def _load(path: Path) -> PpoPlayer:
+    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
+
+    return PpoPlayer(Policy.load(path))
+
+
+def _untrained(player: Any, seed: int) -> PpoPlayer:
+    import torch
+
+    from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
+    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return PpoPlayer(Policy(Network(player.policy.network.shape), player.policy.file))
+
+
+ADAPTER = Adapter(
+    agent="PPO",
+    source=POLICY,
+    format="stowplan.ppo.policy",
+    load=_load,
+    untrained=_untrained,
+    decisions=_decisions,
+)

@@ -1,0 +1,117 @@
+"""How EGRL's policies are validated: their maps, and the best maps with some tensors where they put them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.problem import Problem
+from stowplan.portfolio.tier_placement.learned import POLICY
+from stowplan.portfolio.validation.adapter import Adapter, Completion, Effort, Game, Stop
+
+if TYPE_CHECKING:
+    from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
+
+
+class EgrlPlayer:
+    """A graph network: the map that its probabilities fill, and maps drawn from them that the chip's compiler rectifies."""
+
+    def __init__(self, policy: Policy):
+        self.policy = policy
+
+    def likeliest(self, problem: Problem, stop: Stop) -> Game | None:
+        """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
+        return None if stop() else Game(self.policy.place(problem))
+
+    def sampled(self, problem: Problem, count: int, seed: int, stop: Stop) -> Sequence[Game]:
+        """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
+        from stowplan.learned_guidance.tier_placement.decode import Decoder
+        from stowplan.learned_guidance.tier_placement.egrl.chromosome import draw
+
+        chance, decoder, games = np.random.default_rng(seed), Decoder(problem), list[Game]()
+        probabilities = self.policy.posterior(problem)
+        one_tier = np.eye(probabilities.shape[-1])
+        while len(games) < count and not stop():
+            games.append(Game(decoder.likeliest(one_tier[draw(probabilities, chance)])))
+        return games
+
+
+class Tiers:
+    """The tensors of a map as decisions, in the order of the layers: the tier of each."""
+
+    rest = "offsets"
+
+    def __init__(self, problem: Problem, plan: Plan):
+        self.problem, self.plan = problem, plan
+        self._tensors = [
+            (layer, is_output)
+            for layer, each in enumerate(problem.layers)
+            for is_output in (False, True)
+            if is_output or each.weight_bytes
+        ]
+
+    @cached_property
+    def names(self) -> Sequence[str]:
+        """``weights of L in T``."""
+        problem = self.problem
+        return [
+            f"{'output' if is_output else 'weights'} of {problem.layers[layer].name} in "
+            f"{problem.tiers[self._tier(layer, is_output)].name}"
+            for layer, is_output in self._tensors
+        ]
+
+    def _tier(self, layer: int, is_output: bool) -> int:
+        return (self.plan.output_tiers if is_output else self.plan.weight_tiers)[layer]
+
+    def best(self, count: int, effort: Effort) -> Completion:
+        """See :class:`~stowplan.portfolio.validation.adapter.Decisions`."""
+        from stowplan.models.tier_placement.milp_solve import solve_milp
+
+        outcome = solve_milp(
+            self.problem,
+            time_limit=effort.seconds,
+            pins={each: self._tier(*each) for each in self._tensors[:count]},
+            seed=effort.seed,
+            deterministic_limit=effort.work,
+            hint=self.plan,
+            should_stop=effort.stop,
+        )
+        plan = outcome.plan or self.plan
+        return Completion(plan.objective_ps, max(effort.bound, outcome.bound or 0))
+
+
+def _decisions(problem: Problem, game: Game, known: Plan | None) -> Tiers:
+    return Tiers(problem, game.plan)
+
+
+def _load(path: Path) -> EgrlPlayer:
+    from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
+
+    return EgrlPlayer(Policy.load(path))
+
+
+def _untrained(player: Any, seed: int) -> EgrlPlayer:
+    import torch
+
+    from stowplan.learned_guidance.tier_placement.egrl.network import Actor
+    from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return EgrlPlayer(Policy(player.policy.file, Actor(player.policy.actor.shape)))
+
+
+ADAPTER = Adapter(
+    agent="EGRL",
+    source=POLICY,
+    format="stowplan.egrl.policy",
+    load=_load,
+    untrained=_untrained,
+    decisions=_decisions,
+    values="a policy file of EGRL has no critic",
+)

@@ -1,0 +1,1 @@
+"""What trained policies are worth, measured against exact optima over a suite of problems (``docs/validate.md``)."""

@@ -1,0 +1,312 @@
+"""Validating policies over a suite, problem by problem: the exact side first, then policy and control, then decisions."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from stowplan import files
+from stowplan.arguments import whole
+from stowplan.deadline import Deadline, limit_after, reading_within
+from stowplan.frontends.targets import check_targets
+from stowplan.portfolio.batch import Item, Settings, check_settings, describe_failure, read_problem
+from stowplan.portfolio.kind import Kind, check, kind_of
+from stowplan.portfolio.solve import solve
+from stowplan.portfolio.validation.adapter import Completion, Effort, Estimate, Game, Player
+from stowplan.portfolio.validation.decisions import DecisionReport, dearest
+from stowplan.portfolio.validation.policies import Opened, Policies
+from stowplan.portfolio.validation.records import Exact, Outcome, ProblemReport, RewardCorrelation, Side, Values
+from stowplan.portfolio.validation.statistics import gap_to, pearson, second_gap_to, spearman, spearman_within
+from stowplan.result import Result
+
+#: Who finds the optimum: no policy has a part in it.
+EXACT_CANDIDATES = ("heuristic", "exact")
+
+#: Parts of the time of a problem after which the exact side, and the games, are over; decisions have the rest.
+EXACT_UNTIL, GAMES_UNTIL = 0.5, 0.75
+
+#: Part of the time that is left which one completion may take.
+COMPLETION_SHARE = 0.25
+
+#: Deterministic seconds of a completion, for each second of the limit.
+COMPLETION_WORK = 1 / 24
+
+#: Positions, and games, that the plots of one problem have at most.
+MOST_POINTS = 300
+
+#: (problem) to (reward, cycles) of compiled results of the same program, where there are any.
+Compiled = Callable[[Any], Sequence[tuple[int, int]]]
+
+
+class Cancelled(Exception):  # noqa: N818 (no error)
+    """The run was told to stop; the problem at hand is left out."""
+
+
+def validate(
+    items: Sequence[Item],
+    settings: Settings,
+    policies: Policies,
+    *,
+    games: int = 16,
+    solves: int = 24,
+    compiled: Compiled | None = None,
+    on_start: Callable[[Item], None] | None = None,
+    on_stage: Callable[[str], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> Iterator[ProblemReport]:
+    """Validate problems one after the other; one that fails is reported as such, and the next one's turn comes.
+
+    Parameters
+    ----------
+    settings
+        As of :func:`stowplan.portfolio.batch.run_batch`; the time limit is for each problem, all its stages together. In
+        deterministic runs work is limited instead.
+    games
+        Sampled games of the policy, and of its control.
+    solves
+        Completions that the search for costly decisions may take.
+    compiled
+        Compiled results to correlate the reward with.
+    on_start, on_stage
+        Called with each input before it is read, and with a word on each of its stages.
+    cancel
+        Setting it ends the run; problems that are finished by then have been yielded.
+
+    Yields
+    ------
+    ProblemReport
+        One for each input.
+
+    Raises
+    ------
+    UsageError
+        A setting of a wrong type or out of range, or two targets for inputs of one kind.
+    """
+    settings = check_settings(msgspec.structs.replace(settings, candidates=EXACT_CANDIDATES))
+    targets = check_targets(settings.targets)
+    run = _Run(
+        settings,
+        policies,
+        whole("{} games", games, 0),
+        whole("{} solves", solves, 0),
+        compiled,
+        on_stage or (lambda stage: None),
+        cancel or threading.Event(),
+    )
+    for item in items:
+        if run.cancel.is_set():
+            return
+        if on_start is not None:
+            on_start(item)
+        name, source = files.printable(item.name), files.printable(item.path)
+        began = time.monotonic()
+        try:
+            with reading_within(None if settings.deterministic else settings.time_limit):
+                problem = read_problem(item.path, settings, targets)
+            yield run.problem(problem, name, source, began)
+        except Cancelled:
+            return
+        except Exception as error:
+            code, text = describe_failure(error)
+            yield ProblemReport(name=name, input=source, exit_code=code, error=text)
+
+
+class _Run(NamedTuple):
+    """What all problems of a run share."""
+
+    settings: Settings
+    policies: Policies
+    games: int
+    solves: int
+    compiled: Compiled | None
+    stage: Callable[[str], None]
+    cancel: threading.Event
+
+    def problem(self, problem: Any, name: str, source: str, began: float) -> ProblemReport:
+        settings, kind = self.settings, kind_of(problem)
+        opened = self.policies.of(kind)
+        limit = math.inf if settings.deterministic else limit_after(began, settings.time_limit)
+        deadline = Deadline(limit, self.cancel)
+        self.stage("exact")
+        result = self._solve(problem, limit)
+        if result.stop_reason == "cancelled":
+            raise Cancelled
+        judge = Judge(kind, problem, result)
+        self.stage("games")
+        games_until = deadline.within(max(0.2, deadline.remaining - (1 - GAMES_UNTIL) * limit) if limit < math.inf else limit)
+        policy, likeliest, sampled = self._play(opened.policy, problem, judge, games_until)
+        control, *_ = self._play(opened.control, problem, judge, games_until)
+        rewards = self._rewards(opened, problem, sampled)
+        self.stage("decisions")
+        decisions, note = self._decisions(opened, judge, likeliest, policy.likeliest, deadline)
+        self._check_cancel()
+        return ProblemReport(
+            name=name,
+            input=source,
+            kind=kind.name,
+            unit=kind.unit,
+            digest=kind.identity(problem)["digest"],
+            exact=judge.exact,
+            baseline_name=result.baseline_name,
+            baseline=None if result.baseline is None else judge.outcome(result.baseline),
+            policy=policy,
+            control=control,
+            values=values_of(sampled, opened.adapter.values),
+            rewards=rewards,
+            decisions=decisions,
+            decisions_note=note,
+            notes=result.warnings,
+        )
+
+    def _check_cancel(self) -> None:
+        if self.cancel.is_set():
+            raise Cancelled
+
+    def _solve(self, problem: Any, limit: float) -> Result:
+        settings = self.settings
+        return solve(
+            problem,
+            time_limit=settings.time_limit if settings.deterministic else max(0.1, EXACT_UNTIL * limit),
+            candidates=EXACT_CANDIDATES,
+            seed=settings.seed,
+            workers=settings.workers,
+            deterministic=settings.deterministic,
+            gap=settings.gap,
+            baseline=settings.baseline,
+            cancel=self.cancel,
+        )
+
+    def _play(self, player: Player, problem: Any, judge: Judge, deadline: Deadline) -> tuple[Side, Game | None, Sequence[Game]]:
+        began, stop = time.monotonic(), deadline.stopper()
+        likeliest = player.likeliest(problem, stop)
+        sampled = player.sampled(problem, self.games, self.settings.seed, stop) if self.games else []
+        self._check_cancel()
+        outcomes = tuple(judge.game(each) for each in sampled)
+        side = Side(
+            likeliest=judge.game(likeliest),
+            sampled=outcomes + (Outcome(note="stopped"),) * (self.games - len(outcomes)),
+            best=min(
+                (each for each in outcomes if each.objective is not None),
+                key=lambda each: each.objective or 0,
+                default=Outcome(note="lost" if len(outcomes) == self.games else "stopped"),
+            ),
+            seconds=round(time.monotonic() - began, 3),
+        )
+        return side, likeliest, sampled
+
+    def _rewards(self, opened: Opened, problem: Any, sampled: Sequence[Game]) -> tuple[RewardCorrelation, ...]:
+        found = []
+        simulated, valid = opened.adapter.simulated, [each for each in sampled if each.reward is not None]
+        if simulated is not None:
+            found.append(
+                correlated("simulated", [(each.reward or 0, simulated(problem, each.plan)) for each in valid if each.plan])
+            )
+            if self.compiled is not None:
+                found.append(correlated("compiled", self.compiled(problem)))
+        return tuple(found)
+
+    def _decisions(
+        self, opened: Opened, judge: Judge, game: Game | None, outcome: Outcome, deadline: Deadline
+    ) -> tuple[DecisionReport | None, str]:
+        """What the likeliest game's decisions cost, or why that is not known."""
+        exact = judge.exact
+        if not self.solves:
+            return None, "not asked for"
+        if game is None or outcome.objective is None or exact.objective is None:
+            return None, "there is no valid plan of the likeliest game" if exact.objective is not None else "no plan is known"
+        decisions = opened.adapter.decisions(judge.problem, game, judge.result.plan)
+        if decisions is None:
+            return None, "the game has no decisions at the interval of the best plan known"
+        bound = exact.bound if exact.bound is not None else judge.kind.bound(judge.problem)
+        settings, is_deterministic = self.settings, self.settings.deterministic
+        effort = Effort(
+            seconds=math.inf if is_deterministic else max(0.1, COMPLETION_SHARE * deadline.remaining),
+            work=COMPLETION_WORK * settings.time_limit if is_deterministic else None,
+            seed=settings.seed,
+            bound=bound,
+            stop=deadline.stopper(),
+        )
+        return dearest(decisions, Completion(exact.objective, bound), outcome.objective, effort, self.solves), ""
+
+
+class Judge:
+    """Says of plans of one problem how good they are.
+
+    Parameters
+    ----------
+    result
+        Of the exact side.
+    """
+
+    def __init__(self, kind: Kind, problem: Any, result: Result):
+        self.kind, self.problem, self.result = kind, problem, result
+        self.exact = Exact(
+            objective=result.objective,
+            bound=result.bound,
+            is_proven=result.status == "optimal",
+            candidate=result.provenance.candidate,
+            stop_reason=result.stop_reason,
+            seconds=result.seconds,
+        )
+
+    def game(self, game: Game | None) -> Outcome:
+        """Of a game, its plan verified."""
+        if game is None:
+            return Outcome(note="stopped")
+        if game.plan is None:
+            return Outcome(note="lost")
+        found = check(self.kind, self.problem, game.plan)
+        if not found.ok or found.objective is None:
+            return Outcome(note=f"not valid: {'; '.join(found.violations[:2])}")
+        return self.outcome(found.objective)
+
+    def outcome(self, objective: int) -> Outcome:
+        """Of a valid plan's objective."""
+        exact, unit = self.exact, self.kind.unit
+        reference = exact.objective if exact.is_proven else exact.bound
+        if reference is None:
+            return Outcome(objective=objective)
+        return Outcome(
+            objective=objective,
+            gap=gap_to(objective, reference, unit),
+            second_gap=second_gap_to(objective, reference, unit),
+            is_optimal=exact.is_proven and objective <= reference,
+        )
+
+
+def values_of(games: Sequence[Game], none: str) -> Values:
+    """Estimates beside returns; ``none`` says why there are none."""
+    every: list[Estimate] = [each for game in games for each in game.estimates]
+    if none or not every:
+        return Values(games=len(games), note=none or "no game was finished")
+    values, returns = np.array([each.value for each in every]), np.array([each.returned for each in every])
+    groups: dict[int, list[Estimate]] = {}
+    for each in every:
+        groups.setdefault(each.position, []).append(each)
+    within = spearman_within(([each.value for each in group], [each.returned for each in group]) for group in groups.values())
+    shown = _spaced(len(every))
+    return Values(
+        correlation=spearman(values, returns),
+        at_equal_positions=within,
+        positions=len(every),
+        games=len(games),
+        points=tuple((float(values[at]), float(returns[at])) for at in shown),
+    )
+
+
+def correlated(measured: str, pairs: Sequence[tuple[int, int]]) -> RewardCorrelation:
+    """Rewards beside latencies."""
+    rewards, latencies = ([pair[part] for pair in pairs] for part in range(2))
+    shown = tuple((int(pairs[at][0]), int(pairs[at][1])) for at in _spaced(len(pairs)))
+    return RewardCorrelation(measured=measured, correlation=pearson(rewards, latencies), count=len(pairs), points=shown)
+
+
+def _spaced(count: int) -> list[int]:
+    """At most :data:`MOST_POINTS` numbers, evenly spread."""
+    return sorted({round(at) for at in np.linspace(0, count - 1, min(count, MOST_POINTS))}) if count else []
