@@ -26,6 +26,7 @@ from stowplan.cli.signals import stopping
 from stowplan.cli.table import NONE, as_gap, as_quantity, render
 from stowplan.errors import InputError
 from stowplan.frontends.options import ReadOptions
+from stowplan.result import format_apart, format_quantity
 
 if TYPE_CHECKING:
     from stowplan.portfolio.batch import Item
@@ -283,8 +284,10 @@ def _decisions(problem: ProblemReport) -> Sequence[str]:
     lines = [
         f"{problem.name}: {found.explained:.0%} of the difference in {len(found.costly)} of {found.count} decisions{exact}"
     ]
+    ends = (value for each in found.costly for value in (each.before, each.after))
+    shown = format_apart(ends, lambda value, digits: format_quantity(value, problem.unit, digits))
     for each in found.costly:
-        before, after = (as_quantity(value, problem.unit) for value in (each.before, each.after))
+        before, after = shown[each.before], shown[each.after]
         at = str(each.first + 1) if each.first == each.last else f"{each.first + 1} to {each.last + 1}"
         lines.append(f"    {each.share:6.1%}  {at}: {each.name}  ({before} -> {after})")
     if found.rest:

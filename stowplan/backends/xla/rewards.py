@@ -28,8 +28,13 @@ def compiled_rewards(folder: str | Path, problem: Problem) -> list[tuple[int, in
     Returns
     -------
     list
-        Picoseconds and cycles, one pair for each result that the compiler did not refuse. Results of a program that the compiler
-        sees with other uses than the problem has are left out, and so are those that cannot be read.
+        Picoseconds and cycles, one pair for each result that the compiler did not refuse. Results of a program that the
+        compiler sees with other uses than the problem has are left out, and so are those that cannot be read.
+
+    Raises
+    ------
+    InputError
+        The problem's target is not one of the package's.
     """
     names = [step.name for step in problem.steps]
     found = []

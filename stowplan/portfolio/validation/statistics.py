@@ -112,14 +112,16 @@ def spearman_within(groups: Iterable[tuple[Sequence[float] | Floats, Sequence[fl
 def _ranks(values: Sequence[float] | Floats) -> Floats:
     array = np.asarray(values, np.float64)
     # What differs by rounding alone is equal.
-    size = float(np.abs(array).max(initial=0.0))
-    return np.asarray(rankdata(np.zeros(len(array)) if np.ptp(array) <= _ROUNDING * size else array), np.float64)
+    return np.asarray(rankdata(np.zeros(len(array)) if _is_constant(array) else array), np.float64)
 
 
 def _centred(values: Floats) -> Floats:
     found: Floats = values - values.mean()
-    is_constant = np.ptp(values) <= _ROUNDING * float(np.abs(values).max(initial=0.0))
-    return np.zeros_like(found) if is_constant else found
+    return np.zeros_like(found) if _is_constant(values) else found
+
+
+def _is_constant(values: Floats) -> bool:
+    return not len(values) or bool(np.ptp(values) <= _ROUNDING * float(np.abs(values).max()))
 
 
 def _cosine(one: Floats, two: Floats) -> float | None:

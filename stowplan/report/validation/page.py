@@ -1,0 +1,236 @@
+"""The page about a validation of policies: gaps, value estimates, rewards, and the decisions that cost most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from html import escape
+from pathlib import Path
+
+from stowplan import files
+from stowplan.portfolio.validation.records import Outcome, ProblemReport, Summary, Validation
+from stowplan.portfolio.validation.statistics import Spread
+from stowplan.report.colours import PALETTE
+from stowplan.report.page import Details, Section, cards_list, facts_list, legend, table, warnings_box, whole_page
+from stowplan.report.units import format_value
+from stowplan.report.validation.plots import gaps_plot, outcomes_of, scatter_plot
+from stowplan.result import format_apart, format_gap
+
+_NOTHING = "–"
+
+#: Problems whose colours a legend names; those of more come again.
+_MOST_NAMED = len(PALETTE)
+
+
+def save_validation_report(path: str | Path, validation: Validation) -> None:
+    """Write the page about a validation; the same validation gives the same bytes.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    files.write_atomic(path, render_validation_report(validation).encode("utf-8", errors="replace"))
+
+
+def render_validation_report(validation: Validation) -> str:
+    """Text of the page that :func:`save_validation_report` writes."""
+    done = [each for each in validation.problems if each.error is None]
+    parts = [_warnings(validation)]
+    for summary in validation.summaries:
+        problems = [each for each in done if each.kind == summary.kind]
+        parts.append(_cards(summary))
+        parts += [section.html() for section in _sections(summary, problems)]
+    parts.append(Section("How to get this again", _settings(validation)).html())
+    agents = " and ".join(summary.agent for summary in validation.summaries) or "nothing"
+    return whole_page(f"{agents} against exact optima", parts, Details())
+
+
+def _warnings(validation: Validation) -> str:
+    found = [f"{each.name} failed: {each.error}" for each in validation.problems if each.error is not None]
+    if len(validation.problems) < validation.asked:
+        found.append(f"{validation.asked - len(validation.problems)} of {validation.asked} problems were not finished")
+    found += [
+        f"{each.problems - each.proven} of {each.problems} problems of {_words(each.kind)} have no proven optimum: their gaps "
+        "are to the proven bound, and may be less than they seem"
+        for each in validation.summaries
+        if each.proven < each.problems
+    ]
+    return warnings_box(found)
+
+
+def _cards(summary: Summary) -> str:
+    policy, control = summary.rows[0].gaps, summary.rows[3].gaps
+    optimal = _NOTHING if policy.optimal is None else f"{policy.optimal:.0%}"
+    return f"<h2>{escape(summary.agent)} on {escape(_words(summary.kind))}</h2>\n" + cards_list(
+        [
+            ("Median gap, likeliest plan", _gap(policy.median), f"untrained {_gap(control.median)}"),
+            ("Mean gap", _gap(policy.mean), f"untrained {_gap(control.mean)}"),
+            ("At the optimum", optimal, f"{summary.proven} of {summary.problems} optima are proven"),
+            ("Values and returns", _correlation(summary.correlation), "rank correlation within problems"),
+        ]
+    )
+
+
+def _sections(summary: Summary, problems: Sequence[ProblemReport]) -> Iterator[Section]:
+    outcomes = outcomes_of(summary, problems)
+    rows = [(row.name, row.gaps) for row in summary.rows]
+    what = "gap" if not summary.second else "gap of the interval"
+    body = gaps_plot(rows, outcomes, lambda outcome: outcome.gap, what)
+    second = [(row.name, row.second_gaps) for row in summary.rows if row.second_gaps is not None]
+    if second:
+        title = f"gap of the {summary.second}, where the first number is the optimum's"
+        body += gaps_plot(second, outcomes, lambda outcome: outcome.second_gap, title)
+    body += _spreads(what, rows)
+    if second:
+        body += _spreads(f"gap of the {summary.second}", second)
+    yield Section("Gaps to the optimum", body)
+    yield Section("Problems", _problems(problems))
+    yield Section("Value estimates", _values(summary, problems))
+    if summary.rewards:
+        yield Section("Reward and latency", _rewards(summary, problems))
+    yield Section("Decisions that cost most", _decisions(problems))
+
+
+def _spreads(what: str, rows: Sequence[tuple[str, Spread]]) -> str:
+    head = ("Way to plan", "Plans:r", "Lost:r", "Mean:r", "Quartile:r", "Median:r", "Quartile:r", "Worst:r", "At the optimum:r")
+    lines = [
+        (
+            name,
+            str(each.count),
+            str(each.lost),
+            *(_gap(value) for value in (each.mean, each.lower_quartile, each.median, each.upper_quartile, each.worst)),
+            *(_share(value) for value in (each.optimal, each.within_1, each.within_5)),
+        )
+        for name, each in rows
+    ]
+    caption = f"{what.capitalize()}: (objective − optimum) / objective; shares are of all plans, lost games among them"
+    return table(caption, (*head, "≤ 1%:r", "≤ 5%:r"), lines)
+
+
+def _problems(problems: Sequence[ProblemReport]) -> str:
+    rows = []
+    for each in problems:
+        exact = each.exact
+        bound = _NOTHING if exact is None else "proven" if exact.is_proven else format_value(exact.bound, each.unit)
+        policy, control = each.policy, each.control
+        rows.append(
+            (
+                each.name,
+                format_value(None if exact is None else exact.objective, each.unit),
+                bound,
+                _outcome(None if policy is None else policy.likeliest, each.unit),
+                _outcome(None if policy is None else policy.best, each.unit),
+                _outcome(None if control is None else control.likeliest, each.unit),
+                _outcome(None if control is None else control.best, each.unit),
+                _outcome(each.baseline, each.unit),
+            )
+        )
+    head = ("Problem:n", "Best known:r", "Bound:r", "Policy:r", "Best sample:r", "Untrained:r", "Best sample:r", "Baseline:r")
+    return table("Objectives, with the gap to the optimum or, where that is not proven, to the bound", head, rows)
+
+
+def _values(summary: Summary, problems: Sequence[ProblemReport]) -> str:
+    series = [(each.name, each.values.points) for each in problems if each.values is not None]
+    drawn = scatter_plot(series, "estimate", "return")
+    rows = [
+        (
+            each.name,
+            _correlation(each.values.correlation),
+            _correlation(each.values.at_equal_positions),
+            f"{each.values.positions:,}",
+            str(each.values.games),
+            each.values.note,
+        )
+        for each in problems
+        if each.values is not None
+    ]
+    pooled = (_correlation(summary.correlation), _correlation(summary.at_equal_positions))
+    rows.append(("within problems, pooled", *pooled, "", "", ""))
+    head = ("Problem:n", "Rank correlation:r", "At equal positions:r", "Positions:r", "Games:r", "Note:o")
+    caption = "Spearman's, of value estimates with the returns that games came to; none where either is constant"
+    return _named([name for name, points in series if points]) * bool(drawn) + drawn + table(caption, head, rows)
+
+
+def _rewards(summary: Summary, problems: Sequence[ProblemReport]) -> str:
+    body = ""
+    for mean in summary.rewards:
+        of = [(each.name, reward) for each in problems for reward in each.rewards if reward.measured == mean.measured]
+        latency = {"simulated": "simulated latency", "compiled": "cycles"}[mean.measured]
+        series = [(name, reward.points) for name, reward in of]
+        drawn = scatter_plot(series, "reward, part of its range", f"{latency}, part of its range", scaled=True)
+        rows = [(name, _correlation(reward.correlation), str(reward.count)) for name, reward in of]
+        rows.append(("mean", _correlation(mean.correlation), str(mean.count)))
+        body += _named([name for name, points in series if points]) * bool(drawn) + drawn
+        body += table(f"Pearson's correlation of the reward with {latency}", ("Problem:n", "Correlation:r", "Plans:r"), rows)
+    return body
+
+
+def _decisions(problems: Sequence[ProblemReport]) -> str:
+    rows = []
+    for each in problems:
+        found = each.decisions
+        if found is None or found.explained is None:
+            why = each.decisions_note or ("at the optimum" if found is not None else "")
+            rows.append((each.name, "", "", "", "", why))
+            continue
+        ends = (value for step in found.costly for value in (step.before, step.after))
+        shown = format_apart(ends, partial(_value, each.unit))
+        for at, step in enumerate(found.costly):
+            number = str(step.first + 1) if step.first == step.last else f"{step.first + 1} to {step.last + 1}"
+            cost = f"{shown[step.before]} → {shown[step.after]}"
+            exact = "proven" if step.exact else "not proven"
+            rows.append((each.name if not at else "", f"{number} of {found.count}", step.name, _share(step.share), cost, exact))
+        if found.rest:
+            rows.append(("" if found.costly else each.name, "", found.rest_name, _share(found.rest), "", found.note))
+        if found.note:
+            rows.append(("", "", f"the search was {found.note}", "", "", ""))
+    head = ("Problem:n", "Decision:r", "What:n", "Share of the difference:r", "Best objective before and after:r", "Note:o")
+    return table("Along the likeliest game, dearest first", head, rows)
+
+
+def _value(unit: str, value: int, digits: int) -> str:
+    return format_value(value, unit, digits)
+
+
+def _settings(validation: Validation) -> str:
+    settings = validation.settings
+    facts = [
+        ("Time limit", f"{settings.time_limit:g} s for each problem"),
+        ("Sampled games", str(validation.games)),
+        ("Solves for decisions, at most", str(validation.solves)),
+        ("Seed", str(settings.seed)),
+        ("Deterministic", "yes" if settings.deterministic else "no"),
+        ("Targets", ", ".join(settings.targets) or "none"),
+    ]
+    facts += [(f"Policy for {_words(each.kind)}", f"{each.policy} ({each.digest[:16]})") for each in validation.summaries]
+    return facts_list(facts)
+
+
+def _named(names: Sequence[str]) -> str:
+    return legend((PALETTE[number], name) for number, name in enumerate(names)) if len(names) <= _MOST_NAMED else ""
+
+
+def _outcome(outcome: Outcome | None, unit: str) -> str:
+    if outcome is None:
+        return _NOTHING
+    if outcome.objective is None:
+        return outcome.note
+    gaps = [_gap(outcome.gap), *([_gap(outcome.second_gap)] if outcome.second_gap else [])]
+    return f"{format_value(outcome.objective, unit)} ({' + '.join(gaps)})"
+
+
+def _gap(value: float | None) -> str:
+    return _NOTHING if value is None else format_gap(value)
+
+
+def _share(value: float | None) -> str:
+    return _NOTHING if value is None else f"{value:.0%}"
+
+
+def _correlation(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"
+
+
+def _words(kind: str) -> str:
+    return kind.replace("_", " ")
