@@ -24,7 +24,6 @@ from stowplan.cli.common import (
 from stowplan.cli.output import note, say, say_json
 from stowplan.cli.signals import stopping
 from stowplan.cli.table import NONE, as_gap, as_quantity, render
-from stowplan.errors import InputError
 from stowplan.frontends.options import ReadOptions
 from stowplan.result import format_apart, format_quantity
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from stowplan.portfolio.batch import Item
     from stowplan.portfolio.validation.records import Outcome, ProblemReport, Summary, Validation
     from stowplan.portfolio.validation.statistics import Spread
-    from stowplan.portfolio.validation.suite import Compiled
 
 #: Each input needs files of its own for these, or a target that fits it.
 _NOT_SHARED = ("target", "cycles", "fixed")
@@ -115,7 +113,11 @@ def validate_command(
         gap=gap,
     )
     items = find_inputs(suites)
-    measured = None if compiled is None else _compiled(compiled)
+    measured = None
+    if compiled is not None:
+        from stowplan.backends.xla.rewards import CompiledRewards
+
+        measured = CompiledRewards(compiled)
     opened = Policies(policies or (), seed)
     done: list[ProblemReport] = []
 
@@ -167,14 +169,6 @@ def validate_command(
 
             save_validation_report(report, validation)
     raise typer.Exit(CANCELLED if validation.interrupted else max((each.exit_code for each in done), default=0))
-
-
-def _compiled(folder: Path) -> Compiled:
-    from stowplan.backends.xla.rewards import compiled_rewards
-
-    if not folder.is_dir():
-        raise InputError("found no folder, expected one that 'stowplan tune-xla --folder' wrote", source=folder)
-    return lambda problem: compiled_rewards(folder, problem)
 
 
 def _outcome(problem: ProblemReport) -> str:

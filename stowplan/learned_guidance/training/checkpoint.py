@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -150,7 +151,10 @@ def _read(path: str | Path, wanted: str) -> tuple[bytes, Any]:
     except OSError as error:
         raise InputError(f"cannot read: {error.strerror or error}", source=path) from error
     try:
-        return data, torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            # What torch thinks of a damaged file is in its exception, too.
+            warnings.simplefilter("ignore")
+            return data, torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises whatever it meets in a damaged file
         reason = str(error).strip().partition("\n")[0][:100] or type(error).__name__
         raise InputError(f"not {wanted}, or a damaged one: {reason}", source=path) from error

@@ -158,7 +158,7 @@ def _rewards(summary: Summary, problems: Sequence[ProblemReport]) -> str:
         of = [(each.name, reward) for each in problems for reward in each.rewards if reward.measured == mean.measured]
         latency = {"simulated": "simulated latency", "compiled": "cycles"}[mean.measured]
         series = [(name, reward.points) for name, reward in of]
-        drawn = scatter_plot(series, "reward, part of its range", f"{latency}, part of its range", scaled=True)
+        drawn = scatter_plot(series, "reward of each plan, from the least to the most of its problem", latency, scaled=True)
         rows = [(name, _correlation(reward.correlation), str(reward.count)) for name, reward in of]
         rows.append(("mean", _correlation(mean.correlation), str(mean.count)))
         body += _named([name for name, points in series if points]) * bool(drawn) + drawn

@@ -15,6 +15,9 @@ from stowplan.result import format_gap
 #: Least width of the gap axis: smaller gaps than this part of it cannot be told from none.
 _LEAST_GAP = 1e-4
 
+#: Part of the width for gaps; what is right of it is for names.
+_DRAWN = 0.84
+
 #: Room that is left at the edges of a scatter plot, as a part of its range.
 _MARGIN = 0.04
 
@@ -27,6 +30,8 @@ def gaps_plot(
 ) -> str:
     """One line for each way to plan: a dot for each plan, a box from quartile to quartile, and the median.
 
+    Empty where every plan is at the optimum.
+
     Parameters
     ----------
     outcomes
@@ -35,11 +40,13 @@ def gaps_plot(
         The gap of an outcome that is drawn.
     """
     worst = max((spread.worst for _, spread in rows if spread.worst is not None), default=0.0)
+    if not worst:
+        return ""
     top = max(worst * 1.03, _LEAST_GAP)
     step = 1 / max(1, len(rows))
 
     def across(gap: float) -> float:
-        return WIDE * (0.01 + 0.98 * min(gap / top, 1.0))
+        return WIDE * (0.01 + _DRAWN * min(gap / top, 1.0))
 
     ticks = [(across(tick / 100) / WIDE, f"{format_tick(tick)}%") for tick in nice_ticks(0.0, 100 * top, 8)]
     drawn = [f'<path class="grid" d="M{round(place * WIDE)} 0v{HIGH}"/>' for place, _ in ticks]
@@ -59,9 +66,9 @@ def gaps_plot(
                 drawn.append(f'<path class="dot rim" d="{place}"/>')
                 drawn.append(f'<path class="dot" stroke="{colour}" d="{place}" data-tip="{tip}"/>')
     spoken = f"{title} of {len(rows)} ways to plan; the table below has the numbers"
+    places = [f"bottom:{(1 - (number + 0.5) * step) * 100:.1f}%;transform:translateY(50%)" for number in range(len(rows))]
     names = "".join(
-        f'<span class="line-name" style="bottom:{(1 - (number + 0.5) * step) * 100 + 30 * step:.1f}%">{escape(name)}</span>'
-        for number, (name, _) in enumerate(rows)
+        f'<span class="line-name" style="{place}">{escape(name)}</span>' for place, (name, _) in zip(places, rows, strict=True)
     )
     panels = [
         f'<div class="h-chart frame">{svg("".join(drawn), spoken)}{names}</div>',

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from stowplan.models.memory_mapping.cpsat import solve as solve_exactly
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.batch import Item, Settings
 from stowplan.portfolio.validation import suite
@@ -18,7 +17,6 @@ from stowplan.portfolio.validation.adapter import Game
 from stowplan.portfolio.validation.records import ProblemReport, Validation
 from stowplan.portfolio.validation.suite import validate
 from stowplan.portfolio.validation.summary import summarize
-from stowplan.result import Provenance, Result
 from tests.patience import HANG
 from tests.portfolio.validation.players import (
     ALL_SLOW,
@@ -31,32 +29,11 @@ from tests.portfolio.validation.players import (
     Fixed,
     Scripted,
     four_reads,
+    solved,
 )
 
 #: Games of unlike returns.
 SAMPLED = (BEST, ONE_BAD, (DROP, COPY, COPY, COPY), (COPY, DROP, DROP, DROP))
-
-
-def solved(problem: Any, *, proven: bool = True, **options: Any) -> Result:
-    """The exact side by the complete model alone, in this process."""
-    outcome = solve_exactly(problem, time_limit=HANG)
-    bound = outcome.bound_ps if proven else outcome.bound_ps - 100
-    return Result(
-        kind="memory_mapping",
-        plan=outcome.plan,
-        objective=outcome.plan.objective_ps,
-        bound=bound,
-        status="optimal" if proven else "feasible",
-        stop_reason="optimal",
-        verified=True,
-        baseline_name="greedy",
-        baseline=ALL_SLOW,
-        baselines={"greedy": ALL_SLOW},
-        history=(),
-        candidates=(),
-        provenance=Provenance("cpsat", 0, False, {}, "four reads", "none", "none", problem.digest),
-        seconds=0.0,
-    )
 
 
 @pytest.fixture

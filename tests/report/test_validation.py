@@ -1,0 +1,96 @@
+"""The page about a validation: it stands by itself, escapes names, and draws what there is."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from stowplan.portfolio.batch import Settings
+from stowplan.portfolio.validation.records import (
+    Exact,
+    Outcome,
+    ProblemReport,
+    RewardCorrelation,
+    Row,
+    Side,
+    Summary,
+    Validation,
+    Values,
+)
+from stowplan.portfolio.validation.statistics import Spread, spread
+from stowplan.report.validation.page import render_validation_report
+
+NAMES = [f"{side}, {what}" for side in ("policy", "untrained") for what in ("likeliest", "each sample", "best sample")]
+HOSTILE = "<script>alert('1')</script>&\""
+CLOCKS = "clocks (II x 1000000 + latency)"
+
+
+def validation(*, gap: float = 0.1, unit: str = "ps", name: str = "a program") -> Validation:
+    plan = Outcome(objective=3_000_030, gap=gap, second_gap=None if unit == "ps" else 0.2)
+    side = Side(likeliest=plan, sampled=(plan, Outcome(note="lost")), best=plan)
+    problem = ProblemReport(
+        name=name,
+        input="a.json",
+        kind="memory_mapping",
+        unit=unit,
+        exact=Exact(
+            objective=3_000_024, bound=3_000_000, is_proven=False, candidate="lns", stop_reason="time_limit", seconds=1.0
+        ),
+        baseline_name="greedy",
+        baseline=plan,
+        policy=side,
+        control=side,
+        values=Values(correlation=0.5, positions=2, games=1, points=((0.1, 1.0), (0.2, 2.0))),
+        rewards=(RewardCorrelation(measured="simulated", correlation=None, count=2, points=((1, 2), (1, 2))),),
+        decisions_note="not asked for",
+    )
+    gaps: Spread = spread([gap, gap], 0)
+    rows = tuple(Row(name=each, gaps=gaps, second_gaps=None if unit == "ps" else gaps) for each in (*NAMES, "baseline greedy"))
+    summary = Summary(
+        kind="memory_mapping",
+        agent="MMap-MuZero",
+        policy="policy.pt",
+        digest="0" * 64,
+        problems=1,
+        proven=0,
+        rows=rows,
+        second="" if unit == "ps" else "latency",
+        rewards=problem.rewards,
+    )
+    return Validation(settings=Settings(), games=2, solves=0, problems=(problem,), summaries=(summary,), asked=2)
+
+
+def test_it_loads_nothing_and_is_the_same_twice() -> None:
+    text = render_validation_report(validation())
+    assert text == render_validation_report(validation())
+    assert not re.search(r"(?:src|href)=", text)
+    assert text.count("<svg") == 3
+    assert "1 of 2 problems were not finished" in text
+    assert "no proven optimum" in text
+    assert "nan" not in text.replace("name", "").lower().split("<style>")[0]
+
+
+def test_names_of_files_are_text() -> None:
+    text = render_validation_report(validation(name=HOSTILE))
+    assert HOSTILE not in text
+    assert "&lt;script&gt;alert(" in text
+
+
+def test_without_gaps_there_is_no_plot_of_them() -> None:
+    assert render_validation_report(validation(gap=0.0)).count("<svg") == 2
+
+
+def test_two_numbers_have_two_plots() -> None:
+    text = render_validation_report(validation(unit=CLOCKS))
+    assert text.count("<svg") == 4
+    assert "gap of the latency" in text
+    assert "II 3, latency 30" in text
+
+
+def test_problems_that_failed_are_named() -> None:
+    failed = ProblemReport(name="b", input="b.json", exit_code=2, error="found nothing")
+    found = validation()
+    text = render_validation_report(msgspec.structs.replace(found, problems=(*found.problems, failed)))
+    assert "b failed: found nothing" in text
+    assert render_validation_report(msgspec.structs.replace(found, problems=(failed,), summaries=())).startswith("<!doctype")
