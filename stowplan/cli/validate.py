@@ -188,7 +188,10 @@ def text_of(validation: Validation) -> str:
     if done:
         lines += [render(_HEAD, [_problem_row(each) for each in done]), ""]
     if any(each.exact is not None and not each.exact.is_proven for each in done):
-        lines[-1:] = ["* no proof of an optimum within the limit: gaps are to the proven bound, and may be less", ""]
+        lines[-1:] = [
+            "* no proof of an optimum within the limit: gaps are from that to the best plan known to that to the bound",
+            "",
+        ]
     for summary in validation.summaries:
         lines += [*_summary_lines(summary), ""]
     costly = [each for each in done if each.decisions is not None and each.decisions.explained is not None]
@@ -234,7 +237,9 @@ def _gap(outcome: Outcome | None) -> str:
     if outcome.objective is None:
         return outcome.note.partition(":")[0] or NONE
     second = "" if not outcome.second_gap else f" + {as_gap(outcome.second_gap)}"
-    return f"{as_gap(outcome.gap)}{second}"
+    # Between what is sure and what is not ruled out.
+    least = "" if outcome.least_gap in (None, outcome.gap) else f"{as_gap(outcome.least_gap)} to "
+    return f"{least}{as_gap(outcome.gap)}{second}"
 
 
 def as_correlation(value: float | None) -> str:

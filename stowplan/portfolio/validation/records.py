@@ -33,6 +33,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """None where there is no valid plan."""
     gap: float | None = None
     """To the optimum where that is proven, else to the bound."""
+    least_gap: float | None = None
+    """To the best plan that the exact side knows: the true gap is this or more, and ``gap`` or less."""
     second_gap: float | None = None
     """Of objectives of two numbers that of the second, where the first is the optimum's."""
     is_optimal: bool = False

@@ -270,10 +270,12 @@ class Judge:
         """Of a valid plan's objective."""
         exact, unit = self.exact, self.kind.unit
         reference = exact.objective if exact.is_proven else exact.bound
+        least = None if exact.objective is None else gap_to(objective, exact.objective, unit)
         if reference is None:
-            return Outcome(objective=objective)
+            return Outcome(objective=objective, least_gap=least)
         return Outcome(
             objective=objective,
+            least_gap=least,
             gap=gap_to(objective, reference, unit),
             second_gap=second_gap_to(objective, reference, unit),
             is_optimal=exact.is_proven and objective <= reference,

@@ -127,7 +127,11 @@ def _problems(problems: Sequence[ProblemReport]) -> str:
             )
         )
     head = ("Problem:n", "Best known:r", "Bound:r", "Policy:r", "Best sample:r", "Untrained:r", "Best sample:r", "Baseline:r")
-    return table("Objectives, with the gap to the optimum or, where that is not proven, to the bound", head, rows)
+    return table(
+        "Objectives, with the gap to the optimum or, where that is not proven, to the best plan known and to the bound",
+        head,
+        rows,
+    )
 
 
 def _values(summary: Summary, problems: Sequence[ProblemReport]) -> str:
@@ -216,7 +220,8 @@ def _outcome(outcome: Outcome | None, unit: str) -> str:
         return _NOTHING
     if outcome.objective is None:
         return outcome.note
-    gaps = [_gap(outcome.gap), *([_gap(outcome.second_gap)] if outcome.second_gap else [])]
+    least = "" if outcome.least_gap in (None, outcome.gap) else f"{_gap(outcome.least_gap)} to "
+    gaps = [least + _gap(outcome.gap), *([_gap(outcome.second_gap)] if outcome.second_gap else [])]
     return f"{format_value(outcome.objective, unit)} ({' + '.join(gaps)})"
 
 

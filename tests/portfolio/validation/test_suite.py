@@ -92,6 +92,7 @@ def test_where_the_optimum_is_not_proven_the_gap_is_to_the_bound(report: Callabl
     found = report(Scripted(), proven=False)
     assert found.policy is not None
     assert found.policy.likeliest.gap == pytest.approx(100 / OPTIMUM)
+    assert found.policy.likeliest.least_gap == 0.0
     assert not found.policy.likeliest.is_optimal
     (summary,) = summarize([found], lambda name: Fixed(Scripted()).of(None))  # type: ignore[arg-type]
     assert (summary.problems, summary.proven) == (1, 0)
