@@ -12,14 +12,18 @@ from stowplan.cli.common import (
     DEFAULT_CANDIDATES,
     DEFAULT_TIME_LIMIT,
     DEFAULT_WORKERS,
+    NOT_SHARED,
     Baseline,
     Candidates,
     Deterministic,
     Gap,
     Quiet,
     Seed,
+    Suites,
+    Targets,
     TimeLimit,
     Workers,
+    one_or_all,
     with_input_options,
 )
 from stowplan.cli.output import note, say, say_json
@@ -30,27 +34,13 @@ if TYPE_CHECKING:
     from stowplan.portfolio.batch import Item, Record
 
 
-#: Each input needs files of its own for these, or a target that fits it.
-_NOT_SHARED = ("target", "cycles", "fixed")
-
-
-@with_input_options(without=_NOT_SHARED)
+@with_input_options(without=NOT_SHARED)
 def batch_command(
-    suites: Annotated[
-        list[Path],
-        typer.Argument(metavar="SUITE", help="Folders, files or quoted glob patterns of inputs, as 'solve' takes."),
-    ],
+    suites: Suites,
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FOLDER", help="Write plans and results here; made where it is missing.")
     ],
-    targets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--target",
-            metavar="NAME",
-            help="Target by name, or the path of a target file; again and again, one for each kind of input that needs one.",
-        ),
-    ] = None,
+    targets: Targets = None,
     time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
     candidates: Candidates = DEFAULT_CANDIDATES,
     baseline: Baseline = None,
@@ -72,8 +62,7 @@ def batch_command(
     from stowplan.portfolio.batch import CANCELLED, Settings, find_inputs, run_batch, worst_code
 
     settings = Settings(
-        # One target is kept as text, as in records of earlier versions.
-        target=targets[0] if targets and len(targets) == 1 else tuple(targets or ()) or None,
+        target=one_or_all(targets),
         **options.given(),
         time_limit=time_limit,
         candidates=tuple(candidates.split(",")),

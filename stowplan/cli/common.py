@@ -24,11 +24,23 @@ Input = Annotated[
         "file of buffers to pack, or problem file; plain or gzip.",
     ),
 ]
+Suites = Annotated[
+    list[Path],
+    typer.Argument(metavar="SUITE", help="Folders, files or quoted glob patterns of inputs, as 'solve' takes."),
+]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file, as 'stowplan solve -o' writes it.")]
 TargetOption = Annotated[
     str | None,
     typer.Option(
         "--target", metavar="NAME", help="Target by name, or the path of a target file; 'stowplan targets' lists them."
+    ),
+]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        help="Target by name, or the path of a target file; again and again, one for each kind of input that needs one.",
     ),
 ]
 Capacity = Annotated[
@@ -137,6 +149,9 @@ Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of everythi
 Workers = Annotated[int, typer.Option("--workers", metavar="N", help="Processes side by side, at most.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress on standard error.")]
 
+#: Options that commands for suites leave out: each input needs files of its own for these, or a target that fits it.
+NOT_SHARED = ("target", "cycles", "fixed")
+
 DEFAULT_CANDIDATES = "heuristic,learned,exact"
 DEFAULT_TIME_LIMIT = 30.0
 DEFAULT_WORKERS = 2
@@ -198,6 +213,11 @@ def files_of(options: ReadOptions) -> tuple[Path, ...]:
     return tuple(
         Path(each) for each in (options.target, options.fixed, options.op_table, *(options.cycles or ())) if each is not None
     )
+
+
+def one_or_all(targets: list[str] | None) -> str | tuple[str, ...] | None:
+    """Targets of a suite as its settings have them: one is kept as text, as in records of earlier versions."""
+    return targets[0] if targets and len(targets) == 1 else tuple(targets or ()) or None
 
 
 def target_file(target: str | None) -> Path | None:

@@ -12,13 +12,17 @@ from stowplan import files
 from stowplan.cli.common import (
     DEFAULT_TIME_LIMIT,
     DEFAULT_WORKERS,
+    NOT_SHARED,
     Deterministic,
     Gap,
     Quiet,
     Seed,
+    Suites,
+    Targets,
     TimeLimit,
     Workers,
     check_outputs,
+    one_or_all,
     with_input_options,
 )
 from stowplan.cli.output import note, say, say_json
@@ -32,16 +36,10 @@ if TYPE_CHECKING:
     from stowplan.portfolio.validation.records import Outcome, ProblemReport, Summary, Validation
     from stowplan.portfolio.validation.statistics import Spread
 
-#: Each input needs files of its own for these, or a target that fits it.
-_NOT_SHARED = ("target", "cycles", "fixed")
 
-
-@with_input_options(without=_NOT_SHARED)
+@with_input_options(without=NOT_SHARED)
 def validate_command(
-    suites: Annotated[
-        list[Path],
-        typer.Argument(metavar="SUITE", help="Folders, files or quoted glob patterns of inputs, as 'batch' takes."),
-    ],
+    suites: Suites,
     policies: Annotated[
         list[Path] | None,
         typer.Option(
@@ -50,14 +48,7 @@ def validate_command(
             help="Policy file, as 'train' writes it; once for each kind of input. The package's own by default.",
         ),
     ] = None,
-    targets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--target",
-            metavar="NAME",
-            help="Target by name, or the path of a target file; again and again, one for each kind of input that needs one.",
-        ),
-    ] = None,
+    targets: Targets = None,
     time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
     games: Annotated[
         int,
@@ -103,7 +94,7 @@ def validate_command(
     from stowplan.portfolio.validation.summary import summarize
 
     settings = Settings(
-        target=targets[0] if targets and len(targets) == 1 else tuple(targets or ()) or None,
+        target=one_or_all(targets),
         **options.given(),
         time_limit=time_limit,
         candidates=EXACT_CANDIDATES,
@@ -253,10 +244,9 @@ def _summary_lines(summary: Summary) -> list[str]:
     rows = [_spread_row(row.name, row.gaps) for row in summary.rows]
     rows += [_spread_row(f"{summary.second}: {row.name}", row.second_gaps) for row in summary.rows if row.second_gaps]
     lines = [title, f"policy {summary.policy} ({summary.digest[:12]})", render(head, rows)]
-    values = as_correlation(summary.correlation)
-    lines.append(
-        f"values and returns, rank correlation: {values}; at equal positions {as_correlation(summary.at_equal_positions)}"
-    )
+    within, equal = as_correlation(summary.correlation), as_correlation(summary.at_equal_positions)
+    rest = f" ({summary.values_note})" if summary.values_note else f"; at equal positions {equal}"
+    lines.append(f"values and returns, rank correlation: {within}{rest}")
     for reward in summary.rewards:
         what = {"simulated": "simulated latency", "compiled": "the compiler's cycles"}[reward.measured]
         lines.append(f"reward and {what}, Pearson: {as_correlation(reward.correlation)} ({reward.count} plans)")

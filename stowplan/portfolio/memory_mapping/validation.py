@@ -117,11 +117,12 @@ class FastOrSlow:
         result = solve(
             problem,
             # A deterministic run is sized by its limit.
-            time_limit=max(0.1, effort.seconds if effort.work is None else effort.work),
+            time_limit=max(0.1, min(effort.seconds, effort.deadline.remaining) if effort.work is None else effort.work),
             candidates="heuristic,exact",
             seed=effort.seed,
             deterministic=effort.work is not None,
             plans={"game": hint},
+            cancel=effort.deadline.cancelled,
         )
         return Completion(min(result.objective or hint.objective_ps, hint.objective_ps), max(effort.bound, result.bound or 0))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from stowplan.deadline import Deadline
 from stowplan.portfolio.policies import PolicySource
 
 Stop = Callable[[], bool]
@@ -73,7 +74,12 @@ class Effort(NamedTuple):
     seed: int
     bound: int
     """Proven of the problem without any decision."""
-    stop: Stop
+    deadline: Deadline
+    """Of all completions, and how they are cancelled."""
+
+    def stop(self) -> bool:
+        """Whether to return now."""
+        return self.deadline.expired
 
 
 class Decisions(Protocol):

@@ -131,6 +131,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     correlation: float | None = None
     """Rank correlation of values with returns, pooled within problems."""
     at_equal_positions: float | None = None
+    values_note: str = ""
+    """Why there are no value estimates."""
     rewards: tuple[RewardCorrelation, ...] = ()
     """Means of the correlations of the problems."""
 

@@ -230,7 +230,7 @@ class _Run(NamedTuple):
             work=COMPLETION_WORK * settings.time_limit if is_deterministic else None,
             seed=settings.seed,
             bound=bound,
-            stop=deadline.stopper(),
+            deadline=deadline,
         )
         return dearest(decisions, Completion(exact.objective, bound), outcome.objective, effort, self.solves), ""
 

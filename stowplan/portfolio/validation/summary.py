@@ -48,6 +48,7 @@ def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Su
         second="" if pair is None else pair[2],
         correlation=_pooled(values, lambda each: each.correlation),
         at_equal_positions=_pooled(values, lambda each: each.at_equal_positions),
+        values_note=opened.adapter.values,
         rewards=tuple(_mean_reward(name, problems) for name in measured),
     )
 

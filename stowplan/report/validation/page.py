@@ -67,7 +67,7 @@ def _cards(summary: Summary) -> str:
             ("Median gap, likeliest plan", _gap(policy.median), f"untrained {_gap(control.median)}"),
             ("Mean gap", _gap(policy.mean), f"untrained {_gap(control.mean)}"),
             ("At the optimum", optimal, f"{summary.proven} of {summary.problems} optima are proven"),
-            ("Values and returns", _correlation(summary.correlation), "rank correlation within problems"),
+            ("Values and returns", _correlation(summary.correlation), escape(summary.values_note) or "rank correlation"),
         ]
     )
 

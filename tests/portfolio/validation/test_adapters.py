@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stowplan.deadline import Deadline
 from stowplan.errors import InputError, MissingDependencyError
 from stowplan.frontends.dfg import kernels, lower
 from stowplan.models.memory_mapping.cpsat import solve as solve_exactly
@@ -22,6 +23,7 @@ from stowplan.models.tier_placement.plan import Plan as TierPlan
 from stowplan.models.tier_placement.structure import Structure
 from stowplan.models.tier_placement.verify import verify as verify_tiers
 from stowplan.portfolio.kind import kind, kind_of
+from stowplan.portfolio.memory_mapping import validation
 from stowplan.portfolio.memory_mapping.validation import FastOrSlow, with_uses
 from stowplan.portfolio.modulo_scheduling.validation import Placed, Places, PpoPlayer, with_places
 from stowplan.portfolio.tier_placement.validation import Tiers
@@ -33,7 +35,7 @@ from tests.models.tier_placement.cases import random_problem as random_tiers
 from tests.patience import HANG
 from tests.portfolio.validation.players import BEST, ONE_BAD, ONE_BAD_COST, OPTIMUM, Scripted, four_reads
 
-EFFORT = Effort(HANG, None, 0, 0, lambda: False)
+EFFORT = Effort(HANG, None, 0, 0, Deadline())
 
 
 def never() -> bool:
@@ -88,6 +90,14 @@ def test_moves_by_name_and_what_they_leave() -> None:
     found = [decisions.best(count, EFFORT) for count in range(5)]
     assert [each.objective - OPTIMUM for each in found] == [0, 0, 0, ONE_BAD_COST, ONE_BAD_COST]
     assert all(each.objective == each.bound for each in found)
+
+
+def test_large_programs_are_completed_by_the_portfolio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "COMPLETE_MODEL_USES", 0)
+    problem = four_reads()
+    decisions = FastOrSlow(problem, Scripted()._play(problem, ONE_BAD).plan, ONE_BAD)
+    # Proven sooner than any limit.
+    assert decisions.best(3, EFFORT) == (OPTIMUM + ONE_BAD_COST, OPTIMUM + ONE_BAD_COST)
 
 
 # Tier placement

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stowplan.deadline import Deadline
 from stowplan.portfolio.validation.adapter import Completion, Effort
 from stowplan.portfolio.validation.decisions import TOP, DecisionReport, dearest
 
-EFFORT = Effort(math.inf, None, 0, 0, lambda: False)
+EFFORT = Effort(math.inf, None, 0, 0, Deadline())
 
 
 class Known:
@@ -71,7 +72,7 @@ def test_a_limit_leaves_decisions_together_and_says_so() -> None:
 
 
 def test_without_time_nothing_is_claimed() -> None:
-    report = found(Known([100] * 5 + [130] * 3), effort=EFFORT._replace(stop=lambda: True))
+    report = found(Known([100] * 5 + [130] * 3), effort=EFFORT._replace(deadline=Deadline(0.0)))
     assert (report.solves, report.exact) == (0, False)
     assert report.note == "stopped before any decision was looked at"
     assert [(each.first, each.last) for each in report.costly] == [(0, 6)]
