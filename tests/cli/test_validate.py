@@ -40,7 +40,7 @@ def test_tables(cli: Cli, scripted: None, folder: Path) -> None:
     assert outcome.code == 0, outcome.err
     assert "MMap-MuZero on memory mapping: 2 problems, 2 proven optima" in outcome.out
     assert outcome.out.count("100.0%  3: drop t2 for read 2") == 2
-    assert "reward and simulated latency, Pearson: none (6 plans)" in outcome.out
+    assert "reward and simulated latency, Pearson: -1.000 (12 plans)" in outcome.out
     assert outcome.out.splitlines()[-1] == "2 of 2 validated"
     assert "[1/2] one" in outcome.err
     assert "nan" not in outcome.out.lower()

@@ -69,7 +69,7 @@ class Values(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RewardCorrelation(msgspec.Struct, frozen=True, kw_only=True):
-    """The game's reward beside a measured latency."""
+    """The game's reward beside a measured latency: of sampled games of policy and control, or of compiled results."""
 
     measured: str
     """``simulated`` or ``compiled``."""

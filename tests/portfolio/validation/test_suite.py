@@ -117,8 +117,8 @@ def test_values_that_are_true_correlate_and_constant_ones_say_nothing(report: Ca
 
 def test_more_reward_is_less_simulated_latency(report: Callable[..., ProblemReport]) -> None:
     (simulated,) = report(Scripted(BEST, SAMPLED)).rewards
-    assert (simulated.measured, simulated.correlation, simulated.count) == ("simulated", pytest.approx(-1.0), 4)
-    assert report(Scripted()).rewards[0].correlation is None
+    assert (simulated.measured, simulated.correlation, simulated.count) == ("simulated", pytest.approx(-1.0), 8)
+    assert report(Scripted((DROP,) * 4)).rewards[0].correlation is None
     _, compiled = report(Scripted(), compiled=lambda problem: [(1, 30), (2, 20), (3, 10)]).rewards
     assert (compiled.measured, compiled.correlation, compiled.count) == ("compiled", pytest.approx(-1.0), 3)
 
