@@ -120,6 +120,8 @@ def run(
         "num_workers": workers,
         "random_seed": seed % (1 << 31),
         "max_time_in_seconds": max(0.01, time_limit),
+        # Its handler would take the place of Python's, and leave none behind: Ctrl-C would end the process without a word.
+        "catch_sigint_signal": False,
         **(parameters or {}),
     }
     if deterministic_limit is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
+import sys
 import threading
 from fractions import Fraction
 from pathlib import Path
@@ -21,6 +23,7 @@ from stowplan.models.cpsat_runner import add_hint, proven, run
 from stowplan.models.packing import cpsat as packing
 from stowplan.models.packing.problem import Buffer, Problem
 from tests.models.bank_mapping.cases import random_problem
+from tests.patience import HANG
 
 
 @pytest.mark.parametrize(
@@ -239,3 +242,22 @@ def test_no_plan_no_bound() -> None:
     built.model.add(built.number > 9)
     outcome = cpsat_runner.find_plan(built, objective=lambda value: value, least=3, time_limit=60)
     assert (outcome.status, outcome.plan, outcome.bound) == ("infeasible", None, None)
+
+
+def test_ctrl_c_is_pythons_again_after_a_run() -> None:
+    """CP-SAT's own handler would leave the signal to end the process without a word."""
+    program = """
+import os, signal
+from ortools.sat.python import cp_model
+from stowplan.models.cpsat_runner import run
+signal.signal(signal.SIGINT, signal.default_int_handler)
+model = cp_model.CpModel()
+model.new_bool_var("x")
+run(model, time_limit=60.0)
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG, check=False)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done
