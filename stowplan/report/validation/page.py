@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
+from typing import Literal
 
 from stowplan import files
-from stowplan.portfolio.validation.records import Outcome, ProblemReport, Summary, Validation
+from stowplan.portfolio.validation.records import Outcome, ProblemReport, Row, Summary, Validation
 from stowplan.portfolio.validation.statistics import Spread
 from stowplan.report.colours import PALETTE
 from stowplan.report.page import Details, Section, cards_list, facts_list, legend, table, warnings_box, whole_page
@@ -60,12 +61,13 @@ def _warnings(validation: Validation) -> str:
 
 
 def _cards(summary: Summary) -> str:
-    policy, control = summary.rows[0].gaps, summary.rows[3].gaps
+    policy = summary.rows[0].gaps
+    medians, means = ([_both(row, part) for row in (summary.rows[0], summary.rows[3])] for part in ("median", "mean"))
     optimal = _NOTHING if policy.optimal is None else f"{policy.optimal:.0%}"
     return f"<h2>{escape(summary.agent)} on {escape(_words(summary.kind))}</h2>\n" + cards_list(
         [
-            ("Median gap, likeliest plan", _gap(policy.median), f"untrained {_gap(control.median)}"),
-            ("Mean gap", _gap(policy.mean), f"untrained {_gap(control.mean)}"),
+            ("Median gap, likeliest plan", medians[0], f"untrained {medians[1]}"),
+            ("Mean gap", means[0], f"untrained {means[1]}"),
             ("At the optimum", optimal, f"{summary.proven} of {summary.problems} optima are proven"),
             ("Values and returns", _correlation(summary.correlation), escape(summary.values_note) or "rank correlation"),
         ]
@@ -223,6 +225,12 @@ def _outcome(outcome: Outcome | None, unit: str) -> str:
     least = "" if outcome.least_gap in (None, outcome.gap) else f"{_gap(outcome.least_gap)} to "
     gaps = [least + _gap(outcome.gap), *([_gap(outcome.second_gap)] if outcome.second_gap else [])]
     return f"{format_value(outcome.objective, unit)} ({' + '.join(gaps)})"
+
+
+def _both(row: Row, part: Literal["median", "mean"]) -> str:
+    """A moment of the gaps of a way to plan; of two numbers, those of the second behind."""
+    second = "" if row.second_gaps is None else f" + {_gap(getattr(row.second_gaps, part))}"
+    return f"{_gap(getattr(row.gaps, part))}{second}"
 
 
 def _gap(value: float | None) -> str:
