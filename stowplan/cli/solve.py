@@ -51,6 +51,14 @@ def solve_command(
             "The offsets are read from NAME.fastmem.txt.gz beside it.",
         ),
     ] = None,
+    hint: Annotated[
+        Path | None,
+        typer.Option(
+            "--hint",
+            metavar="FILE",
+            help="What guides the search: a hint file, or a plan of this problem. A bad one costs a little time, nothing else.",
+        ),
+    ] = None,
     baseline: Baseline = None,
     gap: Gap = 0.0,
     deterministic: Deterministic = False,
@@ -72,8 +80,9 @@ def solve_command(
 ) -> None:
     """Find the best plan, verified, with a proven bound."""
     began = time.monotonic()
-    check_outputs((output, report, png, config), inputs=(source, xla_plan, *files_of(options)))
+    check_outputs((output, report, png, config), inputs=(source, xla_plan, hint, *files_of(options)))
     from stowplan.frontends.read import open_input
+    from stowplan.portfolio.hints import read_hint
     from stowplan.portfolio.kind import kind_of
     from stowplan.portfolio.solve import solve
     from stowplan.report.presenter import presenter_for
@@ -83,6 +92,7 @@ def solve_command(
         opened = open_input(source, options)
     if config is not None:
         presenter_for(opened.problem).check_configurable("--config")
+    guess = None if hint is None else read_hint(hint, opened.problem)
     check_picture(opened.problem, png)
     plans: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
@@ -99,6 +109,7 @@ def solve_command(
                 deterministic=deterministic,
                 gap=gap,
                 plans=plans,
+                hint=guess,
                 baseline=baseline or ("xla" if "xla" in plans else None),
                 on_progress=progress,
                 cancel=cancel,

@@ -15,7 +15,19 @@ import numpy as np
 from stowplan.compiled import njit_inner, njit_outer, records
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
 from stowplan.portfolio.memory_mapping.space import ROOM, STRIDE, place, unplace
-from stowplan.portfolio.memory_mapping.state import COPIED, NEVER, PRELOADED, CopyRow, Draft, MomentRow, SlotRow, State, Totals
+from stowplan.portfolio.memory_mapping.state import (
+    COPIED,
+    ENTER,
+    NEVER,
+    PRELOADED,
+    STAY,
+    CopyRow,
+    Draft,
+    MomentRow,
+    SlotRow,
+    State,
+    Totals,
+)
 
 
 def new_state(data: Data) -> State:
@@ -35,6 +47,7 @@ def new_state(data: Data) -> State:
         first_slot=np.full(len(data.tensors) - 1, -1, np.int64),
         fast=np.zeros(len(data.access_uses), np.int64),
         free_at=np.zeros(data.channels, np.int64),
+        permits=np.full(slots, ENTER | STAY, np.int64),
     )
     reset(data, state)
     return state

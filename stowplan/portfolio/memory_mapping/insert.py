@@ -12,7 +12,7 @@ from stowplan.portfolio.memory_mapping.engine import (
     set_access,
 )
 from stowplan.portfolio.memory_mapping.space import find_offset, is_free, place, prolong, unplace
-from stowplan.portfolio.memory_mapping.state import COPIED, DEFINED, NEVER, PRELOADED, State
+from stowplan.portfolio.memory_mapping.state import COPIED, DEFINED, ENTER, NEVER, PRELOADED, STAY, State
 from stowplan.portfolio.memory_mapping.timeline import earliest_gap, first_at, latest_gap, replay
 
 # Ways to serve a tensor, combined as bits.
@@ -154,6 +154,8 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
 def _stays(data: Data, state: State, tensor: int, access: int, mode: int, policy: int) -> bool:
     """Let the open residency serve one more access, if the way wants it and there is room."""
     draft, row = state.draft[0], data.accesses[access]
+    if not state.permits[access - 1] & STAY:
+        return False
     slot = state.slots[draft.slot]
     if mode & RELEASE and data.tensors[tensor].can_copy:
         gap = state.began[row.low] - state.began[slot.end]
@@ -186,6 +188,8 @@ def _leave(data: Data, state: State, needed: int, limit: int, policy: int) -> bo
 def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy: int, skip: int) -> None:
     """Open a residency with an access, if the way wants it and there is room and time."""
     draft, tensor_row, row = state.draft[0], data.tensors[tensor], data.accesses[access]
+    if not state.permits[access] & ENTER:
+        return
     if row.defines and mode & DEFINE:
         offset = find_offset(data, state, row.low, row.high, tensor_row.bytes, policy)
         if offset >= 0:

@@ -14,6 +14,9 @@ from stowplan.portfolio.memory_mapping.arrays import Ints
 #: More than any total; a plan that may not be.
 NEVER = 1 << 62
 
+# What a tensor may do at an access, as bits: begin a residency with it; stay from it to the next access.
+ENTER, STAY = 1, 2
+
 # Sources of a residency.
 DEFINED, COPIED, PRELOADED = 0, 1, 2
 
@@ -136,3 +139,5 @@ class State(NamedTuple):
     """[U]: 1 where a use is fast."""
     free_at: Ints
     """[K]: when each channel is free (scratch)."""
+    permits: Ints
+    """[A]: what a tensor may do at each access: both, but while a construction follows a hint."""
