@@ -27,9 +27,9 @@ DETERMINISTIC_ROUNDS = 300_000
 DETERMINISTIC_PIECE = 20
 LOOK_EVERY = 0.01
 
-#: Part of the limit that the relaxation may take before there is a hint; in a deterministic run so many simplex iterations for
-#: each second of the limit, fewer for large programs, of which each takes longer.
-RELAXATION_PART = 0.3
+#: Part of the limit that the relaxation may take before there is a hint, beside the search and within it; in a deterministic run
+#: so many simplex iterations for each second of the limit, fewer for large programs, of which each takes longer.
+BESIDE_PART, WITHIN_PART = 0.6, 0.25
 ITERATIONS, ITERATION_USES = 6000.0, 5000.0
 
 #: Largest loss that a round may make at the beginning, of what lies between the first plan and the floor.
@@ -172,7 +172,8 @@ def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, i
     from stowplan.models.memory_mapping.milp.solve import Effort
 
     options = context.options
-    seconds = min(context.remaining(), RELAXATION_PART * options.time_limit)
+    part = WITHIN_PART if relaxes_in_search(options) else BESIDE_PART
+    seconds = min(context.remaining(), part * options.time_limit)
     iterations = int(ITERATIONS * options.time_limit / (1.0 + problem.use_count / ITERATION_USES))
     deterministic = options.deterministic
     effort = Effort(
