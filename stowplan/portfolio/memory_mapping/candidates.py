@@ -27,8 +27,8 @@ DETERMINISTIC_ROUNDS = 300_000
 DETERMINISTIC_PIECE = 20
 LOOK_EVERY = 0.01
 
-#: Part of the limit that the relaxation may take before there is a hint, beside the search and within it; in a deterministic run
-#: so many simplex iterations for each second of the limit, fewer for large programs, of which each takes longer.
+#: Part of the limit that the relaxation may take before there is a hint, beside the search and within it; in a deterministic
+#: run so many simplex iterations for each second of the limit, fewer for large programs, of which each takes longer.
 BESIDE_PART, WITHIN_PART = 0.6, 0.25
 ITERATIONS, ITERATION_USES = 6000.0, 5000.0
 

@@ -47,6 +47,7 @@ def new_state(data: Data) -> State:
         first_slot=np.full(len(data.tensors) - 1, -1, np.int64),
         fast=np.zeros(len(data.access_uses), np.int64),
         free_at=np.zeros(data.channels, np.int64),
+        kept=records(SlotRow, slots),
         permits=np.full(slots, ENTER | STAY, np.int64),
     )
     reset(data, state)
@@ -230,7 +231,10 @@ def unqueue_copy(state: State, copy: int, boundary: int) -> None:
 def open_slot(
     data: Data, state: State, tensor: int, first: int, last: int, source: int, start: int, end: int, offset: int
 ) -> int:
-    """Begin a residency that serves the accesses ``first`` to ``last``; queues its copy-in where it is copied."""
+    """Begin a residency that serves the accesses ``first`` to ``last``; queues its copy-in where it is copied.
+
+    It is not in the map of memory yet: :func:`~stowplan.portfolio.memory_mapping.space.place` enters it once its end is known.
+    """
     totals = state.totals[0]
     index = totals.free
     slot = state.slots[index]
@@ -247,7 +251,6 @@ def open_slot(
     slot.out_end = -1
     slot.next = state.first_slot[tensor]
     state.first_slot[tensor] = index
-    place(state, index)
     if source == COPIED:
         queue_copy(state, 2 * index, start, data.accesses[first].low, data.tensors[tensor].copy_in)
     elif source == PRELOADED:
@@ -309,5 +312,6 @@ def open_rows(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> 
     for position in range(count):
         row = rows[position]
         index = open_slot(data, state, row.tensor, row.first, row.last, row.source, row.start, row.end, row.offset)
+        place(state, index)
         if row.out_start >= 0:
             queue_out(data, state, index, row.out_start, row.out_end)

@@ -6,12 +6,14 @@ from stowplan.compiled import njit_inner, njit_once
 from stowplan.portfolio.memory_mapping.arrays import Data
 from stowplan.portfolio.memory_mapping.engine import (
     access_gain,
+    copy_row,
+    open_rows,
     open_slot,
     queue_out,
     remove_tensor,
     set_access,
 )
-from stowplan.portfolio.memory_mapping.space import find_offset, is_free, place, prolong, unplace
+from stowplan.portfolio.memory_mapping.space import find_offset, is_free, place
 from stowplan.portfolio.memory_mapping.state import COPIED, DEFINED, ENTER, NEVER, PRELOADED, STAY, State
 from stowplan.portfolio.memory_mapping.timeline import earliest_gap, first_at, latest_gap, replay
 
@@ -35,20 +37,18 @@ WAYS = 6
 
 @njit_inner
 def extend(data: Data, state: State, index: int, end: int, policy: int) -> bool:
-    """Make a residency last until ``end``, elsewhere in memory if its place is taken."""
+    """Make a residency that is not in the map of memory yet last until ``end``, elsewhere if its place is taken."""
     slot = state.slots[index]
     if end <= slot.end:
         return True
     size = data.tensors[slot.tensor].bytes
     if is_free(state, slot.end, end, slot.offset, slot.offset + size):
-        prolong(state, index, end)
+        slot.end = end
         return True
-    unplace(state, index)
     offset = find_offset(data, state, slot.start, end, size, policy)
     if offset >= 0:
         slot.offset = offset
         slot.end = end
-    place(state, index)
     return offset >= 0
 
 
@@ -174,9 +174,14 @@ def _stays(data: Data, state: State, tensor: int, access: int, mode: int, policy
 
 @njit_inner
 def _leave(data: Data, state: State, needed: int, limit: int, policy: int) -> bool:
-    """Close the open residency, saving its content where slow memory lacks it and needs it by boundary ``limit``."""
+    """Close the open residency, saving its content where slow memory lacks it and needs it by boundary ``limit``.
+
+    Only now it is entered into the map of memory, for all of its time at once.
+    """
     draft = state.draft[0]
-    if needed and draft.unsaved and draft.valid == NEVER and not copy_out(data, state, limit, policy):
+    is_lost = needed and draft.unsaved and draft.valid == NEVER and not copy_out(data, state, limit, policy)
+    place(state, draft.slot)
+    if is_lost:
         return False
     draft.ended = state.slots[draft.slot].end
     draft.slot = -1
@@ -259,15 +264,47 @@ def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bo
     state.draft[0].bold = loss > 0
     least = base + loss
     best = -1
+    is_in = False
+    count = 0
     for number in range(WAYS):
         mode = way(data, tensor, number, thorough)
-        if mode >= 0 and insert_tensor(data, state, tensor, mode, policy, skip):
+        if mode < 0:
+            continue
+        if is_in:
+            count = _take_out(data, state, tensor)
+            is_in = False
+        if insert_tensor(data, state, tensor, mode, policy, skip):
             total = replay(data, state)
             if total < least:
                 least = total
                 best = mode
+                is_in = True
+            else:
+                remove_tensor(data, state, tensor)
+    if best >= 0 and best & RELEASE:
+        # What this way gives back depends on the timeline that it finds.
+        if is_in:
             remove_tensor(data, state, tensor)
-    if best >= 0:
         insert_tensor(data, state, tensor, best, policy, skip)
+    elif best >= 0 and not is_in:
+        open_rows(data, state, state.kept, count)
     state.draft[0].bold = 0
     return base - replay(data, state)
+
+
+@njit_once
+def _take_out(data: Data, state: State, tensor: int) -> int:
+    """Take a tensor out and note its residencies in ``state.kept``, in the order in which they began; returns their number."""
+    count = 0
+    index = state.first_slot[tensor]
+    while index >= 0:
+        count += 1
+        index = state.slots[index].next
+    position = count
+    index = state.first_slot[tensor]
+    while index >= 0:
+        position -= 1
+        copy_row(state.slots[index], state.kept[position])
+        index = state.slots[index].next
+    remove_tensor(data, state, tensor)
+    return count

@@ -139,5 +139,7 @@ class State(NamedTuple):
     """[U]: 1 where a use is fast."""
     free_at: Ints
     """[K]: when each channel is free (scratch)."""
+    kept: Sequence[SlotRow]
+    """[S]: residencies of a tensor that was taken out to try another way (scratch)."""
     permits: Ints
     """[A]: what a tensor may do at each access: both, but while a construction follows a hint."""
