@@ -53,6 +53,7 @@ def _insert_first(data: Data, state: State, tensor: int) -> None:
     time that hides the copy; best fit.
     """
     base = state.totals[0].total
+    state.totals[0].insertions += 1
     for mode in (DEFINE | COPY | EAGER, COPY):
         if insert_tensor(data, state, tensor, mode, BEST_FIT, 0):
             if replay(data, state) < base:

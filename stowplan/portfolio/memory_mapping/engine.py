@@ -14,7 +14,7 @@ import numpy as np
 
 from stowplan.compiled import njit_inner, njit_outer, records
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
-from stowplan.portfolio.memory_mapping.space import ROOM, STRIDE, place, unplace
+from stowplan.portfolio.memory_mapping.space import MEMO, ROOM, STRIDE, place, unplace
 from stowplan.portfolio.memory_mapping.state import (
     COPIED,
     ENTER,
@@ -23,6 +23,7 @@ from stowplan.portfolio.memory_mapping.state import (
     STAY,
     CopyRow,
     Draft,
+    MemoRow,
     MomentRow,
     SlotRow,
     State,
@@ -47,6 +48,7 @@ def new_state(data: Data) -> State:
         first_slot=np.full(len(data.tensors) - 1, -1, np.int64),
         fast=np.zeros(len(data.access_uses), np.int64),
         free_at=np.zeros(data.channels, np.int64),
+        memo=records(MemoRow, MEMO),
         kept=records(SlotRow, slots),
         permits=np.full(slots, ENTER | STAY, np.int64),
     )

@@ -13,7 +13,7 @@ from stowplan.portfolio.memory_mapping.engine import (
     remove_tensor,
     set_access,
 )
-from stowplan.portfolio.memory_mapping.space import find_offset, is_free, place
+from stowplan.portfolio.memory_mapping.space import offset_for, place, stays_free
 from stowplan.portfolio.memory_mapping.state import COPIED, DEFINED, ENTER, NEVER, PRELOADED, STAY, State
 from stowplan.portfolio.memory_mapping.timeline import earliest_gap, first_at, latest_gap, replay
 
@@ -42,10 +42,10 @@ def extend(data: Data, state: State, index: int, end: int, policy: int) -> bool:
     if end <= slot.end:
         return True
     size = data.tensors[slot.tensor].bytes
-    if is_free(state, slot.end, end, slot.offset, slot.offset + size):
+    if stays_free(state, slot.end, end, slot.offset, slot.offset + size):
         slot.end = end
         return True
-    offset = find_offset(data, state, slot.start, end, size, policy)
+    offset = offset_for(data, state, slot.start, end, size, policy)
     if offset >= 0:
         slot.offset = offset
         slot.end = end
@@ -107,7 +107,7 @@ def copy_in(data: Data, state: State, tensor: int, access: int, mode: int, polic
         start = data.steps[low - 1].down
     if start < valid:
         return -1
-    offset = find_offset(data, state, start, high, data.tensors[tensor].bytes, policy)
+    offset = offset_for(data, state, start, high, data.tensors[tensor].bytes, policy)
     if offset < 0:
         return -1
     return open_slot(data, state, tensor, access, access, COPIED, start, high, offset)
@@ -196,13 +196,13 @@ def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy
     if not state.permits[access] & ENTER:
         return
     if row.defines and mode & DEFINE:
-        offset = find_offset(data, state, row.low, row.high, tensor_row.bytes, policy)
+        offset = offset_for(data, state, row.low, row.high, tensor_row.bytes, policy)
         if offset >= 0:
             draft.slot = open_slot(data, state, tensor, access, access, DEFINED, row.low, row.high, offset)
     elif row.reads and (draft.bold or access_gain(data, state, access) > 0):
         if mode & PRELOAD and access == tensor_row.first_access and tensor_row.is_input:
             if state.totals[0].preloads < data.max_preloads:
-                offset = find_offset(data, state, 0, row.high, tensor_row.bytes, policy)
+                offset = offset_for(data, state, 0, row.high, tensor_row.bytes, policy)
                 if offset >= 0:
                     draft.slot = open_slot(data, state, tensor, access, access, PRELOADED, 0, row.high, offset)
         elif mode & COPY:
@@ -261,6 +261,7 @@ def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bo
     before and after.
     """
     base = state.totals[0].total
+    state.totals[0].insertions += 1
     state.draft[0].bold = loss > 0
     least = base + loss
     best = -1
