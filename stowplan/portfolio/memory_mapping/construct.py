@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from stowplan.compiled import njit_once, njit_outer
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
-from stowplan.portfolio.memory_mapping.engine import access_gain, joint_gain, remove_tensor
+from stowplan.portfolio.memory_mapping.engine import access_gain, joint_gain, settle, take_back
 from stowplan.portfolio.memory_mapping.insert import COPY, DEFINE, EAGER, insert_best, insert_tensor
 from stowplan.portfolio.memory_mapping.space import BEST_FIT, FIRST_FIT, clear, find_offset, place
 from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
@@ -57,8 +57,9 @@ def _insert_first(data: Data, state: State, tensor: int) -> None:
     for mode in (DEFINE | COPY | EAGER, COPY):
         if insert_tensor(data, state, tensor, mode, BEST_FIT, 0):
             if replay(data, state) < base:
+                settle(state, tensor)
                 return
-            remove_tensor(data, state, tensor)
+            take_back(data, state, tensor)
     replay(data, state)
 
 

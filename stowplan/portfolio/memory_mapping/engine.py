@@ -235,7 +235,7 @@ def open_slot(
 ) -> int:
     """Begin a residency that serves the accesses ``first`` to ``last``; queues its copy-in where it is copied.
 
-    It is not in the map of memory yet: :func:`~stowplan.portfolio.memory_mapping.space.place` enters it once its end is known.
+    It is not in the map of memory yet: :func:`settle` enters all of a tensor, once it is clear how it stays.
     """
     totals = state.totals[0]
     index = totals.free
@@ -274,6 +274,31 @@ def queue_out(data: Data, state: State, index: int, start: int, end: int) -> Non
 @njit_inner
 def remove_tensor(data: Data, state: State, tensor: int) -> None:
     """Put all accesses of a tensor back into slow memory."""
+    index = state.first_slot[tensor]
+    while index >= 0:
+        unplace(state, index)
+        index = state.slots[index].next
+    take_back(data, state, tensor)
+
+
+@njit_inner
+def settle(state: State, tensor: int) -> None:
+    """Enter the residencies of a tensor into the map of memory, the first one first."""
+    count = 0
+    index = state.first_slot[tensor]
+    while index >= 0:
+        count += 1
+        index = state.slots[index].next
+    for later in range(count - 1, -1, -1):
+        index = state.first_slot[tensor]
+        for _ in range(later):
+            index = state.slots[index].next
+        place(state, index)
+
+
+@njit_inner
+def take_back(data: Data, state: State, tensor: int) -> None:
+    """As :func:`remove_tensor`, for residencies that are not in the map of memory."""
     totals = state.totals[0]
     while state.first_slot[tensor] >= 0:
         index = state.first_slot[tensor]
@@ -286,7 +311,6 @@ def remove_tensor(data: Data, state: State, tensor: int) -> None:
             totals.preloads -= 1
         if slot.out_start >= 0:
             unqueue_copy(state, 2 * index + 1, slot.out_start)
-        unplace(state, index)
         state.first_slot[tensor] = slot.next
         slot.tensor = -1
         slot.next = totals.free

@@ -10,10 +10,11 @@ from stowplan.portfolio.memory_mapping.engine import (
     open_rows,
     open_slot,
     queue_out,
-    remove_tensor,
     set_access,
+    settle,
+    take_back,
 )
-from stowplan.portfolio.memory_mapping.space import offset_for, place, stays_free
+from stowplan.portfolio.memory_mapping.space import offset_for, stays_free
 from stowplan.portfolio.memory_mapping.state import COPIED, DEFINED, ENTER, NEVER, PRELOADED, STAY, State
 from stowplan.portfolio.memory_mapping.timeline import earliest_gap, first_at, latest_gap, replay
 
@@ -37,7 +38,7 @@ WAYS = 6
 
 @njit_inner
 def extend(data: Data, state: State, index: int, end: int, policy: int) -> bool:
-    """Make a residency that is not in the map of memory yet last until ``end``, elsewhere if its place is taken."""
+    """Make a residency of the tensor being inserted last until ``end``, elsewhere in memory if its place is taken."""
     slot = state.slots[index]
     if end <= slot.end:
         return True
@@ -115,7 +116,11 @@ def copy_in(data: Data, state: State, tensor: int, access: int, mode: int, polic
 
 @njit_inner
 def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int, skip: int) -> bool:
-    """Serve a tensor that has no residency in one way; False, with no residency left, where that cannot be."""
+    """Serve a tensor that has no residency in one way; False, with no residency left, where that cannot be.
+
+    Its residencies are not in the map of memory: they share no step, so they need not see each other there, and most ways are
+    taken back. :func:`~stowplan.portfolio.memory_mapping.engine.settle` enters those that stay.
+    """
     row = data.tensors[tensor]
     if row.bytes > data.capacity:
         return False
@@ -146,7 +151,7 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
         index = state.first_slot[tensor]
         done = index >= 0 and state.slots[index].first == row.first_access and state.slots[index].next < 0
     if not done:
-        remove_tensor(data, state, tensor)
+        take_back(data, state, tensor)
     return done and state.first_slot[tensor] >= 0
 
 
@@ -174,14 +179,9 @@ def _stays(data: Data, state: State, tensor: int, access: int, mode: int, policy
 
 @njit_inner
 def _leave(data: Data, state: State, needed: int, limit: int, policy: int) -> bool:
-    """Close the open residency, saving its content where slow memory lacks it and needs it by boundary ``limit``.
-
-    Only now it is entered into the map of memory, for all of its time at once.
-    """
+    """Close the open residency, saving its content where slow memory lacks it and needs it by boundary ``limit``."""
     draft = state.draft[0]
-    is_lost = needed and draft.unsaved and draft.valid == NEVER and not copy_out(data, state, limit, policy)
-    place(state, draft.slot)
-    if is_lost:
+    if needed and draft.unsaved and draft.valid == NEVER and not copy_out(data, state, limit, policy):
         return False
     draft.ended = state.slots[draft.slot].end
     draft.slot = -1
@@ -281,12 +281,15 @@ def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bo
                 best = mode
                 is_in = True
             else:
-                remove_tensor(data, state, tensor)
+                take_back(data, state, tensor)
     if best >= 0 and best & RELEASE:
         # What this way gives back depends on the timeline that it finds.
         if is_in:
-            remove_tensor(data, state, tensor)
+            take_back(data, state, tensor)
         insert_tensor(data, state, tensor, best, policy, skip)
+        is_in = True
+    if is_in:
+        settle(state, tensor)
     elif best >= 0 and not is_in:
         open_rows(data, state, state.kept, count)
     state.draft[0].bold = 0
@@ -307,5 +310,5 @@ def _take_out(data: Data, state: State, tensor: int) -> int:
         position -= 1
         copy_row(state.slots[index], state.kept[position])
         index = state.slots[index].next
-    remove_tensor(data, state, tensor)
+    take_back(data, state, tensor)
     return count

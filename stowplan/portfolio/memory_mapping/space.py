@@ -128,15 +128,6 @@ def unplace(state: State, index: int) -> None:
 
 
 @njit_inner
-def prolong(state: State, index: int, end: int) -> None:
-    """Let a residency last longer where it stands."""
-    slot = state.slots[index]
-    before = (slot.end - 1) // STRIDE + 1
-    slot.end = end
-    _enter_windows(state, index, before, (end - 1) // STRIDE + 1)
-
-
-@njit_inner
 def clear(state: State) -> None:
     """Empty the map of memory; the slots stay as they are."""
     state.totals[0].placed = 0
