@@ -144,9 +144,10 @@ def measure(path: Path, arguments: argparse.Namespace, bound: int | None) -> dic
     assert hint is not None
     hint.save(at["relaxation"])
     after = LOADING + seconds
-    if not at["best"].exists():
-        searched(at["problem"], at["relaxation"], after, arguments.ceiling, 0, at["best"])
-    of_plan(problem, Plan.load(at["best"])).save(at["plan"])
+    if "plan" in arguments.guides.split(","):
+        if not at["best"].exists():
+            searched(at["problem"], at["relaxation"], after, arguments.ceiling, 0, at["best"])
+        of_plan(problem, Plan.load(at["best"])).save(at["plan"])
     lower = max(proven, bound or 0)
     rows: dict[str, Any] = {"uses": problem.use_count, "relaxation_seconds": seconds, "bound": lower, "gaps": {}}
     for guide in arguments.guides.split(","):
