@@ -7,8 +7,10 @@ Each module of ../shared/corpus/tpu_v4 (or $STOWPLAN_SHARED/corpus/tpu_v4) that 
 * no guide;
 * the relaxation's values shuffled among the accesses (the control);
 * the relaxation's values, from the moment at which a second worker would have solved it;
-* the values of the best plan known, from the start (the ceiling): of a longer guided search, ``--ceiling`` seconds, kept in
-  ``--plans`` for the next time.
+* the values of the best plan that one of these searches, or an earlier call with the same ``--plans``, has found: from the
+  start.
+
+Results are kept in the JSON file as they come: a run that was interrupted goes on where it was.
 
 The candidate ``search`` runs alone in a process, with the clock of its processor time in place of the wall's, so that the load
 of the machine does not matter: what two workers do on a machine at leisure, without large-neighbourhood search. Loading and
@@ -43,11 +45,13 @@ from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import candidates
 
+from tables import table  # isort: skip - stands beside this file
+
 SHARED = Path(os.environ.get("STOWPLAN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
 HARD = "resnet101_train_b16,resnet50_train_b32,wavenet_inf_b32,nmt_attn_train_b32,gpt2s_train_b2_s512,gpt2m_train_b1_s512"
 
-GUIDES = ("none", "shuffled", "relaxation", "plan")
+GUIDES = ("relaxation", "none", "shuffled", "plan")
 
 #: Parts of the budget at which objectives are noted.
 PARTS = (0.1, 1 / 3, 1.0)
@@ -130,43 +134,48 @@ def objective_at(history: list[Any], moment: float, otherwise: int) -> int:
     return min((objective for seconds, objective in history if seconds <= moment), default=otherwise)
 
 
-def measure(path: Path, arguments: argparse.Namespace, bound: int | None) -> dict[str, Any]:
-    """All guides and seeds on one module."""
-    folder: Path = arguments.plans
-    folder.mkdir(parents=True, exist_ok=True)
-    name = path.name.removesuffix(".hlo.txt.gz")
-    problem = stowplan.read(path, target="tpu-v4")
-    at = {kind: folder / f"{name}.{kind}.json" for kind in ("problem", "relaxation", "shuffled", "best", "plan")}
-    problem.save(at["problem"])
-    began = time.process_time()
-    hint, proven = relaxation_hint(problem, Effort(end=time.monotonic() + 600.0))
-    seconds = time.process_time() - began
-    assert hint is not None
-    hint.save(at["relaxation"])
-    after = LOADING + seconds
-    if "plan" in arguments.guides.split(","):
-        if not at["best"].exists():
-            searched(at["problem"], at["relaxation"], after, arguments.ceiling, 0, at["best"])
-        of_plan(problem, Plan.load(at["best"])).save(at["plan"])
-    lower = max(proven, bound or 0)
-    rows: dict[str, Any] = {"uses": problem.use_count, "relaxation_seconds": seconds, "bound": lower, "gaps": {}}
-    for guide in arguments.guides.split(","):
-        rows["gaps"][guide] = []
-        for seed in map(int, arguments.seeds.split(",")):
-            if guide == "shuffled":
-                shuffled(hint, seed).save(at["shuffled"])
-            given = None if guide == "none" else at[guide]
-            history = searched(at["problem"], given, 0.0 if guide == "plan" else after, arguments.seconds, seed)
-            values = [objective_at(history, part * arguments.seconds, problem.all_slow_ps) for part in PARTS]
-            rows["gaps"][guide].append([100 * (1 - lower / value) for value in values])
-    return rows
+class Module:
+    """A module, its relaxation, and where its files are."""
+
+    def __init__(self, path: Path, folder: Path, bound: int | None):
+        folder.mkdir(parents=True, exist_ok=True)
+        name = path.name.removesuffix(".hlo.txt.gz")
+        self.problem = stowplan.read(path, target="tpu-v4")
+        kinds = ("problem", "relaxation", "shuffled", "best", "found", "plan")
+        self.at = {kind: folder / f"{name}.{kind}.json" for kind in kinds}
+        self.problem.save(self.at["problem"])
+        began = time.process_time()
+        hint, proven = relaxation_hint(self.problem, Effort(end=time.monotonic() + 600.0))
+        self.seconds = time.process_time() - began
+        assert hint is not None
+        self.hint = hint
+        hint.save(self.at["relaxation"])
+        self.bound = max(proven, bound or 0)
+
+    def gaps(self, guide: str, seconds: float, seed: int) -> list[float]:
+        """Gaps (%) of one search at each part of its budget; its plan is kept where it is the best so far."""
+        at = self.at
+        if guide == "shuffled":
+            shuffled(self.hint, seed).save(at["shuffled"])
+        elif guide == "plan":
+            of_plan(self.problem, Plan.load(at["best"])).save(at["plan"])
+        given = None if guide == "none" else at[guide]
+        after = 0.0 if guide == "plan" else LOADING + self.seconds
+        history = searched(at["problem"], given, after, seconds, seed, at["found"])
+        found = Plan.load(at["found"])
+        if not at["best"].exists() or found.objective_ps < Plan.load(at["best"]).objective_ps:
+            found.save(at["best"])
+        values = [objective_at(history, part * seconds, self.problem.all_slow_ps) for part in PARTS]
+        return [100 * (1 - self.bound / value) for value in values]
 
 
-def line(name: str, row: dict[str, Any]) -> str:
+def line(name: str, row: dict[str, Any], guides: list[str]) -> list[str]:
     """A row of the table: means over the seeds, at each part of the budget."""
     cells = [name, f"{row['uses']:,}", f"{row['relaxation_seconds']:.2f}"]
-    cells += [" / ".join(f"{statistics.fmean(each):.2f}" for each in zip(*gaps, strict=True)) for gaps in row["gaps"].values()]
-    return "| " + " | ".join(cells) + " |"
+    for guide in guides:
+        gaps = zip(*row["gaps"][guide].values(), strict=True)
+        cells.append(" / ".join(f"{statistics.fmean(each):.2f}" for each in gaps))
+    return cells
 
 
 def main() -> None:
@@ -176,7 +185,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="processor time of the search")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--guides", default=",".join(GUIDES))
-    parser.add_argument("--ceiling", type=float, default=60.0, help="processor time of the search for the best plan known")
     parser.add_argument("--plans", type=Path, default=Path("guidance-plans"), help="where plans and hints are kept")
     parser.add_argument("--bounds", type=Path, help="results with better bounds than the relaxation's")
     parser.add_argument("--json-out", type=Path)
@@ -189,14 +197,26 @@ def main() -> None:
         child(arguments)
         return
     bounds = {} if arguments.bounds is None else json.loads(arguments.bounds.read_bytes())
-    print("| module | uses | relaxation s | " + " | ".join(arguments.guides.split(",")) + " |", flush=True)
-    rows = {}
-    for name in arguments.modules.split(","):
-        path = SHARED / "corpus" / "tpu_v4" / f"{name}.hlo.txt.gz"
-        rows[name] = measure(path, arguments, bounds.get(name, {}).get("bound"))
-        print(line(name, rows[name]), flush=True)
-        if arguments.json_out is not None:
-            arguments.json_out.write_text(json.dumps(rows, indent=1))
+    modules, guides = arguments.modules.split(","), arguments.guides.split(",")
+    kept = arguments.json_out
+    rows: dict[str, Any] = json.loads(kept.read_bytes()) if kept is not None and kept.exists() else {}
+    opened: dict[str, Module] = {}
+    # A guide at a time: what the best plan is, is known at the end.
+    for guide, name in ((guide, name) for guide in guides for name in modules):
+        seeds = [seed for seed in arguments.seeds.split(",") if seed not in rows.get(name, {}).get("gaps", {}).get(guide, {})]
+        if not seeds:
+            continue
+        if name not in opened:
+            path = SHARED / "corpus" / "tpu_v4" / f"{name}.hlo.txt.gz"
+            opened[name] = Module(path, arguments.plans, bounds.get(name, {}).get("bound"))
+        module = opened[name]
+        row = rows.setdefault(name, {"uses": module.problem.use_count, "relaxation_seconds": module.seconds, "gaps": {}})
+        for seed in seeds:
+            row["gaps"].setdefault(guide, {})[seed] = module.gaps(guide, arguments.seconds, int(seed))
+            if kept is not None:
+                kept.write_text(json.dumps(rows, indent=1))
+    head = ["module", "uses", "relaxation s", *guides]
+    print(table([line(name, rows[name], guides) for name in modules], head))
 
 
 if __name__ == "__main__":

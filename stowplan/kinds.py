@@ -56,6 +56,8 @@ class KindModules(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
     """Module with ``counts(problem) -> {name: number of values}`` and ``of_plan(problem, plan) -> Hint``, for kinds whose hints
     may have values (:mod:`stowplan.models.hint`); empty where only plans are hints."""
+    transfer: str = ""
+    """``module:name`` of ``(problem, earlier problem, its hint) -> hint``, for kinds that know steps of a program again."""
     amends: tuple[str, ...] = ()
     """Options of :func:`stowplan.read` that still change a finished problem of this kind."""
     amend: str = ""
@@ -124,6 +126,7 @@ _KINDS = {
         _modules(
             "memory_mapping",
             hint="stowplan.models.memory_mapping.hint",
+            transfer="stowplan.models.memory_mapping.earlier:transferred",
             amends=("capacity", "stalls"),
             warm_up="stowplan.portfolio.memory_mapping.warm_up:warm_up",
         ),

@@ -13,10 +13,34 @@ from stowplan.frontends.read import read_plan
 from stowplan.kinds import load
 from stowplan.models import hint as hints
 from stowplan.models.hint import Hint
-from stowplan.portfolio.kind import Kind, describe_plan, kind_of
+from stowplan.portfolio.kind import Kind, check, describe_plan, kind_of
 
 #: Name of the plan that comes with a hint.
 HINT = "hint"
+
+
+def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
+    """The hint, or the plan, in a file that is for an earlier version of a problem, as a hint for the problem.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_hint`; or a plan that is not valid for the earlier version.
+    UsageError
+        The kind does not know steps again, or the two are of different kinds.
+    """
+    kind = kind_of(problem)
+    if kind_of(earlier) is not kind:
+        raise UsageError(f"found a hint for a problem of {kind_of(earlier).name}, expected one of {kind.name}")
+    if not kind.modules.transfer:
+        raise UsageError(f"found a hint of an earlier version: problems of {kind.modules.title} take none, only their own")
+    given = read_hint(path, earlier)
+    plan = hints.plan_of(given) if isinstance(given, Hint) else given
+    if plan is not None and not (found := check(kind, earlier, plan)).ok:
+        raise InputError(f"not valid for the earlier version: {'; '.join(found.violations[:3])}", source=path)
+    (values,) = hinted_values(kind, earlier, given, plan)
+    transferred: Hint = load(kind.modules.transfer)(problem, earlier, values)
+    return transferred
 
 
 def read_hint(path: Path, problem: Any) -> Any:

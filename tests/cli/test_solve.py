@@ -252,6 +252,26 @@ def test_a_hint_that_does_not_fit_is_one_line(cli: Cli, tmp_path: Path, damage: 
     assert not output.exists()
 
 
+def test_a_plan_of_an_earlier_version_guides(cli: Cli, tmp_path: Path) -> None:
+    plan, output = tmp_path / "plan.json", tmp_path / "new.json"
+    options = (*TEACHING, *BRIEF)
+    assert cli("solve", ALEXNET, *options, "-o", plan).code == 0
+    # The same program under another name, with another capacity: another problem.
+    earlier, later = tmp_path / "earlier.json", tmp_path / "later.json"
+    problem = stowplan.read(ALEXNET, target="teaching")
+    problem.save(earlier)
+    msgspec.structs.replace(problem, name="later", capacity=problem.capacity + problem.alignment).save(later)
+    refused = cli("solve", later, *BRIEF, "--hint", plan)
+    assert refused.code == 2
+    assert "found a plan for the problem" in error_line(refused)
+    outcome = cli("solve", later, *BRIEF, "--hint", plan, "--hint-program", earlier, "-o", output, "--json")
+    assert outcome.code == 0
+    assert json.loads(outcome.out)["provenance"]["options"]["hint"] == "plan"
+    assert cli("verify", later, output).code == 0
+    alone = cli("solve", later, *BRIEF, "--hint-program", earlier)
+    assert "there is no --hint" in error_line(alone)
+
+
 def test_a_plan_that_is_not_valid_is_no_hint(cli: Cli, tmp_path: Path) -> None:
     problem = stowplan.read(ALEXNET, target="teaching")
     Plan(problem=problem.digest, objective_ps=1, fast_uses=(0,)).save(tmp_path / "plan.json")
