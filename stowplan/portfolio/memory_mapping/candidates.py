@@ -27,9 +27,12 @@ DETERMINISTIC_ROUNDS = 300_000
 DETERMINISTIC_PIECE = 20
 LOOK_EVERY = 0.01
 
-#: Part of the limit that the relaxation may take before there is a hint, beside the search and within it; in a deterministic
-#: run so many simplex iterations for each second of the limit, fewer for large programs, of which each takes longer.
-BESIDE_PART, WITHIN_PART = 0.6, 0.25
+#: Part of its time that the exact side may take for the hint of a program of more uses than this; and part of the limit that a
+#: search may take that solves the relaxation itself.
+LARGE_USES, LARGE_PART, WITHIN_PART = 15_000, 0.5, 0.25
+
+#: In a deterministic run so many simplex iterations for each second of the limit, fewer for large programs, of which each takes
+#: longer.
 ITERATIONS, ITERATION_USES = 6000.0, 5000.0
 
 #: Largest loss that a round may make at the beginning, of what lies between the first plan and the floor.
@@ -172,8 +175,11 @@ def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, i
     from stowplan.models.memory_mapping.milp.solve import Effort
 
     options = context.options
-    part = WITHIN_PART if relaxes_in_search(options) else BESIDE_PART
-    seconds = min(context.remaining(), part * options.time_limit)
+    seconds = context.remaining()
+    if relaxes_in_search(options):
+        seconds = min(seconds, WITHIN_PART * options.time_limit)
+    elif problem.use_count > LARGE_USES:
+        seconds *= LARGE_PART
     iterations = int(ITERATIONS * options.time_limit / (1.0 + problem.use_count / ITERATION_USES))
     deterministic = options.deterministic
     effort = Effort(

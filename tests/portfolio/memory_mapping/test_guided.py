@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
-import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,19 +12,23 @@ import pytest
 from stowplan.models.hint import Hint, check
 from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.accesses import access_sequences
+from stowplan.models.memory_mapping.milp import guide as guide_module
 from stowplan.models.memory_mapping.milp.guide import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
+from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import arrays, candidates
 from stowplan.portfolio.memory_mapping.guided import ORDERS, THRESHOLDS, TRUST, best_guided, followed, guide, guided
 from stowplan.portfolio.memory_mapping.heuristics import Built, run
 from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 from tests.models.memory_mapping.brute_force import best_plan, optimum
 from tests.models.memory_mapping.cases import random_plan, random_problem
-from tests.patience import HANG
 from tests.portfolio.memory_mapping.states import assert_sound, built_states, wide_problem
 from tests.portfolio.recorder import Recorder
+
+#: Of the clock: never.
+FAR = math.inf
 
 
 def random_hint(problem: Problem, rng: random.Random) -> Hint:
@@ -36,7 +41,7 @@ def random_hint(problem: Problem, rng: random.Random) -> Hint:
 
 
 def relaxed(problem: Problem) -> Hint | None:
-    return relaxation_hint(problem, Effort(end=time.monotonic() + HANG))[0]
+    return relaxation_hint(problem, Effort(end=FAR))[0]
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -183,3 +188,40 @@ def test_equal_runs_give_equal_plans() -> None:
     problem = wide_problem(5)
     first, second = (searching(problem, None).plans for _ in range(2))
     assert first == second
+
+
+@pytest.mark.parametrize(
+    ("options", "within"),
+    [
+        ({"workers": 2}, False),
+        ({"workers": 1}, True),
+        ({"deterministic": True}, True),
+        ({"workers": 1, "candidates": ("search", "relaxation")}, True),
+        ({"workers": 1, "candidates": ("heuristic",)}, False),
+    ],
+)
+def test_the_search_solves_the_relaxation_where_the_exact_side_comes_after_it(options: dict[str, Any], within: bool) -> None:
+    assert candidates.relaxes_in_search(Options(**options)) is within
+
+
+@pytest.mark.parametrize(("workers", "large", "part"), [(2, False, 1.0), (2, True, 0.5), (1, False, 0.25), (1, True, 0.25)])
+def test_the_relaxation_of_a_hint_is_capped(workers: int, large: bool, part: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = wide_problem(1)
+    efforts: list[Effort] = []
+    monkeypatch.setattr(guide_module, "relaxation_hint", lambda problem, effort: (efforts.append(effort), 0))
+    monkeypatch.setattr(candidates, "LARGE_USES", problem.use_count - large)
+    monkeypatch.setattr(candidates, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    # The recorder's context has 20 s left, and that is all of the limit.
+    candidates.solve_relaxation(problem, Recorder(workers=workers, time_limit=20.0))
+    assert efforts[0].end == 100.0 + 20.0 * part
+
+
+def test_a_deterministic_hint_is_limited_by_iterations_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    efforts: list[Effort] = []
+    monkeypatch.setattr(guide_module, "relaxation_hint", lambda problem, effort: (efforts.append(effort), 0))
+    for limit in (1.0, 2.0):
+        candidates.solve_relaxation(wide_problem(1), Recorder(deterministic=True, time_limit=limit))
+    first, second = (effort.iteration_limit for effort in efforts)
+    assert first is not None
+    assert second is not None
+    assert 0 < first < second
