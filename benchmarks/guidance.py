@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="processor time of the search")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--guides", default=",".join(GUIDES))
-    parser.add_argument("--plans", type=Path, default=Path("guidance-plans"), help="where plans and hints are kept")
+    parser.add_argument("--plans", type=Path, default=Path("out/guidance-plans"), help="where plans and hints are kept")
     parser.add_argument("--bounds", type=Path, help="results with better bounds than the relaxation's")
     parser.add_argument("--json-out", type=Path)
     for name, kind in (("--child", Path), ("--hint", Path), ("--plan-out", Path)):
