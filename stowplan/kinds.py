@@ -53,6 +53,11 @@ class KindModules(msgspec.Struct, frozen=True, kw_only=True):
     """``module:name`` of ``() -> None`` that compiles what the kind compiles, on the smallest of problems."""
     plan_reader: str = ""
     """``module:name`` of ``(path, problem) -> plan``, for plans in files that are not JSON."""
+    hint: str = ""
+    """Module with ``counts(problem) -> {name: number of values}`` and ``of_plan(problem, plan) -> Hint``, for kinds whose hints
+    may have values (:mod:`stowplan.models.hint`); empty where only plans are hints."""
+    transfer: str = ""
+    """``module:name`` of ``(problem, earlier problem, its hint) -> hint``, for kinds that know steps of a program again."""
     amends: tuple[str, ...] = ()
     """Options of :func:`stowplan.read` that still change a finished problem of this kind."""
     amend: str = ""
@@ -120,8 +125,10 @@ _KINDS = {
     for each in (
         _modules(
             "memory_mapping",
+            hint="stowplan.models.memory_mapping.hint",
+            transfer="stowplan.models.memory_mapping.earlier:transferred",
             amends=("capacity", "stalls"),
-            warm_up="stowplan.portfolio.memory_mapping.heuristics:warm_up",
+            warm_up="stowplan.portfolio.memory_mapping.warm_up:warm_up",
         ),
         _modules(
             "packing",

@@ -51,6 +51,22 @@ def solve_command(
             "The offsets are read from NAME.fastmem.txt.gz beside it.",
         ),
     ] = None,
+    hint: Annotated[
+        Path | None,
+        typer.Option(
+            "--hint",
+            metavar="FILE",
+            help="What guides the search: a hint file, or a plan of this problem. A bad one costs a little time, nothing else.",
+        ),
+    ] = None,
+    hint_program: Annotated[
+        Path | None,
+        typer.Option(
+            "--hint-program",
+            metavar="FILE",
+            help="The earlier version of the program that the hint is for, where it is not INPUT.",
+        ),
+    ] = None,
     baseline: Baseline = None,
     gap: Gap = 0.0,
     deterministic: Deterministic = False,
@@ -72,8 +88,9 @@ def solve_command(
 ) -> None:
     """Find the best plan, verified, with a proven bound."""
     began = time.monotonic()
-    check_outputs((output, report, png, config), inputs=(source, xla_plan, *files_of(options)))
+    check_outputs((output, report, png, config), inputs=(source, xla_plan, hint, hint_program, *files_of(options)))
     from stowplan.frontends.read import open_input
+    from stowplan.portfolio.hints import read_hint, read_hint_of_earlier
     from stowplan.portfolio.kind import kind_of
     from stowplan.portfolio.solve import solve
     from stowplan.report.presenter import presenter_for
@@ -81,8 +98,14 @@ def solve_command(
     # A deterministic run must not depend on how long reading took.
     with reading_within(None if deterministic else time_limit):
         opened = open_input(source, options)
+        earlier = None if hint_program is None else open_input(hint_program, options).problem
     if config is not None:
         presenter_for(opened.problem).check_configurable("--config")
+    guess = None
+    if hint is not None:
+        guess = read_hint(hint, opened.problem) if earlier is None else read_hint_of_earlier(hint, earlier, opened.problem)
+    elif earlier is not None:
+        raise UsageError("--hint-program says what --hint FILE is for, and there is no --hint")
     check_picture(opened.problem, png)
     plans: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
@@ -99,6 +122,7 @@ def solve_command(
                 deterministic=deterministic,
                 gap=gap,
                 plans=plans,
+                hint=guess,
                 baseline=baseline or ("xla" if "xla" in plans else None),
                 on_progress=progress,
                 cancel=cancel,

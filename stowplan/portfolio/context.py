@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from stowplan.models.hint import Hint
+
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How to solve. Times in seconds."""
@@ -43,6 +45,15 @@ class Context(Protocol):
 
     def incumbent(self) -> tuple[Any, int | None]:
         """The best verified plan and bound of all candidates so far; in deterministic runs always those at the start."""
+
+    def hint(self, hint: Hint) -> None:
+        """Let the other candidates have a hint."""
+
+    def hints(self) -> tuple[Hint, ...]:
+        """Hints for this problem so far, checked: the caller's, then those of other candidates, the first come first.
+
+        In deterministic runs the caller's alone.
+        """
 
     def stop(self) -> bool:
         """Whether to return now."""

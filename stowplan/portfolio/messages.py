@@ -33,26 +33,29 @@ class Job(msgspec.Struct):
     """Its process number."""
     start_plan: bytes | None = None
     start_bound: int | None = None
+    hints: tuple[bytes, ...] = ()
 
 
 class Incumbent(msgspec.Struct):
-    """Parent to worker: the best plan and bound of all."""
+    """Parent to worker: the best plan and bound of all, and what else others hand on."""
 
     plan: bytes | None = None
     bound: int | None = None
+    hint: bytes | None = None
 
 
 class Report(msgspec.Struct):
     """Worker to parent."""
 
     what: str
-    """``plan``, ``bound``, ``infeasible``, ``note``; or the last one: ``done``, ``stopped`` (by time) or ``failed``."""
+    """``plan``, ``bound``, ``infeasible``, ``hint``, ``note``; the last one: ``done``, ``stopped`` (by time) or ``failed``."""
     source: str = ""
     plan: bytes | None = None
     bound: int | None = None
     text: str = ""
     why: dict[str, Any] | None = None
     """With ``infeasible``: details for the result."""
+    hint: bytes | None = None
 
 
 class WorkerMessage(NamedTuple):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stowplan.deadline import Deadline
+from stowplan.models.hint import Hint
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Check, Kind, check
 from stowplan.result import HistoryEntry, StopReason
@@ -51,6 +52,8 @@ class RunState:
     best: Best | None = None
     bound: int | None = None
     """Best of ``bounds``."""
+    hints: list[Hint] = field(default_factory=list)
+    """Hints for the problem, checked: the caller's, then those of candidates."""
     infeasible: bool = False
     why: dict[str, Any] = field(default_factory=dict)
     """Details of a proof that there is no plan."""

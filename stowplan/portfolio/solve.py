@@ -12,8 +12,10 @@ from typing import Any
 from stowplan.arguments import flag, number, show, whole
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
+from stowplan.models.hint import Hint
 from stowplan.notes import bounded
 from stowplan.portfolio.context import Options
+from stowplan.portfolio.hints import HINT, hinted_plan, hinted_values
 from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan, kind_of
 from stowplan.portfolio.run import Run
 from stowplan.portfolio.run_state import Progress, RunState
@@ -42,6 +44,7 @@ def solve(
     deterministic: bool = False,
     gap: float = 0.0,
     plans: Mapping[str, Any] | None = None,
+    hint: Any = None,
     baseline: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: threading.Event | None = None,
@@ -68,6 +71,9 @@ def solve(
         Stop once (objective - bound) / objective is at most this.
     plans
         Plans at hand, by name (another compiler's, say): verified, what candidates start from, and listed as baselines.
+    hint
+        What guides the search: a :class:`stowplan.models.hint.Hint` for this problem, or a plan of its kind, which is treated
+        like one of ``plans``, under the name ``hint``. It may be bad: that costs a little time, nothing else.
     baseline
         Name of the baseline for ``speedup``; the kind's own by default.
     on_progress
@@ -86,7 +92,7 @@ def solve(
     UsageError
         Unknown candidate names, a problem of no known kind, an argument of a wrong type or out of range.
     InputError
-        A plan at hand that is not valid for the problem.
+        A plan at hand that is not valid for the problem, or a hint that is not for it.
     """
     began = time.monotonic()
     options = check_options(
@@ -106,13 +112,17 @@ def solve(
     deadline = Deadline(limit - (time.monotonic() - began), cancel)
     every = kind.candidates(problem, options)
     chosen = _chosen(every, options)
-    starts = _starts(kind, problem, plans or {})
+    hinted = hinted_plan(kind, problem, hint)
+    if hinted is not None and HINT in (plans or {}):
+        raise UsageError(f"found a plan named {HINT!r}, which is the name of the hint's: give it another")
+    starts = _starts(kind, problem, {**(plans or {}), **({} if hinted is None else {HINT: hinted})})
+    hints = hinted_values(kind, problem, hint, hinted)
     baselines = dict.fromkeys((*starts, *kind.baseline_sources))
     if baseline is not None and baseline not in baselines:
         raise UsageError(f"found baseline {baseline!r}, expected one of {', '.join(baselines)}")
-    run = Run(RunState(kind, problem, options, deadline, on_progress), chosen)
+    run = Run(RunState(kind, problem, options, deadline, on_progress, hints=hints), chosen)
     stop_reason = run.run(starts)
-    return _result(run, stop_reason, baseline or kind.baseline, tuple(baselines), _checkpoint(run, chosen))
+    return _result(run, stop_reason, baseline or kind.baseline, tuple(baselines), _checkpoint(run, chosen), hint)
 
 
 def check_options(options: Options) -> Options:
@@ -203,7 +213,9 @@ def _checkpoint(run: Run, chosen: list[Candidate]) -> str | None:
     return next((candidate.checkpoint for candidate in chosen if candidate.checkpoint and candidate.name in ran), None)
 
 
-def _result(run: Run, stop_reason: StopReason, baseline: str, baselines: tuple[str, ...], checkpoint: str | None) -> Result:
+def _result(
+    run: Run, stop_reason: StopReason, baseline: str, baselines: tuple[str, ...], checkpoint: str | None, hint: Any
+) -> Result:
     known = run.state
     status: Status
     if known.infeasible:
@@ -242,7 +254,8 @@ def _result(run: Run, stop_reason: StopReason, baseline: str, baselines: tuple[s
                 "candidates": list(known.options.candidates),
                 "workers": known.options.workers,
                 "gap": known.options.gap,
-            },
+            }
+            | ({} if hint is None else {"hint": hint.source if isinstance(hint, Hint) else "plan"}),
             checkpoint=checkpoint,
         ),
         seconds=round(known.deadline.elapsed, 3),

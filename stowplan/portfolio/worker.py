@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from stowplan import kinds
+from stowplan.models.hint import Hint
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.messages import Incumbent, Job, Report, read_message, write_message
 
@@ -39,6 +40,7 @@ class WorkerContext:
         self._outgoing = outgoing
         self._lock = threading.Lock()
         self._incumbent: tuple[Any, int | None] = (self.start_plan, job.start_bound)
+        self._hints = tuple(map(Hint.decode, job.hints))
 
     def _send(self, report: Report) -> None:
         with self._lock:
@@ -56,6 +58,10 @@ class WorkerContext:
         """Report a proof that there is no plan."""
         self._send(Report("infeasible", source, why=why))
 
+    def hint(self, hint: Hint) -> None:
+        """Hand a hint on to the other candidates."""
+        self._send(Report("hint", hint.source, hint=msgspec.json.encode(hint)))
+
     def note(self, text: str) -> None:
         """Report a remark."""
         self._send(Report("note", text=text))
@@ -63,6 +69,10 @@ class WorkerContext:
     def incumbent(self) -> tuple[Any, int | None]:
         """Best plan and bound of all candidates."""
         return self._incumbent
+
+    def hints(self) -> tuple[Hint, ...]:
+        """All hints so far."""
+        return self._hints
 
     def stop(self) -> bool:
         """Whether time is up."""
@@ -89,6 +99,8 @@ class WorkerContext:
             plan, bound = self._incumbent
             if message.plan is not None:
                 plan = self._kind.decode_plan(message.plan)
+            if message.hint is not None:
+                self._hints = (*self._hints, Hint.decode(message.hint))
             self._incumbent = (plan, bound if message.bound is None else message.bound)
         os._exit(0)
 

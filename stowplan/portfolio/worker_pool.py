@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from stowplan.errors import StowplanError
+from stowplan.models import hint as hints
 from stowplan.notes import cut
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.messages import QUEUE_SIZE, Incumbent, Job, MessageQueue, Report, WorkerMessage
@@ -144,6 +145,7 @@ class WorkerPool:
             parent=os.getpid(),
             start_plan=start_plan,
             start_bound=None if is_deterministic else self._state.bound,
+            hints=self._hints,
         )
         now = self._deadline.elapsed
         worker = Worker(len(self._workers), candidate, now, now + seconds)
@@ -162,6 +164,11 @@ class WorkerPool:
     def _first_plan(self) -> bytes | None:
         """What the first worker started from: all start from it in a deterministic run."""
         return self._best_plan()
+
+    @property
+    def _hints(self) -> tuple[bytes, ...]:
+        """All hints so far; of candidates there are none in a deterministic run."""
+        return tuple(map(msgspec.json.encode, self._state.hints))
 
     def _best_plan(self) -> bytes | None:
         return None if self._state.best is None else msgspec.json.encode(self._state.best.plan)
@@ -249,6 +256,8 @@ class WorkerPool:
         elif report.what == "infeasible":
             if not self._state.offer_infeasibility(report.source, report.why):
                 worker.outcome = "rejected"
+        elif report.what == "hint" and report.hint is not None:
+            self._take_hint(worker, report.hint)
         elif report.what == "note":
             worker.note(report.text)
         elif worker.ended is None:
@@ -258,6 +267,19 @@ class WorkerPool:
                 worker.note(report.text)
             elif report.what == "done" and worker.outcome == "stopped":
                 worker.outcome = "finished"
+
+    def _take_hint(self, worker: Worker, data: bytes) -> None:
+        """Hand a hint on; in a deterministic run nobody is told, for when it comes is a matter of load."""
+        try:
+            hint = hints.Hint.decode(data)
+            hints.check(self._state.problem, hint)
+        except StowplanError as error:
+            worker.outcome = "rejected"
+            worker.note(f"gave a hint that is none: {error}")
+            return
+        if not self._options.deterministic:
+            self._state.hints.append(hint)
+            self._tell_others(worker, Incumbent(hint=data))
 
     # ------------------------------------------------------------------------------------------------------------- end
 

@@ -6,10 +6,13 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import stowplan
 from stowplan.frontends.read import read_plan
+from stowplan.models.memory_mapping.hint import counts, hint, of_plan
+from stowplan.models.memory_mapping.plan import Plan
 from tests.cli.conftest import ALEXNET, BRIEF, EXAMPLES, Cli, Solved, error_line
 from tests.paths import DATA
 from tests.patience import HANG
@@ -214,3 +217,64 @@ def test_version_and_no_command(cli: Cli) -> None:
     bare = cli()
     assert (bare.code, bare.out) == (2, "")
     assert bare.err.startswith("Usage: stowplan [OPTIONS] COMMAND")
+
+
+# --------------------------------------------------------------------------------------------------------------- hints
+
+
+def test_a_plan_and_its_hint_guide_the_next_run(cli: Cli, tmp_path: Path) -> None:
+    plan, hint = tmp_path / "plan.json", tmp_path / "hint.json"
+    assert cli("solve", ALEXNET, *TEACHING, *BRIEF, "-o", plan).code == 0
+    found = read_plan(plan)
+    of_plan(stowplan.read(ALEXNET, target="teaching"), found).save(hint)
+    for path in (plan, hint):
+        outcome = cli("solve", ALEXNET, *TEACHING, *BRIEF, "--hint", path, "--json")
+        result = json.loads(outcome.out)
+        assert outcome.code == 0
+        assert result["baselines"]["hint"] == found.objective_ps >= result["objective"]
+        assert result["provenance"]["options"]["hint"] == "plan"
+
+
+@pytest.mark.parametrize("damage", ["nothing", "not JSON", "another format", "another problem", "out of range", "too few"])
+def test_a_hint_that_does_not_fit_is_one_line(cli: Cli, tmp_path: Path, damage: str) -> None:
+    path, output = tmp_path / "hint.json", tmp_path / "plan.json"
+    problem = stowplan.read(ALEXNET, target="teaching")
+    count = counts(problem)["fast"]
+    values = [0.5] * (count - 1 if damage == "too few" else count)
+    spoilt = hint(problem, values, [2.0 if damage == "out of range" else 0.5] * count)
+    content = json.loads(msgspec.json.encode(spoilt))
+    content["problem"] = "another" if damage == "another problem" else content["problem"]
+    content["format"] = "stowplan.packing.plan" if damage == "another format" else content["format"]
+    path.write_text("" if damage == "nothing" else "id,lower" if damage == "not JSON" else json.dumps(content))
+    outcome = cli("solve", ALEXNET, *TEACHING, *BRIEF, "--hint", path, "-o", output)
+    assert outcome.code == 2
+    assert str(path) in error_line(outcome)
+    assert not output.exists()
+
+
+def test_a_plan_of_an_earlier_version_guides(cli: Cli, tmp_path: Path) -> None:
+    plan, output = tmp_path / "plan.json", tmp_path / "new.json"
+    options = (*TEACHING, *BRIEF)
+    assert cli("solve", ALEXNET, *options, "-o", plan).code == 0
+    # The same program under another name, with another capacity: another problem.
+    earlier, later = tmp_path / "earlier.json", tmp_path / "later.json"
+    problem = stowplan.read(ALEXNET, target="teaching")
+    problem.save(earlier)
+    msgspec.structs.replace(problem, name="later", capacity=problem.capacity + problem.alignment).save(later)
+    refused = cli("solve", later, *BRIEF, "--hint", plan)
+    assert refused.code == 2
+    assert "found a plan for the problem" in error_line(refused)
+    outcome = cli("solve", later, *BRIEF, "--hint", plan, "--hint-program", earlier, "-o", output, "--json")
+    assert outcome.code == 0
+    assert json.loads(outcome.out)["provenance"]["options"]["hint"] == "plan"
+    assert cli("verify", later, output).code == 0
+    alone = cli("solve", later, *BRIEF, "--hint-program", earlier)
+    assert "there is no --hint" in error_line(alone)
+
+
+def test_a_plan_that_is_not_valid_is_no_hint(cli: Cli, tmp_path: Path) -> None:
+    problem = stowplan.read(ALEXNET, target="teaching")
+    Plan(problem=problem.digest, objective_ps=1, fast_uses=(0,)).save(tmp_path / "plan.json")
+    outcome = cli("solve", ALEXNET, *TEACHING, *BRIEF, "--hint", tmp_path / "plan.json")
+    assert outcome.code == 2
+    assert "the plan 'hint' is not valid for this problem" in error_line(outcome)

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from stowplan.models.memory_mapping.hint import of_plan
 from stowplan.models.memory_mapping.plan import Plan, Residency
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
 from stowplan.portfolio.kind import Candidate, Kind
@@ -121,6 +122,29 @@ def speaks(problem: Problem, context: WorkerContext) -> None:
     context.plan(ladder_plan(problem, 3), "speaks")
     context.bound(OPTIMUM - 1, "speaks")
     while not context.stop():
+        time.sleep(0.01)
+
+
+def hints(problem: Problem, context: WorkerContext) -> None:
+    context.hint(of_plan(problem, ladder_plan(problem, 3), "hints"))
+    while not context.stop():
+        time.sleep(0.01)
+
+
+def hints_nonsense(problem: Problem, context: WorkerContext) -> None:
+    context.hint(msgspec.structs.replace(of_plan(problem, ladder_plan(problem, 3)), problem="other"))
+    context.plan(ladder_plan(problem, 3), "hints_nonsense")
+
+
+def takes_a_hint(problem: Problem, context: WorkerContext) -> None:
+    """Ends the run with the plan of the first hint that it gets."""
+    while not context.stop():
+        if context.hints():
+            hint = context.hints()[0]
+            context.note(f"hinted by {hint.source}")
+            context.plan(ladder_plan(problem, int(sum(hint.values["fast"]))), "takes_a_hint")
+            context.bound(OPTIMUM, "takes_a_hint")
+            return
         time.sleep(0.01)
 
 

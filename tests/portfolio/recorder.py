@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stowplan.models.hint import Hint
 from stowplan.portfolio.context import Options
 
 
@@ -16,6 +17,10 @@ class Recorder:
         self.plans: list[tuple[Any, str]] = []
         self.bounds: list[int] = []
         self.notes: list[str] = []
+        self.known: tuple[Hint, ...] = ()
+        """Hints of others."""
+        self.given: list[Hint] = []
+        """Hints of the candidate."""
         self.why: dict[str, Any] | None = None
         self._looks = looks
 
@@ -35,6 +40,12 @@ class Recorder:
     def incumbent(self) -> tuple[Any, int | None]:
         best = min((plan for plan, _ in self.plans), key=_objective, default=self.start_plan)
         return best, max(self.bounds, default=None)
+
+    def hint(self, hint: Hint) -> None:
+        self.given.append(hint)
+
+    def hints(self) -> tuple[Hint, ...]:
+        return self.known
 
     def stop(self) -> bool:
         self._looks -= 1

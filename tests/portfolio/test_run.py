@@ -6,8 +6,10 @@ import os
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 
+from stowplan.models.memory_mapping.hint import of_plan
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping.kind import KIND
 from stowplan.portfolio.run_state import Progress
@@ -93,6 +95,31 @@ def test_candidates_hear_of_each_other(solve_fakes: SolveFakes) -> None:
     check(result)
     assert result.stop_reason == "optimal"
     assert report_of(result, "listens").note == f"heard {OPTIMUM} and {OPTIMUM - 1}"
+
+
+def test_hints_reach_the_other_candidates(solve_fakes: SolveFakes) -> None:
+    result = solve_fakes("takes_a_hint", "hints", time_limit=1200)
+    check(result)
+    assert result.objective == OPTIMUM
+    assert report_of(result, "takes_a_hint").note == "hinted by hints"
+
+
+def test_the_hint_of_the_caller_is_there_from_the_start(solve_fakes: SolveFakes) -> None:
+    problem = ladder_problem()
+    for options in ({}, {"deterministic": True}):
+        hint = of_plan(problem, ladder_plan(problem, 3), "caller")
+        result = solve_fakes("takes_a_hint", hint=msgspec.structs.replace(hint, plan=None), time_limit=1200, **options)
+        check(result)
+        assert report_of(result, "takes_a_hint").note == "hinted by caller"
+        assert result.provenance.options["hint"] == "caller"
+
+
+def test_a_hint_that_does_not_fit_is_not_handed_on(solve_fakes: SolveFakes) -> None:
+    result = solve_fakes("hints_nonsense", "proves", time_limit=1200)
+    check(result)
+    report = report_of(result, "hints_nonsense")
+    assert report.outcome == "rejected"
+    assert "gave a hint that is none" in report.note
 
 
 def test_a_later_candidate_starts_from_the_best(solve_fakes: SolveFakes) -> None:

@@ -7,10 +7,12 @@ import time
 from collections.abc import Iterator
 
 from stowplan.compiled import mark_warm
+from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.context import Context
+from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan, import_plan
+from stowplan.portfolio.memory_mapping.guided import best_guided
 from stowplan.portfolio.memory_mapping.search import new_search, note_best, ruin_and_recreate
 from stowplan.portfolio.memory_mapping.state import State
 
@@ -25,6 +27,14 @@ DETERMINISTIC_ROUNDS = 300_000
 DETERMINISTIC_PIECE = 20
 LOOK_EVERY = 0.01
 
+#: Part of its time that the exact side may take for the hint of a program of more uses than this; and part of the limit that a
+#: search may take that solves the relaxation itself.
+LARGE_USES, LARGE_PART, WITHIN_PART = 15_000, 0.5, 0.25
+
+#: In a deterministic run so many simplex iterations for each second of the limit, fewer for large programs, of which each takes
+#: longer.
+ITERATIONS, ITERATION_USES = 6000.0, 5000.0
+
 #: Largest loss that a round may make at the beginning, of what lies between the first plan and the floor.
 LOSS = 2e-3
 
@@ -38,15 +48,17 @@ def greedy(problem: Problem, context: Context) -> None:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """Greedy, then constructive heuristics, then ruin and recreate from the best of them until time is up."""
+    """Greedy, then other constructive heuristics and those that follow hints, then ruin and recreate until time is up."""
     data = arrays.build(problem)
+    guides = Guides(problem, context, data)
     best: State | None = None
     for source, steps in heuristics.constructive(data):
         state, _ = heuristics.run(steps, context.stop)
         if source == "greedy" or best is None or state.totals[0].total < best.totals[0].total:
             context.plan(export_plan(problem, data, state), source)
-        if best is None or state.totals[0].total < best.totals[0].total:
-            best = state
+        for other in (state, guides.better(int(state.totals[0].total))):
+            if other is not None and (best is None or other.totals[0].total < best.totals[0].total):
+                best = other
         if context.stop():
             return
     if best is None or not problem.use_count:
@@ -55,16 +67,56 @@ def search(problem: Problem, context: Context) -> None:
         given = import_plan(problem, data, context.start_plan)
         if given.totals[0].total < best.totals[0].total:
             best = given
-    _ruin_and_recreate(problem, context, data, best)
+    _ruin_and_recreate(problem, context, data, best, guides)
 
 
-def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, state: State) -> None:
+class Guides:
+    """Takes up hints as they come, and makes plans that follow them.
+
+    Where no other candidate solves the relaxation beside this one, it is solved here, in the time of the search.
+    """
+
+    def __init__(self, problem: Problem, context: Context, data: arrays.Data):
+        self._problem, self._context, self._data = problem, context, data
+        self._taken = 0
+        self._is_alone = relaxes_in_search(context.options)
+
+    def better(self, objective: int) -> State | None:
+        """The best plan that follows a hint not taken up before, where it is better than this; it is reported."""
+        best: State | None = None
+        for hint in self._news():
+            if self._context.stop():
+                break
+            state = best_guided(self._data, hint, self._context.stop)
+            if state.totals[0].total < (objective if best is None else best.totals[0].total):
+                best = state
+                self._context.plan(export_plan(self._problem, self._data, state), "guided")
+        return best
+
+    def _news(self) -> list[Hint]:
+        hints = self._context.hints()
+        found = [*hints[self._taken :]]
+        self._taken = len(hints)
+        if self._is_alone:
+            self._is_alone = False
+            hint, bound = solve_relaxation(self._problem, self._context)
+            self._context.bound(bound, "relaxation")
+            found += [] if hint is None else [hint]
+        return found
+
+
+def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, state: State, guides: Guides) -> None:
     search = new_search(data, state, heuristics.densities(data, 1), context.options.seed)
     status = search.status[0]
     started = reported = int(status.best)
     report_at = time.monotonic() + REPORT_EVERY
     floor = problem.floor_ps
     for part, rounds in _schedule(problem, context):
+        guided = guides.better(int(status.best))
+        if guided is not None:
+            state = guided
+            note_best(state, search)
+            reported = int(status.best)
         # Threshold that falls to nothing: small losses are accepted early on.
         ruin_and_recreate(data, state, search, rounds, LOSS * (started - floor) * (1.0 - part) ** 2)
         if time.monotonic() >= report_at:
@@ -111,12 +163,45 @@ def _adopt(problem: Problem, context: Context, data: arrays.Data, objective: int
     return given if given.totals[0].total < objective else None
 
 
+def relaxes_in_search(options: Options) -> bool:
+    """Whether the search solves the relaxation for its hint itself: where the exact side has its turn only after it."""
+    wanted = not {"exact", "relaxation"}.isdisjoint(options.candidates)
+    return wanted and (options.deterministic or options.workers == 1)
+
+
+def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, int]:
+    """The plain relaxation's hint, None where it takes too long, and its bound (ps)."""
+    from stowplan.models.memory_mapping.milp.guide import relaxation_hint
+    from stowplan.models.memory_mapping.milp.solve import Effort
+
+    options = context.options
+    seconds = context.remaining()
+    if relaxes_in_search(options):
+        seconds = min(seconds, WITHIN_PART * options.time_limit)
+    elif problem.use_count > LARGE_USES:
+        seconds *= LARGE_PART
+    iterations = int(ITERATIONS * options.time_limit / (1.0 + problem.use_count / ITERATION_USES))
+    deterministic = options.deterministic
+    effort = Effort(
+        end=time.monotonic() + (context.remaining() if deterministic else seconds),
+        seed=options.seed,
+        iteration_limit=iterations if deterministic else None,
+        should_stop=context.stop,
+    )
+    return relaxation_hint(problem, effort)
+
+
 def relaxation(problem: Problem, context: Context) -> None:
-    """Bounds from detailed relaxations of segments of the program, first linear, then with cuts and integers."""
+    """A hint for the others; then bounds from detailed relaxations of segments, first linear, then with cuts and integers."""
     from stowplan.models.memory_mapping.milp.segments import SegmentBounds
     from stowplan.models.memory_mapping.milp.solve import Effort
 
     options = context.options
+    if not relaxes_in_search(options):
+        hint, bound = solve_relaxation(problem, context)
+        context.bound(bound, "relaxation")
+        if hint is not None:
+            context.hint(hint)
     SegmentBounds(
         problem,
         Effort(

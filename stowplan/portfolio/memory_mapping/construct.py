@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from stowplan.compiled import njit_once, njit_outer
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
-from stowplan.portfolio.memory_mapping.engine import access_gain, joint_gain, remove_tensor
+from stowplan.portfolio.memory_mapping.engine import access_gain, joint_gain, settle, take_back
 from stowplan.portfolio.memory_mapping.insert import COPY, DEFINE, EAGER, insert_best, insert_tensor
 from stowplan.portfolio.memory_mapping.space import BEST_FIT, FIRST_FIT, clear, find_offset, place
-from stowplan.portfolio.memory_mapping.state import State
+from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 from stowplan.portfolio.memory_mapping.timeline import replay
 
 Floats = NDArray[float64]
@@ -53,11 +53,13 @@ def _insert_first(data: Data, state: State, tensor: int) -> None:
     time that hides the copy; best fit.
     """
     base = state.totals[0].total
+    state.totals[0].insertions += 1
     for mode in (DEFINE | COPY | EAGER, COPY):
         if insert_tensor(data, state, tensor, mode, BEST_FIT, 0):
             if replay(data, state) < base:
+                settle(state, tensor)
                 return
-            remove_tensor(data, state, tensor)
+            take_back(data, state, tensor)
     replay(data, state)
 
 
@@ -81,3 +83,43 @@ def repack(data: Data, state: State, order: Ints, old: Ints) -> bool:
             return False
         place(state, order[position])
     return True
+
+
+@njit_outer
+def follow(data: Data, state: State, fast: Floats, keep: Floats, sure: Floats, least: float, trust: float) -> None:
+    """Permit what a hint says: a tensor enters where it is fast to at least ``least``, and stays where it is kept to that.
+
+    ``fast``, ``keep`` and ``sure`` are of the accesses of :mod:`stowplan.models.memory_mapping.accesses`: of those that the
+    tables have as one, the first says whether it enters and the last whether it stays. Where ``sure`` is less than ``trust``
+    everything is permitted.
+    """
+    number = -1
+    for access in range(len(state.permits)):
+        first, last = data.accesses[access].first_use, data.accesses[access + 1].first_use
+        state.permits[access] = 0
+        for position in range(first, last):
+            if position > first and data.access_uses[position].step == data.access_uses[position - 1].step:
+                continue
+            number += 1
+            doubts = sure[number] < trust
+            if position == first and (doubts or fast[number] >= least):
+                state.permits[access] |= ENTER
+            state.permits[access] &= ENTER
+            if doubts or keep[number] >= least:
+                state.permits[access] |= STAY
+
+
+@njit_outer
+def permitted_gains(data: Data, state: State, gains: Floats) -> None:
+    """Fill [N]: what the accesses at which a tensor may enter, or to which it may stay, would save one by one (ps).
+
+    The tensors have no residencies in the present state.
+    """
+    for tensor in range(len(gains)):
+        first, last = data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access
+        gains[tensor] = 0.0
+        stays = False
+        for access in range(first, last):
+            stays = (stays and state.permits[access - 1] & STAY != 0) or state.permits[access] & ENTER != 0
+            if stays:
+                gains[tensor] += max(0, access_gain(data, state, access), joint_gain(data, access) // 2)

@@ -14,8 +14,21 @@ import numpy as np
 
 from stowplan.compiled import njit_inner, njit_outer, records
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
-from stowplan.portfolio.memory_mapping.space import ROOM, STRIDE, place, unplace
-from stowplan.portfolio.memory_mapping.state import COPIED, NEVER, PRELOADED, CopyRow, Draft, MomentRow, SlotRow, State, Totals
+from stowplan.portfolio.memory_mapping.space import MEMO, ROOM, STRIDE, place, unplace
+from stowplan.portfolio.memory_mapping.state import (
+    COPIED,
+    ENTER,
+    NEVER,
+    PRELOADED,
+    STAY,
+    CopyRow,
+    Draft,
+    MemoRow,
+    MomentRow,
+    SlotRow,
+    State,
+    Totals,
+)
 
 
 def new_state(data: Data) -> State:
@@ -35,6 +48,9 @@ def new_state(data: Data) -> State:
         first_slot=np.full(len(data.tensors) - 1, -1, np.int64),
         fast=np.zeros(len(data.access_uses), np.int64),
         free_at=np.zeros(data.channels, np.int64),
+        memo=records(MemoRow, MEMO),
+        kept=records(SlotRow, slots),
+        permits=np.full(slots, ENTER | STAY, np.int64),
     )
     reset(data, state)
     return state
@@ -217,7 +233,10 @@ def unqueue_copy(state: State, copy: int, boundary: int) -> None:
 def open_slot(
     data: Data, state: State, tensor: int, first: int, last: int, source: int, start: int, end: int, offset: int
 ) -> int:
-    """Begin a residency that serves the accesses ``first`` to ``last``; queues its copy-in where it is copied."""
+    """Begin a residency that serves the accesses ``first`` to ``last``; queues its copy-in where it is copied.
+
+    It is not in the map of memory yet: :func:`settle` enters all of a tensor, once it is clear how it stays.
+    """
     totals = state.totals[0]
     index = totals.free
     slot = state.slots[index]
@@ -234,7 +253,6 @@ def open_slot(
     slot.out_end = -1
     slot.next = state.first_slot[tensor]
     state.first_slot[tensor] = index
-    place(state, index)
     if source == COPIED:
         queue_copy(state, 2 * index, start, data.accesses[first].low, data.tensors[tensor].copy_in)
     elif source == PRELOADED:
@@ -256,6 +274,31 @@ def queue_out(data: Data, state: State, index: int, start: int, end: int) -> Non
 @njit_inner
 def remove_tensor(data: Data, state: State, tensor: int) -> None:
     """Put all accesses of a tensor back into slow memory."""
+    index = state.first_slot[tensor]
+    while index >= 0:
+        unplace(state, index)
+        index = state.slots[index].next
+    take_back(data, state, tensor)
+
+
+@njit_inner
+def settle(state: State, tensor: int) -> None:
+    """Enter the residencies of a tensor into the map of memory, the first one first."""
+    count = 0
+    index = state.first_slot[tensor]
+    while index >= 0:
+        count += 1
+        index = state.slots[index].next
+    for later in range(count - 1, -1, -1):
+        index = state.first_slot[tensor]
+        for _ in range(later):
+            index = state.slots[index].next
+        place(state, index)
+
+
+@njit_inner
+def take_back(data: Data, state: State, tensor: int) -> None:
+    """As :func:`remove_tensor`, for residencies that are not in the map of memory."""
     totals = state.totals[0]
     while state.first_slot[tensor] >= 0:
         index = state.first_slot[tensor]
@@ -268,7 +311,6 @@ def remove_tensor(data: Data, state: State, tensor: int) -> None:
             totals.preloads -= 1
         if slot.out_start >= 0:
             unqueue_copy(state, 2 * index + 1, slot.out_start)
-        unplace(state, index)
         state.first_slot[tensor] = slot.next
         slot.tensor = -1
         slot.next = totals.free
@@ -296,5 +338,6 @@ def open_rows(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> 
     for position in range(count):
         row = rows[position]
         index = open_slot(data, state, row.tensor, row.first, row.last, row.source, row.start, row.end, row.offset)
+        place(state, index)
         if row.out_start >= 0:
             queue_out(data, state, index, row.out_start, row.out_end)

@@ -6,12 +6,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from stowplan.compiled import mark_warm
-from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
-from stowplan.portfolio.memory_mapping.arrays import Data, Ints, build
+from stowplan.portfolio.memory_mapping.arrays import Data, Ints
 from stowplan.portfolio.memory_mapping.construct import Floats, construct, measure, repack
 from stowplan.portfolio.memory_mapping.engine import new_state
-from stowplan.portfolio.memory_mapping.search import new_search, restart, ruin_and_recreate
 from stowplan.portfolio.memory_mapping.state import State
 
 #: Tensors inserted between two looks at the clock.
@@ -35,7 +32,7 @@ def production_greedy(data: Data) -> Built:
     The second pass offers the tensors that found no place a memory packed afresh.
     """
     state = new_state(data)
-    order = _by(data, 1)
+    order = by_density(data, 1)
     for _ in range(2):
         for start in range(0, len(order), PIECE):
             construct(data, state, order, start, PIECE, False)
@@ -49,7 +46,7 @@ def production_greedy(data: Data) -> Built:
 def best_insertion(data: Data, by: int) -> Built:
     """Every tensor in the best of several ways, in the order of one of the :func:`densities`."""
     state = new_state(data)
-    order = _by(data, by)
+    order = by_density(data, by)
     for start in range(0, len(order), PIECE):
         construct(data, state, order, start, PIECE, True)
         yield state
@@ -72,7 +69,8 @@ def constructive(data: Data) -> Iterator[tuple[str, Built]]:
         yield "insertion", best_insertion(data, by)
 
 
-def _by(data: Data, by: int) -> Ints:
+def by_density(data: Data, by: int) -> Ints:
+    """Tensors of which something may be saved, the densest first: see :func:`densities`."""
     keys = densities(data, by)
     order = np.argsort(-keys, kind="stable")
     return order[keys[order] > 0]
@@ -84,24 +82,3 @@ def _largest_first(data: Data, state: State) -> Ints:
     rows = state.slots
     placed.sort(key=lambda slot: rows[slot].bytes * (rows[slot].start - rows[slot].end))
     return np.array(placed, np.int64)
-
-
-def warm_up() -> None:
-    """Compile everything, where it has not been, by solving a problem of two steps."""
-    step = Step("step", "add", 1, (Use(0, False, 1),), (Piece(1, (1,), (0,)),))
-    data = build(
-        Problem(
-            name="warm-up",
-            target="none",
-            cost_model="none",
-            capacity=1,
-            steps=(step, step),
-            tensors=(Tensor("tensor", 1, 1, 1, is_input=True),),
-        )
-    )
-    for _, steps in constructive(data):
-        state, _ = run(steps, lambda: False)
-    search = new_search(data, state, densities(data, 1), seed=0)
-    ruin_and_recreate(data, state, search, 1, 0.0)
-    restart(data, state, search.best, int(search.status[0].best_count))
-    mark_warm()

@@ -6,13 +6,16 @@ from stowplan.compiled import njit_inner, njit_once
 from stowplan.portfolio.memory_mapping.arrays import Data
 from stowplan.portfolio.memory_mapping.engine import (
     access_gain,
+    copy_row,
+    open_rows,
     open_slot,
     queue_out,
-    remove_tensor,
     set_access,
+    settle,
+    take_back,
 )
-from stowplan.portfolio.memory_mapping.space import find_offset, is_free, place, prolong, unplace
-from stowplan.portfolio.memory_mapping.state import COPIED, DEFINED, NEVER, PRELOADED, State
+from stowplan.portfolio.memory_mapping.space import offset_for, stays_free
+from stowplan.portfolio.memory_mapping.state import COPIED, DEFINED, ENTER, NEVER, PRELOADED, STAY, State
 from stowplan.portfolio.memory_mapping.timeline import earliest_gap, first_at, latest_gap, replay
 
 # Ways to serve a tensor, combined as bits.
@@ -35,20 +38,18 @@ WAYS = 6
 
 @njit_inner
 def extend(data: Data, state: State, index: int, end: int, policy: int) -> bool:
-    """Make a residency last until ``end``, elsewhere in memory if its place is taken."""
+    """Make a residency of the tensor being inserted last until ``end``, elsewhere in memory if its place is taken."""
     slot = state.slots[index]
     if end <= slot.end:
         return True
     size = data.tensors[slot.tensor].bytes
-    if is_free(state, slot.end, end, slot.offset, slot.offset + size):
-        prolong(state, index, end)
+    if stays_free(state, slot.end, end, slot.offset, slot.offset + size):
+        slot.end = end
         return True
-    unplace(state, index)
-    offset = find_offset(data, state, slot.start, end, size, policy)
+    offset = offset_for(data, state, slot.start, end, size, policy)
     if offset >= 0:
         slot.offset = offset
         slot.end = end
-    place(state, index)
     return offset >= 0
 
 
@@ -107,7 +108,7 @@ def copy_in(data: Data, state: State, tensor: int, access: int, mode: int, polic
         start = data.steps[low - 1].down
     if start < valid:
         return -1
-    offset = find_offset(data, state, start, high, data.tensors[tensor].bytes, policy)
+    offset = offset_for(data, state, start, high, data.tensors[tensor].bytes, policy)
     if offset < 0:
         return -1
     return open_slot(data, state, tensor, access, access, COPIED, start, high, offset)
@@ -115,7 +116,11 @@ def copy_in(data: Data, state: State, tensor: int, access: int, mode: int, polic
 
 @njit_inner
 def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int, skip: int) -> bool:
-    """Serve a tensor that has no residency in one way; False, with no residency left, where that cannot be."""
+    """Serve a tensor that has no residency in one way; False, with no residency left, where that cannot be.
+
+    Its residencies are not in the map of memory: they share no step, so they need not see each other there, and most ways are
+    taken back. :func:`~stowplan.portfolio.memory_mapping.engine.settle` enters those that stay.
+    """
     row = data.tensors[tensor]
     if row.bytes > data.capacity:
         return False
@@ -146,7 +151,7 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
         index = state.first_slot[tensor]
         done = index >= 0 and state.slots[index].first == row.first_access and state.slots[index].next < 0
     if not done:
-        remove_tensor(data, state, tensor)
+        take_back(data, state, tensor)
     return done and state.first_slot[tensor] >= 0
 
 
@@ -154,6 +159,8 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
 def _stays(data: Data, state: State, tensor: int, access: int, mode: int, policy: int) -> bool:
     """Let the open residency serve one more access, if the way wants it and there is room."""
     draft, row = state.draft[0], data.accesses[access]
+    if not state.permits[access - 1] & STAY:
+        return False
     slot = state.slots[draft.slot]
     if mode & RELEASE and data.tensors[tensor].can_copy:
         gap = state.began[row.low] - state.began[slot.end]
@@ -186,14 +193,16 @@ def _leave(data: Data, state: State, needed: int, limit: int, policy: int) -> bo
 def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy: int, skip: int) -> None:
     """Open a residency with an access, if the way wants it and there is room and time."""
     draft, tensor_row, row = state.draft[0], data.tensors[tensor], data.accesses[access]
+    if not state.permits[access] & ENTER:
+        return
     if row.defines and mode & DEFINE:
-        offset = find_offset(data, state, row.low, row.high, tensor_row.bytes, policy)
+        offset = offset_for(data, state, row.low, row.high, tensor_row.bytes, policy)
         if offset >= 0:
             draft.slot = open_slot(data, state, tensor, access, access, DEFINED, row.low, row.high, offset)
     elif row.reads and (draft.bold or access_gain(data, state, access) > 0):
         if mode & PRELOAD and access == tensor_row.first_access and tensor_row.is_input:
             if state.totals[0].preloads < data.max_preloads:
-                offset = find_offset(data, state, 0, row.high, tensor_row.bytes, policy)
+                offset = offset_for(data, state, 0, row.high, tensor_row.bytes, policy)
                 if offset >= 0:
                     draft.slot = open_slot(data, state, tensor, access, access, PRELOADED, 0, row.high, offset)
         elif mode & COPY:
@@ -252,18 +261,54 @@ def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bo
     before and after.
     """
     base = state.totals[0].total
+    state.totals[0].insertions += 1
     state.draft[0].bold = loss > 0
     least = base + loss
     best = -1
+    is_in = False
+    count = 0
     for number in range(WAYS):
         mode = way(data, tensor, number, thorough)
-        if mode >= 0 and insert_tensor(data, state, tensor, mode, policy, skip):
+        if mode < 0:
+            continue
+        if is_in:
+            count = _take_out(data, state, tensor)
+            is_in = False
+        if insert_tensor(data, state, tensor, mode, policy, skip):
             total = replay(data, state)
             if total < least:
                 least = total
                 best = mode
-            remove_tensor(data, state, tensor)
-    if best >= 0:
+                is_in = True
+            else:
+                take_back(data, state, tensor)
+    if best >= 0 and best & RELEASE:
+        # What this way gives back depends on the timeline that it finds.
+        if is_in:
+            take_back(data, state, tensor)
         insert_tensor(data, state, tensor, best, policy, skip)
+        is_in = True
+    if is_in:
+        settle(state, tensor)
+    elif best >= 0 and not is_in:
+        open_rows(data, state, state.kept, count)
     state.draft[0].bold = 0
     return base - replay(data, state)
+
+
+@njit_once
+def _take_out(data: Data, state: State, tensor: int) -> int:
+    """Take a tensor out and note its residencies in ``state.kept``, in the order in which they began; returns their number."""
+    count = 0
+    index = state.first_slot[tensor]
+    while index >= 0:
+        count += 1
+        index = state.slots[index].next
+    position = count
+    index = state.first_slot[tensor]
+    while index >= 0:
+        position -= 1
+        copy_row(state.slots[index], state.kept[position])
+        index = state.slots[index].next
+    take_back(data, state, tensor)
+    return count

@@ -21,6 +21,38 @@ WIDTH = 16
 ROOM = 128
 
 
+#: Answers that are kept for the tensor being inserted.
+MEMO = 128
+
+
+@njit_inner
+def offset_for(data: Data, state: State, start: int, end: int, size: int, policy: int) -> int:
+    """As :func:`find_offset`, for the tensor being inserted: the ways to insert it ask the same again and again."""
+    row = state.memo[(start * 31 + end) % MEMO]
+    number = state.totals[0].insertions
+    if row.number != number or row.start != start or row.end != end or row.place != -1:
+        row.answer = find_offset(data, state, start, end, size, policy)
+        row.number = number
+        row.start = start
+        row.end = end
+        row.place = -1
+    return row.answer
+
+
+@njit_inner
+def stays_free(state: State, start: int, end: int, bottom: int, top: int) -> bool:
+    """As :func:`is_free`, for the tensor being inserted."""
+    row = state.memo[(start * 31 + end + bottom) % MEMO]
+    number = state.totals[0].insertions
+    if row.number != number or row.start != start or row.end != end or row.place != bottom:
+        row.answer = 1 if is_free(state, start, end, bottom, top) else 0
+        row.number = number
+        row.start = start
+        row.end = end
+        row.place = bottom
+    return row.answer == 1
+
+
 @njit_inner
 def find_offset(data: Data, state: State, start: int, end: int, size: int, policy: int) -> int:
     """Offset where ``size`` bytes are free during the steps [start, end); -1 where there is none.
@@ -93,15 +125,6 @@ def unplace(state: State, index: int) -> None:
             _delete(state.slots, state.nearby, window * ROOM, window * ROOM + state.crowd[window], index)
         elif state.crowd[window] == ROOM:
             _list_again(state, window)
-
-
-@njit_inner
-def prolong(state: State, index: int, end: int) -> None:
-    """Let a residency last longer where it stands."""
-    slot = state.slots[index]
-    before = (slot.end - 1) // STRIDE + 1
-    slot.end = end
-    _enter_windows(state, index, before, (end - 1) // STRIDE + 1)
 
 
 @njit_inner

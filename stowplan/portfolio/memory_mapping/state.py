@@ -14,6 +14,9 @@ from stowplan.portfolio.memory_mapping.arrays import Ints
 #: More than any total; a plan that may not be.
 NEVER = 1 << 62
 
+# What a tensor may do at an access, as bits: begin a residency with it; stay from it to the next access.
+ENTER, STAY = 1, 2
+
 # Sources of a residency.
 DEFINED, COPIED, PRELOADED = 0, 1, 2
 
@@ -90,6 +93,8 @@ class Totals:
     """By how much the timeline after the part just played moves (scratch)."""
     reach: int
     """Latest boundary waited for by a copy just played (scratch)."""
+    insertions: int
+    """How many tensors have been offered the map of memory; while one is, nothing else changes in it."""
 
 
 class Draft:
@@ -107,6 +112,18 @@ class Draft:
     """End of the last residency."""
     bold: int
     """1 where reads come to fast memory even if that alone saves nothing."""
+
+
+class MemoRow:
+    """A question about the map of memory, of the tensor being inserted, and its answer."""
+
+    number: int
+    """The insertion in which it was asked: see ``Totals.insertions``."""
+    start: int
+    end: int
+    place: int
+    """Offset that was asked for; -1 where any would do."""
+    answer: int
 
 
 class State(NamedTuple):
@@ -136,3 +153,9 @@ class State(NamedTuple):
     """[U]: 1 where a use is fast."""
     free_at: Ints
     """[K]: when each channel is free (scratch)."""
+    memo: Sequence[MemoRow]
+    """[MEMO]: answers that hold for the tensor being inserted (see ``space``)."""
+    kept: Sequence[SlotRow]
+    """[S]: residencies of a tensor that was taken out to try another way (scratch)."""
+    permits: Ints
+    """[A]: what a tensor may do at each access: both, but while a construction follows a hint."""

@@ -4,6 +4,7 @@
 * ``windows`` and ``cuts``: rows that are added where a solution violates them (separation).
 * ``highs``: a relaxation in HiGHS; ``solve``: rounds of solving and adding rows.
 * ``segments``: the bound of a program from bounds of its segments, each a problem of its own (``segment_problem``).
+* ``guide``: what the plain relaxation says of each access, as a hint.
 * ``matrix``: the relaxation with its rows as one matrix, to be written to a file; ``hint``: a plan as a point of it;
   ``external``: any other solver on it.
 """

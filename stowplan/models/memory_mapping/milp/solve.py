@@ -66,6 +66,8 @@ class RelaxationSearch:
         Proven lower bound, in ps.
     values : array of shape ``[columns]``, or None
         The last solution: of the MILP where it found one, else of the linear program.
+    solution : array of shape ``[columns]``, or None
+        The last optimum of a linear program, kept where a later one is not solved to the end.
     optimal : bool
         Solved to the end, all windows included.
     """
@@ -86,6 +88,7 @@ class RelaxationSearch:
         # Without a column nothing can be gained, and the constant is the latency with everything slow.
         self.bound = model.floor_until[-1] if model.cost else model.offset_ps
         self.values: FloatArray | None = None
+        self.solution: FloatArray | None = None
         self.rounds = 0
         self.optimal = not model.cost
 
@@ -118,7 +121,7 @@ class RelaxationSearch:
             if status != highspy.HighsModelStatus.kOptimal:
                 self.values = None
                 return
-            self.values = self.solver.values()
+            self.values = self.solution = self.solver.values()
             idle = 0 if self.bound - before >= LEAST_PROGRESS * self._gain else idle + 1
             if not self.add_windows():
                 self.optimal = True

@@ -1,0 +1,92 @@
+"""Constructive heuristics that follow a hint: tensors come to fast memory where it says so, and stay as long as it says.
+
+A plan for each of several thresholds and orders; each is then filled up with what the hint left out. They are raced with the
+heuristics that follow nothing, so that a bad hint costs a little time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from stowplan.models.hint import Hint
+from stowplan.models.memory_mapping.hint import FAST, KEEP
+from stowplan.portfolio.memory_mapping.arrays import Data, Ints
+from stowplan.portfolio.memory_mapping.construct import Floats, construct, follow, permitted_gains
+from stowplan.portfolio.memory_mapping.engine import new_state
+from stowplan.portfolio.memory_mapping.heuristics import PIECE, Built, by_density, run
+from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
+
+#: A tensor comes in where its value is at least this, and stays where that one is. Small: what a relaxation has a little of in
+#: fast memory is worth trying, and one half is much worse (``docs/guidance.md``).
+THRESHOLDS = (0.2, 0.05)
+
+#: Decisions with a lower confidence than this are left to the construction.
+TRUST = 0.5
+
+
+class Guide(NamedTuple):
+    """The values of a hint, each of shape ``[accesses]``."""
+
+    fast: Floats
+    keep: Floats
+    sure: Floats
+
+
+def guide(hint: Hint) -> Guide:
+    """The values of a hint that :func:`stowplan.models.hint.check` has passed."""
+    fast, keep = (np.array(hint.values[name], np.float64) for name in (FAST, KEEP))
+    return Guide(fast, keep, np.array(hint.confidence, np.float64) if hint.confidence else np.ones_like(fast))
+
+
+def followed(data: Data, guide: Guide, least: float, by: int) -> Built:
+    """Every tensor in the best of the ways that the guide permits, in one of the :data:`ORDERS`."""
+    state = new_state(data)
+    follow(data, state, *guide, least, TRUST)
+    order = _order(data, state, by)
+    for start in range(0, len(order), PIECE):
+        construct(data, state, order, start, PIECE, True)
+        yield state
+    yield state
+
+
+def guided(data: Data, guide: Guide, least: float, by: int) -> Built:
+    """What :func:`followed` builds, filled up with the tensors that found no place, in any of the ways."""
+    for state in followed(data, guide, least, by):
+        yield state
+    state.permits[:] = ENTER | STAY
+    rest = by_density(data, 1)
+    for start in range(0, len(rest), PIECE):
+        construct(data, state, rest, start, PIECE, True)
+        yield state
+    yield state
+
+
+#: Orders: by saving, bytes, saving over the root of bytes, saving over bytes; the largest first.
+ORDERS = (0, 1, 2, 3)
+
+
+def _order(data: Data, state: State, by: int) -> Ints:
+    gains = np.zeros(len(data.tensors) - 1)
+    permitted_gains(data, state, gains)
+    size = np.array([max(1, data.tensors[tensor].bytes) for tensor in range(len(gains))], np.float64)
+    keys = (gains, size, gains / np.sqrt(size), gains / size)[by]
+    order = np.argsort(-keys, kind="stable")
+    return order[gains[order] > 0]
+
+
+def best_guided(data: Data, hint: Hint, stop: Callable[[], bool]) -> State:
+    """The best plan that follows a hint, of those that time allows; the first as far as time allows."""
+    values = guide(hint)
+    best: State | None = None
+    for least in THRESHOLDS:
+        for by in ORDERS:
+            state, _ = run(guided(data, values, least, by), stop)
+            if best is None or state.totals[0].total < best.totals[0].total:
+                best = state
+            if stop():
+                return best
+    assert best is not None
+    return best

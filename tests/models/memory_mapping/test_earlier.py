@@ -1,0 +1,68 @@
+"""Hints of an earlier version of a program."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from stowplan.errors import InputError
+from stowplan.models.hint import check
+from stowplan.models.memory_mapping import hint as hints
+from stowplan.models.memory_mapping.earlier import matched_steps, transferred
+from stowplan.models.memory_mapping.problem import Piece, Problem, Step
+from tests.models.memory_mapping.cases import random_plan, random_problem
+
+
+def changed(problem: Problem, rng: random.Random, rename: bool) -> tuple[Problem, list[int]]:
+    """The program with some new steps between, and the old steps' numbers; ``rename`` gives all steps new names."""
+    steps: list[Step] = []
+    old: list[int] = []
+    for index, step in enumerate(problem.steps):
+        while rng.random() < 0.3:
+            steps.append(Step(f"new {len(steps)}", "new", 1, (), (Piece(1, (), ()),)))
+            old.append(-1)
+        steps.append(msgspec.structs.replace(step, name=f"renamed {len(steps)}") if rename else step)
+        old.append(index)
+    return msgspec.structs.replace(problem, steps=tuple(steps)), old
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_steps_between_do_not_move_the_values(seed: int) -> None:
+    rng = random.Random(seed)
+    problem = random_problem(rng, loops=0)
+    later, old = changed(problem, rng, rename=False)
+    given = hints.of_plan(problem, random_plan(problem, rng))
+    assert matched_steps(later, problem) == old
+    found = transferred(later, problem, given)
+    check(later, found)
+    # No step that uses anything came or went, so neither did an access.
+    assert found.values == given.values
+    assert set(found.confidence) <= {1.0}
+
+
+def test_renamed_steps_are_known_by_what_they_use() -> None:
+    rng = random.Random(5)
+    problem = random_problem(rng, steps=10, tensors=6, loops=0)
+    later, _ = changed(problem, rng, rename=True)
+    given = hints.of_plan(problem, random_plan(problem, rng))
+    found = transferred(later, problem, given)
+    assert sum(found.confidence) > 0.8 * len(found.confidence)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_other_program_gives_a_hint_that_fits(seed: int) -> None:
+    rng = random.Random(seed)
+    problem, earlier = (random_problem(rng) for _ in range(2))
+    given = hints.of_plan(earlier, random_plan(earlier, rng))
+    check(problem, transferred(problem, earlier, given))
+    matched = [step for step in matched_steps(problem, earlier) if step >= 0]
+    assert matched == sorted(set(matched))
+
+
+def test_a_hint_for_something_else_is_refused() -> None:
+    rng = random.Random(1)
+    problem, other = (random_problem(rng) for _ in range(2))
+    with pytest.raises(InputError, match="problem"):
+        transferred(problem, problem, hints.of_plan(other, random_plan(other, rng)))

@@ -1,0 +1,227 @@
+"""Constructions that follow hints, and the search that takes hints up."""
+
+from __future__ import annotations
+
+import math
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stowplan.models.hint import Hint, check
+from stowplan.models.memory_mapping import hint as hints
+from stowplan.models.memory_mapping.accesses import access_sequences
+from stowplan.models.memory_mapping.milp import guide as guide_module
+from stowplan.models.memory_mapping.milp.guide import relaxation_hint
+from stowplan.models.memory_mapping.milp.solve import Effort
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.verify import verify
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.memory_mapping import arrays, candidates
+from stowplan.portfolio.memory_mapping.guided import ORDERS, THRESHOLDS, TRUST, best_guided, followed, guide, guided
+from stowplan.portfolio.memory_mapping.heuristics import Built, run
+from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
+from tests.models.memory_mapping.brute_force import best_plan, optimum
+from tests.models.memory_mapping.cases import random_plan, random_problem
+from tests.portfolio.memory_mapping.states import assert_sound, built_states, wide_problem
+from tests.portfolio.recorder import Recorder
+
+#: Of the clock: never.
+FAR = math.inf
+
+
+def random_hint(problem: Problem, rng: random.Random) -> Hint:
+    """Any values: zeros and ones, or anything between, trusted or not."""
+    count = hints.counts(problem)["fast"]
+    draw = rng.choice([rng.random, lambda: float(rng.random() < 0.5), lambda: 1.0, lambda: 0.0])
+    values = [[draw() for _ in range(count)] for _ in range(2)]
+    confidence = [rng.random() for _ in range(count)] if rng.random() < 0.5 else []
+    return hints.hint(problem, *values, confidence=confidence)
+
+
+def relaxed(problem: Problem) -> Hint | None:
+    return relaxation_hint(problem, Effort(end=FAR))[0]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_a_hint_says_the_plan_is_valid(seed: int) -> None:
+    rng = random.Random(seed)
+    problem = random_problem(rng) if seed % 2 else wide_problem(seed)
+    data = arrays.build(problem)
+    values = guide(random_hint(problem, rng))
+    for by in ORDERS:
+        state, complete = run(guided(data, values, rng.choice(THRESHOLDS), by), lambda: False)
+        assert complete
+        assert_sound(problem, data, state)
+        assert all(permit == ENTER | STAY for permit in state.permits)
+
+
+def end_of(built: Built) -> State:
+    return run(built, lambda: False)[0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_residencies_begin_and_last_only_as_the_hint_says(seed: int) -> None:
+    problem = wide_problem(seed)
+    data = arrays.build(problem)
+    hint = hints.of_plan(problem, random_plan(problem, random.Random(seed)))
+    state = end_of(followed(data, guide(hint), 0.5, seed % 4))
+    uses = [access.uses for sequence in access_sequences(problem) for access in sequence.accesses]
+    number = {use: place for place, access in enumerate(uses) for use in access}
+
+    def numbers(access: int) -> list[int]:
+        span = range(data.accesses[access].first_use, data.accesses[access + 1].first_use)
+        return sorted({number[int(data.access_uses[position].use)] for position in span})
+
+    for slot in state.slots:
+        if slot.tensor >= 0:
+            assert hint.values["fast"][numbers(slot.first)[0]]
+            for access in range(slot.first, slot.last):
+                assert hint.values["keep"][numbers(access)[-1]]
+
+
+def test_a_hint_of_nothing_builds_nothing_and_one_without_trust_binds_nothing() -> None:
+    built = 0
+    for seed in range(10):
+        problem = wide_problem(seed)
+        data = arrays.build(problem)
+        nothing = [0.0] * hints.counts(problem)["fast"]
+        everything = [1.0] * len(nothing)
+        assert not end_of(followed(data, guide(hints.hint(problem, nothing, nothing)), 0.2, 0)).totals[0].placed
+        free = end_of(followed(data, guide(hints.hint(problem, everything, everything)), 0.2, 0))
+        doubted = hints.hint(problem, nothing, nothing, confidence=[TRUST / 2] * len(nothing))
+        assert end_of(followed(data, guide(doubted), 0.2, 0)).totals[0].total == free.totals[0].total
+        built += int(free.totals[0].placed)
+    assert built
+
+
+def test_the_best_plan_as_a_hint_is_found_again_more_often_than_without() -> None:
+    found = unguided = total = 0
+    for seed in range(60):
+        problem = random_problem(random.Random(seed), steps=5, tensors=3)
+        best = best_plan(problem)
+        if best.objective_ps == problem.all_slow_ps:
+            continue
+        total += 1
+        data = arrays.build(problem)
+        found += best_guided(data, hints.of_plan(problem, best), lambda: False).totals[0].total == best.objective_ps
+        unguided += min(state.totals[0].total for state in built_states(problem)) == best.objective_ps
+    assert unguided < found
+    assert total < 2 * found
+
+
+def searching(problem: Problem, hint: Hint | None, **options: Any) -> Recorder:
+    context = Recorder(deterministic=True, time_limit=0.01, **options)
+    context.known = () if hint is None else (hint,)
+    candidates.search(problem, context)
+    return context
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_search_reports_valid_plans_whatever_it_is_hinted(seed: int) -> None:
+    rng = random.Random(seed)
+    problem = wide_problem(seed)
+    context = searching(problem, random_hint(problem, rng))
+    assert context.plans
+    for plan, _ in context.plans:
+        assert verify(problem, plan).ok
+
+
+def test_alone_the_search_solves_the_relaxation_and_proves_its_bound() -> None:
+    problem = random_problem(random.Random(8), steps=6, tensors=3)
+    context = searching(problem, None)
+    assert context.bounds
+    assert max(context.bounds) <= optimum(problem)
+    # Without the exact side nothing of it is used.
+    assert not searching(problem, None, candidates=("heuristic",)).bounds
+
+
+def test_beside_others_it_takes_hints_up_when_they_come() -> None:
+    """The hint is not there before the search has built its first plans."""
+    taken = 0
+    for seed in range(30):
+        problem = wide_problem(seed)
+        data = arrays.build(problem)
+        hint = relaxed(problem)
+        ordinary = min(state.totals[0].total for state in built_states(problem))
+        if hint is None or best_guided(data, hint, lambda: False).totals[0].total >= ordinary:
+            continue
+        taken += 1
+        context = Late(hint, looks=40, workers=2)
+        candidates.search(problem, context)
+        sources = [source for _, source in context.plans]
+        assert sources[0] == "greedy"
+        for plan, _ in context.plans:
+            assert verify(problem, plan).ok
+        assert context.asked > 3
+    assert taken
+
+
+class Late(Recorder):
+    """Has a hint from the fourth time on that it is asked for one."""
+
+    def __init__(self, hint: Hint, **options: Any):
+        super().__init__(**options)
+        self._late, self.asked = hint, 0
+
+    def hints(self) -> tuple[Hint, ...]:
+        self.asked += 1
+        return (self._late,) if self.asked > 3 else ()
+
+
+def test_the_relaxation_hands_its_hint_on_and_its_bound() -> None:
+    problem = wide_problem(1)
+    context = Recorder(time_limit=5.0, workers=2)
+    candidates.relaxation(problem, context)
+    assert [hint.source for hint in context.given] == ["relaxation"]
+    check(problem, context.given[0])
+    # With one worker, and in deterministic runs, the search has solved it before.
+    for options in ({"workers": 1}, {"deterministic": True}):
+        again = Recorder(time_limit=5.0, **options)
+        candidates.relaxation(problem, again)
+        assert not again.given
+        assert max(again.bounds) <= min(plan.objective_ps for plan in [random_plan(problem, random.Random(2))])
+
+
+def test_equal_runs_give_equal_plans() -> None:
+    problem = wide_problem(5)
+    first, second = (searching(problem, None).plans for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("options", "within"),
+    [
+        ({"workers": 2}, False),
+        ({"workers": 1}, True),
+        ({"deterministic": True}, True),
+        ({"workers": 1, "candidates": ("search", "relaxation")}, True),
+        ({"workers": 1, "candidates": ("heuristic",)}, False),
+    ],
+)
+def test_the_search_solves_the_relaxation_where_the_exact_side_comes_after_it(options: dict[str, Any], within: bool) -> None:
+    assert candidates.relaxes_in_search(Options(**options)) is within
+
+
+@pytest.mark.parametrize(("workers", "large", "part"), [(2, False, 1.0), (2, True, 0.5), (1, False, 0.25), (1, True, 0.25)])
+def test_the_relaxation_of_a_hint_is_capped(workers: int, large: bool, part: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = wide_problem(1)
+    efforts: list[Effort] = []
+    monkeypatch.setattr(guide_module, "relaxation_hint", lambda problem, effort: (efforts.append(effort), 0))
+    monkeypatch.setattr(candidates, "LARGE_USES", problem.use_count - large)
+    monkeypatch.setattr(candidates, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    # The recorder's context has 20 s left, and that is all of the limit.
+    candidates.solve_relaxation(problem, Recorder(workers=workers, time_limit=20.0))
+    assert efforts[0].end == 100.0 + 20.0 * part
+
+
+def test_a_deterministic_hint_is_limited_by_iterations_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    efforts: list[Effort] = []
+    monkeypatch.setattr(guide_module, "relaxation_hint", lambda problem, effort: (efforts.append(effort), 0))
+    for limit in (1.0, 2.0):
+        candidates.solve_relaxation(wide_problem(1), Recorder(deterministic=True, time_limit=limit))
+    first, second = (effort.iteration_limit for effort in efforts)
+    assert first is not None
+    assert second is not None
+    assert 0 < first < second
