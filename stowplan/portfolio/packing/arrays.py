@@ -52,6 +52,11 @@ class Data:
         """[n] section after the last."""
         return self.last[self.piece[1:] - 1]
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether some buffer takes no space during a part of its life."""
+        return len(self.first) > len(self.size)
+
     def load(self) -> Ints:
         """[sections] units live."""
         change = np.zeros(self.sections + 1, np.int64)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stowplan.models.packing.problem import Buffer, Problem
-from stowplan.portfolio.packing import arrays, depth_first, greedy, orders
+from stowplan.portfolio.packing import arrays, depth_first, orders, search
 from stowplan.portfolio.packing.arrays import Data, Ints
 
 #: Nodes of the shortest run; restarts follow Luby's sequence.
@@ -135,6 +135,7 @@ def warm_up() -> None:
     """Compile everything, where it has not been, by packing two buffers."""
     problem = Problem(buffers=(Buffer(id="one", lower=0, upper=2, size=1), Buffer(id="two", lower=1, upper=3, size=2)))
     data = arrays.build(problem)
-    order, offsets = np.arange(2), np.zeros(2, np.int64)
-    greedy.greedy(order, data.size, data.align, data.fixed, data.piece, data.first, data.last, False, offsets)
+    placements = search.Placements(data, lambda: False)
+    placements.first_fit(np.zeros(2))
+    placements.skyline(np.zeros(2))
     start(data, None, seed=0).run(lambda: None, lambda: False)
