@@ -81,11 +81,11 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
     is_first = source == "orders"
     if n > FEW_BUFFERS and skyline.takes(data) and not (is_first and data.has_gaps):
         rounds = None if limit is None else max(LEAST_ROUNDS, int(PLACED * limit / n))
-        run.skylines(
+        run.climb_skylines(
             "skyline" if is_first else source, rounds, flip=not is_first, baseline=is_first and _has_baseline(context, n)
         )
     else:
-        run.orders(chosen_orders, source, None if limit is None else max(20, int(PAIRS * limit / (n * n + 20_000))))
+        run.climb_orders(chosen_orders, source, None if limit is None else max(20, int(PAIRS * limit / (n * n + 20_000))))
 
 
 def _has_baseline(context: Context, n: int) -> bool:
@@ -108,10 +108,13 @@ def _exact(problem: Problem, context: Context, source: str, seed: int, simple_or
     if _overloaded(problem, context):
         return
     data = arrays.build(problem)
-    known = _known(context)
-    offsets = None if known is None else np.array([known.offsets[number] for number in data.numbers], np.int64) // data.unit
+
+    def known_offsets() -> Ints | None:
+        plan = _known(context)
+        return None if plan is None else np.array(plan.offsets, np.int64)[data.numbers] // data.unit
+
     capacity = None if problem.capacity is None else problem.capacity // data.unit
-    found = canonical.start(data, capacity, seed, offsets, simple_orders=simple_orders)
+    found = canonical.start(data, capacity, seed, known_offsets(), simple_orders=simple_orders)
     limit = _node_limit(context, len(data.size)) if context.options.deterministic else None
 
     def improved() -> None:
@@ -125,9 +128,17 @@ def _exact(problem: Problem, context: Context, source: str, seed: int, simple_or
                 every[[index[int(number)] for number in part.data.numbers]] = part.offsets
             context.plan(arrays.export_plan(problem, data, every), source)
 
+    def should_stop() -> bool:
+        plan = _known(context)
+        if problem.capacity is None and plan is not None and plan.objective < (found.height or 0) * data.unit:
+            offsets = known_offsets()
+            if offsets is not None:
+                found.adopt(data, offsets)
+        return context.stop() or _closed(problem, context)
+
     if found.finished:
         improved()
-    found.run(improved, lambda: context.stop() or _closed(problem, context), limit)
+    found.run(improved, should_stop, limit)
     if found.infeasible:
         _explain(problem, context, source, began)
 

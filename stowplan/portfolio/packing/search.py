@@ -155,7 +155,7 @@ class Search:
         self._placements = Placements(data, should_stop)
         self._best: int | None = None
 
-    def orders(self, numbers: Collection[int], source: str, rounds: int | None) -> None:
+    def climb_orders(self, numbers: Collection[int], source: str, rounds: int | None) -> None:
         """First fit and best fit by simple orders (the first one is the baseline, ``greedy``), then climbs from the best.
 
         Parameters
@@ -180,7 +180,7 @@ class Search:
                 return
             self._go_on(chosen[done % len(chosen)], source)
 
-    def skylines(self, source: str, rounds: int | None, *, flip: bool, baseline: bool) -> None:
+    def climb_skylines(self, source: str, rounds: int | None, *, flip: bool, baseline: bool) -> None:
         """From the bottom up by many keys, and climbs from the best of them; for data that :func:`skyline.takes`.
 
         Parameters

@@ -12,6 +12,7 @@ Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arra
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stowplan.compiled import njit, njit_inner
 from stowplan.portfolio.packing.arrays import Data, Ints
@@ -119,7 +120,7 @@ def build_tree(begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints, Ints]:
 
 
 @njit_inner
-def _update_leaf(node: int, n: int, leaves: int, key: Floats, waiting: Ints, best: Ints) -> None:
+def _update_leaf(node: int, n: int, leaves: int, key: Floats, waiting: NDArray[np.int8], best: Ints) -> None:
     """Find the best of a leaf again."""
     found = -1
     for place in range(n * (node - leaves) // leaves, n * (node - leaves + 1) // leaves):
@@ -143,7 +144,7 @@ def _best_within(
     begin: Ints,
     end: Ints,
     key: Floats,
-    waiting: Ints,
+    waiting: NDArray[np.int8],
     latest: Ints,
     soonest: Ints,
     best: Ints,
