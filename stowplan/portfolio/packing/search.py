@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +17,14 @@ Placement = Callable[[orders.Floats], tuple[int, Ints] | None]
 #: Rounds without a better plan after which a climb goes back to its best.
 _PATIENCE = 15
 
-#: Climbs that are carried on, and skyline keys that are tried before the best of them are climbed from.
+#: Climbs from skylines that are carried on, and skyline keys that are tried before the best of them are climbed from.
 _CLIMBS, _FIRST_KEYS = 3, 8
 
-#: While climbing from skylines, every so many rounds another key is tried, up to so many.
-_EVERY, _MOST_KEYS = 4, 60
+#: Rounds, every second one, in which a new key may show what it is worth beside them.
+_CHALLENGE = 12
+
+#: Part of the rounds of a local climb in which keys change around one buffer that ended too high.
+_LOCAL = 0.6
 
 #: Pairs of buffers that first fit compares between two looks at the clock.
 _SLICE = 200_000_000
@@ -113,19 +117,70 @@ class Climb:
         if self._stale > _PATIENCE:
             self._key = self._best_key + 0.02 * self._chance.normal(size=len(self._key))
             self._stale = 0
-        line = self._target + (self.best - self._target) * self._chance.choice([0.0, 0.5, 0.9])
-        high = np.flatnonzero(self._offsets + data.size > min(line, self._height - 1))
+        high = self._too_high(data, self.best, self._height, self._offsets)
         self._key = self._key.copy()
         self._key[high] += self._chance.exponential(self._chance.choice([0.02, 0.1, 0.3]), len(high))
         return self._key
 
-    def take(self, height: int, offsets: Ints) -> None:
+    def _too_high(self, data: Data, best: int, height: int, offsets: Ints) -> Ints:
+        """Buffers that end above some line between the target and the best height; one at least."""
+        line = self._target + (best - self._target) * self._chance.choice([0.0, 0.5, 0.9])
+        return np.flatnonzero(offsets + data.size > min(line, height - 1))
+
+    def take(self, data: Data, height: int, offsets: Ints) -> None:
         """What became of the key that was tried."""
         self._height, self._offsets = height, offsets
         self._stale = 0 if height < self.best else self._stale + 1
         # Equal is good enough: most changes do not show in the height.
         if height <= self.best:
             self.best, self._best_key = height, self._key
+
+
+class LocalClimb(Climb):
+    """The same for many buffers: most rounds change the keys only of what lives together with one that ended too high.
+
+    Parameters
+    ----------
+    by_excess
+        Whether plans are compared by all that stands above the target, not by the height alone: where many moments are
+        crowded, it shows progress in one of them.
+    """
+
+    def __init__(self, *args: Any, by_excess: bool, **options: Any):
+        super().__init__(*args, **options)
+        self._by_excess = by_excess
+        self._best_height, self._best_offsets = self._height, self._offsets
+        self._least: int | None = None
+
+    def next_key(self, data: Data) -> orders.Floats:
+        """The key to try next."""
+        if self._chance.random() >= _LOCAL:
+            return super().next_key(data)
+        high = self._too_high(data, self._best_height, self._best_height, self._best_offsets)
+        one = self._chance.choice(high)
+        begin, end = data.begin, data.end
+        around = np.flatnonzero((begin < end[one]) & (end > begin[one]))
+        around = around[self._chance.random(len(around)) < self._chance.choice([1.0, 0.3, 0.1])]
+        self._key = self._best_key.copy()
+        self._key[around] += self._chance.choice([0.02, 0.1, 0.3, 1.0]) * self._chance.normal(size=len(around))
+        self._key[high] += self._chance.choice([0.0, 0.1])
+        return self._key
+
+    def take(self, data: Data, height: int, offsets: Ints) -> None:
+        """What became of the key that was tried."""
+        self._height, self._offsets = height, offsets
+        if self._least is None:
+            self._least = self._worth(data, self._best_height, self._best_offsets)
+        worth = self._worth(data, height, offsets)
+        self._stale = 0 if worth < self._least else self._stale + 1
+        if worth <= self._least:
+            self._least, self._best_key = worth, self._key
+            self._best_height, self._best_offsets = height, offsets
+        self.best = min(self.best, height)
+
+    def _worth(self, data: Data, height: int, offsets: Ints) -> int:
+        """Units, the fewer the better."""
+        return int(np.clip(offsets + data.size - self._target, 0, data.size).sum()) if self._by_excess else height
 
 
 class Search:
@@ -188,25 +243,35 @@ class Search:
         rounds
             Placements at most; None sets no limit.
         flip
-            Another order of the first keys.
+            Another order of the first keys, and climbs by excess.
         baseline
             After them, the baseline: ``greedy``, which takes much longer.
         """
         keys = skyline_keys(self._data, self._chance, flip)
         climbs: list[Climb] = []
-        tried = 0
+        challenger: Climb | None = None
+        spent = 0
         for done in itertools.count():
             if done == _FIRST_KEYS and baseline and not self._done:
                 self._start(next(orders.greedy_keys(self._data)), self._placements.first_fit, "greedy")
             if self._done or done == rounds:
                 return
-            if done < _FIRST_KEYS or (done % _EVERY == 0 and tried < _MOST_KEYS):
-                tried += 1
-                climb = self._start(next(keys), self._placements.skyline, source)
-                if climb is not None:
-                    climbs = sorted([*climbs, climb], key=lambda each: each.best)[:_CLIMBS]
+            if done >= _FIRST_KEYS and done % 2 == 0:
+                self._go_on(climbs[done // 2 % len(climbs)], source)
+                continue
+            # A new key every round at first; then each is climbed from for a while before it is compared with the others.
+            if challenger is None:
+                key = next(keys)
+                height, offsets = self._placements.skyline(key)
+                self._take(height, offsets, source)
+                place = self._placements.skyline
+                challenger = LocalClimb(key, place, height, offsets, self._target, self._chance, by_excess=flip)
             else:
-                self._go_on(climbs[done % len(climbs)], source)
+                self._go_on(challenger, source)
+            spent += 1
+            if done < _FIRST_KEYS or spent == _CHALLENGE:
+                climbs = sorted([*climbs, challenger], key=lambda each: each.best)[:_CLIMBS]
+                challenger, spent = None, 0
 
     @property
     def _done(self) -> bool:
@@ -223,7 +288,7 @@ class Search:
         found = climb.place(climb.next_key(self._data))
         if found is not None:
             self._take(*found, source)
-            climb.take(*found)
+            climb.take(self._data, *found)
 
     def _take(self, height: int, offsets: Ints, source: str) -> None:
         if self._best is None or height < self._best:
