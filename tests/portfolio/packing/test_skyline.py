@@ -7,7 +7,7 @@ import pytest
 
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.packing import arrays, candidates, skyline
+from stowplan.portfolio.packing import arrays, candidates, orders, skyline
 from stowplan.portfolio.packing.arrays import Data
 from stowplan.portfolio.packing.search import Placements
 from tests.models.packing.cases import Recorder, least_height, random_problem
@@ -114,3 +114,11 @@ def test_first_fit_stops_between_slices(monkeypatch: pytest.MonkeyPatch) -> None
     assert sliced is not None
     assert (sliced[0], sliced[1].tolist()) == (whole[0], whole[1].tolist())
     assert Placements(data, lambda: True).first_fit(key) is None
+
+
+def test_pressure_is_the_largest_load_of_a_life() -> None:
+    for seed in range(100):
+        data = arrays.build(random_problem(seed, most=60))
+        load = data.load()
+        expected = [load[since:until].max() / load.max() for since, until in zip(data.begin, data.end, strict=True)]
+        assert orders.pressure(data).tolist() == expected, seed
