@@ -2,7 +2,8 @@
 
 Prints a markdown table: what was reached, how far above the proven bound, when the final plan was found and by whom. With a
 capacity and ``--peer`` (the program of the minimalloc project) each file is solved by both, one after the other, and the times
-stand side by side: wall clock, and processor time of all processes, which tells more on a machine that others use too.
+stand side by side: wall clock, and processor time of all processes, which tells more on a machine that others use too. Without
+a capacity, ``--omnimalloc PYTHON`` (an interpreter that has the package omnimalloc) adds what its default allocator reaches.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import stowplan
+from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.csv_files import read_plan
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
@@ -39,12 +41,14 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each file")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--peer", type=Path, metavar="PROGRAM", help="minimalloc's program, to be timed as well")
+    parser.add_argument("--omnimalloc", metavar="PYTHON", help="interpreter with the package omnimalloc, to be run as well")
     arguments = parser.parse_args()
     if arguments.peer is not None and arguments.capacity is None:
         parser.error("--peer needs a --capacity: minimalloc fits buffers into one")
     head = ["instance", "buffers", "load", "height"]
     if arguments.capacity is None:
-        head += ["gap", "status", "found after", "by"]
+        head += ["gap", "status", "found after", "by", "first plan", "greedy", "CPU"]
+        head += ["omnimalloc", "wall"] if arguments.omnimalloc is not None else []
     else:
         head += ["wall", "CPU", *(["peer wall", "CPU"] if arguments.peer is not None else [])]
     print_row(head)
@@ -59,7 +63,9 @@ def main() -> None:
         height = result.status if result.objective is None else f"{result.objective:,}"
         name = path.stem if arguments.capacity is None else path.stem.removesuffix(f".{arguments.capacity}")
         cells = [name, f"{result.details['buffers']:,}", f"{result.details['load']:,}", height]
-        cells += quality(result) if arguments.capacity is None else map(seconds, times)
+        cells += [*quality(result), seconds(times.processor)] if arguments.capacity is None else map(seconds, times)
+        if arguments.capacity is None and arguments.omnimalloc is not None:
+            cells += run_omnimalloc(arguments, path, problem)
         if arguments.peer is not None:
             text, times = timed(lambda path=path, problem=problem: run_peer(arguments, path, problem))
             theirs.append(times)
@@ -105,12 +111,47 @@ def run_peer(arguments: argparse.Namespace, path: Path, problem: Problem) -> str
 def quality(result: Result) -> list[str]:
     """How good the height is, and when and by which candidate it was found."""
     found = [entry.seconds for entry in result.history if result.objective is not None and entry.objective == result.objective]
+    load, greedy = result.details["load"], result.baselines.get("greedy")
+    first = next((entry for entry in result.history if entry.objective is not None and entry.source != "stack"), None)
     return [
         "" if result.gap is None else f"{result.gap:.3%}",
         result.status,
         f"{found[0]:.1f} s" if found else "",
         result.provenance.candidate,
+        "" if first is None else f"{first.objective / load - 1:.2%} after {first.seconds:.1f} s",
+        "" if greedy is None else f"{greedy / load - 1:.3%}",
     ]
+
+
+#: What the other interpreter runs: a table of buffers, where to write the offsets.
+_OMNIMALLOC = """
+import csv, sys
+from omnimalloc import Allocation, allocate
+rows = list(csv.DictReader(open(sys.argv[1])))
+every = [Allocation(id=i, size=int(row["size"]), start=int(row["lower"]), end=int(row["upper"])) for i, row in enumerate(rows)]
+offsets = {each.id: each.offset for each in allocate(every)}
+with open(sys.argv[2], "w") as stream:
+    stream.write("id,lower,upper,size,offset\\n")
+    for i, row in enumerate(rows):
+        stream.write(",".join([row["id"], row["lower"], row["upper"], row["size"], str(offsets[i])]) + "\\n")
+"""
+
+
+def run_omnimalloc(arguments: argparse.Namespace, path: Path, problem: Problem) -> list[str]:
+    """Its gap, of a plan that was verified, and its wall clock; it takes no limit and is ended after ours."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "plan.csv"
+        began = time.monotonic()
+        command = [arguments.omnimalloc, "-c", _OMNIMALLOC, path, output]
+        try:
+            subprocess.run(command, check=False, stderr=subprocess.DEVNULL, timeout=arguments.time_limit)
+        except subprocess.TimeoutExpired:
+            return ["none in time", ""]
+        took = seconds(time.monotonic() - began)
+        if not output.exists():
+            return ["no plan", took]
+        found = verify(problem, plan := read_plan(output, problem))
+        return [f"{plan.objective / load_bound(problem) - 1:.3%}" if found.ok else "not a valid plan", took]
 
 
 def seconds(value: float) -> str:

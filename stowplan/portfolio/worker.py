@@ -135,6 +135,8 @@ def main() -> None:
     threading.Thread(target=context.listen, args=(incoming,), daemon=True).start()
     try:
         problem = job.kind.decode_problem(job.problem)
+        # Large ones take as much memory again.
+        data, job.problem = b"", b""
         Candidate(**job.candidate).load()(problem, context)
     except BaseException as error:
         traceback.print_exc()

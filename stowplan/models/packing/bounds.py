@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+
+import numpy as np
 
 from stowplan.models.packing.problem import Problem
 
@@ -33,23 +34,12 @@ def load_bound(problem: Problem) -> int:
 
 def peak_load(problem: Problem) -> int:
     """Bytes that live at once, at most."""
-    return max((load for _, _, load in _profile(problem)), default=0)
-
-
-def _profile(problem: Problem) -> list[tuple[int, int, int]]:
-    """(start, end, bytes live) of the spans between two events, ascending."""
-    changes: dict[int, int] = {}
-    for buffer in problem.buffers:
-        for start, end in buffer.pieces:
-            changes[start] = changes.get(start, 0) + buffer.size
-            changes[end] = changes.get(end, 0) - buffer.size
-    moments = sorted(changes)
-    spans: list[tuple[int, int, int]] = []
-    load = 0
-    for start, end in pairwise(moments):
-        load += changes[start]
-        spans.append((start, end, load))
-    return spans
+    spans = problem.spans
+    moments = np.concatenate([spans.end, spans.start])
+    sizes = spans.size[spans.owner]
+    # At one moment, ends come before starts: lives are half-open. A stable sort keeps them so.
+    order = np.argsort(moments, kind="stable")
+    return int(np.cumsum(np.concatenate([-sizes, sizes])[order]).max(initial=0))
 
 
 def find_overload(problem: Problem) -> Overload | None:
@@ -59,11 +49,11 @@ def find_overload(problem: Problem) -> Overload | None:
     time those buffers share around it. Fixed offsets beyond the capacity, or that collide, are reasons too.
     """
     found = _fixed_clash(problem)
-    if found is not None or problem.capacity is None:
+    if found is not None or problem.capacity is None or peak_load(problem) <= problem.capacity:
         return found
     fewest: tuple[int, ...] | None = None
     moment = 0
-    for time, live in _live_sets(problem):
+    for time, live in _live_sets(problem, problem.capacity):
         # Largest first, so the first few that overflow are the fewest; no more are looked at than would be an improvement.
         total = 0
         for count, (minus_size, number) in enumerate(live[: len(live) if fewest is None else len(fewest) - 1], 1):
@@ -81,8 +71,11 @@ def find_overload(problem: Problem) -> Overload | None:
     return Overload(begin, end, load, fewest, f"{what} {load} bytes, more than the capacity of {problem.capacity}")
 
 
-def _live_sets(problem: Problem) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """(moment, [(-size, number)] of the live buffers, largest first) after each moment at which some begin to live."""
+def _live_sets(problem: Problem, above: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """(moment, [(-size, number)] of the live buffers, largest first) after each moment at which some begin to live.
+
+    Only where they need more than ``above`` bytes.
+    """
     events = sorted(
         (moment, begins, number)
         for number, buffer in enumerate(problem.buffers)
@@ -90,13 +83,16 @@ def _live_sets(problem: Problem) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         for moment, begins in zip(piece, (True, False), strict=True)
     )
     live: list[tuple[int, int]] = []
+    load = 0
     for at, (moment, begins, number) in enumerate(events):
         key = (-problem.buffers[number].size, number)
         if not begins:
+            load += key[0]
             del live[bisect_left(live, key)]
             continue
+        load -= key[0]
         insort(live, key)
-        if at + 1 == len(events) or events[at + 1][:2] != (moment, True):
+        if load > above and (at + 1 == len(events) or events[at + 1][:2] != (moment, True)):
             yield moment, live
 
 

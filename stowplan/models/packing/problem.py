@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import chain
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from stowplan import files
 from stowplan.errors import InputError
@@ -44,6 +48,18 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return tuple((start, end) for start, end in zip(starts, ends, strict=True) if start < end)
 
 
+class Spans(NamedTuple):
+    """When buffers take space: their pieces as arrays of int64, those of buffer 0 first, each buffer's ascending."""
+
+    owner: NDArray[np.int64]
+    """[pieces] number of the buffer."""
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    """[pieces] half-open."""
+    size: NDArray[np.int64]
+    """[buffers] bytes."""
+
+
 class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
@@ -57,6 +73,8 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     def __post_init__(self) -> None:
         if self.capacity is not None and not 0 <= self.capacity < LIMIT:
             raise InputError(f"found {self.capacity}, expected 0 to {LIMIT - 1} bytes", place="capacity")
+        if self._is_plain():
+            return
         seen: set[str] = set()
         total = 0
         for number, buffer in enumerate(self.buffers):
@@ -68,6 +86,41 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
             total += buffer.size + buffer.alignment - 1
             if total >= LIMIT:
                 raise InputError(f"the sizes and alignments add up to {total} bytes, expected less than {LIMIT}", place=place)
+
+    def _is_plain(self) -> bool:
+        """Whether every rule is kept, looked at by columns; False also where that cannot be told quickly."""
+        n = len(self.buffers)
+        try:
+            lower, upper, size, alignment = (
+                np.fromiter((getattr(buffer, name) for buffer in self.buffers), np.int64, n)
+                for name in ("lower", "upper", "size", "alignment")
+            )
+        except (OverflowError, TypeError):
+            return False
+        if any(buffer.gaps or buffer.offset is not None or buffer.hint is not None for buffer in self.buffers):
+            return False
+        inside = (lower > -LIMIT) & (upper < LIMIT) & (lower < upper) & (size >= 0) & (size < LIMIT) & (alignment >= 1)
+        return bool(
+            inside.all()
+            and (alignment < LIMIT).all()
+            # As floats the sum cannot wrap; what is close to the limit is added up exactly.
+            and size.sum(dtype=np.float64) + alignment.sum(dtype=np.float64) < LIMIT / 2
+            and len({buffer.id for buffer in self.buffers}) == n
+        )
+
+    @cached_property
+    def spans(self) -> Spans:
+        """The lives without their gaps, as arrays."""
+        n = len(self.buffers)
+        size = np.fromiter((buffer.size for buffer in self.buffers), np.int64, n)
+        if any(buffer.gaps for buffer in self.buffers):
+            pieces = [buffer.pieces for buffer in self.buffers]
+            owner = np.repeat(np.arange(n), [len(each) for each in pieces])
+            flat = np.array(list(chain.from_iterable(pieces)), np.int64).reshape(-1, 2)
+            return Spans(owner, flat[:, 0].copy(), flat[:, 1].copy(), size)
+        lower = np.fromiter((buffer.lower for buffer in self.buffers), np.int64, n)
+        upper = np.fromiter((buffer.upper for buffer in self.buffers), np.int64, n)
+        return Spans(np.arange(n), lower, upper, size)
 
     @cached_property
     def digest(self) -> str:

@@ -52,6 +52,11 @@ class Data:
         """[n] section after the last."""
         return self.last[self.piece[1:] - 1]
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether some buffer takes no space during a part of its life."""
+        return len(self.first) > len(self.size)
+
     def load(self) -> Ints:
         """[sections] units live."""
         change = np.zeros(self.sections + 1, np.int64)
@@ -63,20 +68,24 @@ class Data:
 
 def build(problem: Problem) -> Data:
     """All buffers of a problem that take space."""
-    numbers = [number for number, buffer in enumerate(problem.buffers) if buffer.size > 0]
-    chosen = [problem.buffers[number] for number in numbers]
-    unit = gcd(*(value for each in chosen for value in (each.size, each.offset or 0)))
-    unit = gcd(unit, *(each.alignment for each in chosen if each.alignment != 1)) or 1
-    pieces = [each.pieces for each in chosen]
-    flat = [span for each in pieces for span in each]
-    first, last, sections = _sections(flat)
+    n, spans = len(problem.buffers), problem.spans
+    lower, upper, align = (
+        np.fromiter((getattr(buffer, name) for buffer in problem.buffers), np.int64, n)
+        for name in ("lower", "upper", "alignment")
+    )
+    fixed = np.fromiter((-1 if buffer.offset is None else buffer.offset for buffer in problem.buffers), np.int64, n)
+    numbers = np.flatnonzero(spans.size)
+    size, align, fixed, life = spans.size[numbers], align[numbers], fixed[numbers], (upper - lower)[numbers]
+    unit = gcd(*(int(np.gcd.reduce(each)) for each in (size, fixed[fixed >= 0], align[align != 1]))) or 1
+    taking = np.flatnonzero(spans.size[spans.owner])
+    first, last, sections = _sections(spans.start[taking], spans.end[taking])
     return Data(
-        numbers=np.array(numbers, np.int64),
-        size=np.array([each.size // unit for each in chosen], np.int64),
-        align=np.array([max(1, each.alignment // unit) for each in chosen], np.int64),
-        fixed=np.array([-1 if each.offset is None else each.offset // unit for each in chosen], np.int64),
-        life=np.array([each.upper - each.lower for each in chosen], np.int64),
-        piece=np.cumsum([0, *(len(each) for each in pieces)]).astype(np.int64),
+        numbers=numbers,
+        size=size // unit,
+        align=np.maximum(1, align // unit),
+        fixed=np.where(fixed < 0, -1, fixed // unit),
+        life=life,
+        piece=np.append(np.searchsorted(spans.owner[taking], numbers), len(taking)),
         first=first,
         last=last,
         unit=unit,
@@ -84,21 +93,18 @@ def build(problem: Problem) -> Data:
     )
 
 
-def _sections(spans: list[tuple[int, int]]) -> tuple[Ints, Ints, int]:
+def _sections(start: Ints, end: Ints) -> tuple[Ints, Ints, int]:
     """First section, section after the last, and how many there are: one before each end that follows a start."""
-    events = sorted(
-        [(end, 0, number) for number, (_, end) in enumerate(spans)]
-        + [(start, 1, number) for number, (start, _) in enumerate(spans)]
-    )
-    first, last = np.zeros(len(spans), np.int64), np.zeros(len(spans), np.int64)
-    section, fresh = 0, False
-    for _, starts, number in events:
-        if starts:
-            first[number], fresh = section, True
-        else:
-            section, fresh = section + fresh, False
-            last[number] = section
-    return first, last, section
+    n = len(start)
+    # At one moment, ends come before starts: lives are half-open.
+    order = np.argsort(np.concatenate([end, start]), kind="stable")
+    starts = order >= n
+    closes = ~starts
+    closes[1:] &= starts[:-1]
+    closes[:1] = False
+    section = np.empty(2 * n, np.int64)
+    section[order] = np.cumsum(closes)
+    return section[n:], section[:n], int(closes.sum())
 
 
 def parts(data: Data) -> list[Data]:
@@ -113,12 +119,10 @@ def parts(data: Data) -> list[Data]:
 
 def select(data: Data, chosen: Ints) -> Data:
     """Some of the buffers, with times compressed again."""
-    spans = [
-        (int(data.first[at]), int(data.last[at])) for i in chosen for at in range(int(data.piece[i]), int(data.piece[i + 1]))
-    ]
-    first, last, sections = _sections(spans)
     counts = np.diff(data.piece)[chosen]
     piece = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    kept = np.arange(piece[-1]) + np.repeat(data.piece[:-1][chosen] - piece[:-1], counts)
+    first, last, sections = _sections(data.first[kept], data.last[kept])
     numbers, size, align, fixed, life = (each[chosen] for each in (data.numbers, data.size, data.align, data.fixed, data.life))
     return Data(numbers, size, align, fixed, life, piece, first, last, data.unit, sections)
 
@@ -137,8 +141,7 @@ def neighbours(data: Data) -> tuple[Ints, Ints]:
 
 def export_plan(problem: Problem, data: Data, offsets: Ints) -> Plan:
     """Plan from offsets in units."""
-    every = [buffer.offset or 0 for buffer in problem.buffers]
-    for number, offset in zip(data.numbers.tolist(), offsets.tolist(), strict=True):
-        every[number] = offset * data.unit
-    height = max((at + each.size for at, each in zip(every, problem.buffers, strict=True)), default=0)
-    return Plan(problem=problem.digest, objective=height, offsets=tuple(every))
+    every = np.fromiter((buffer.offset or 0 for buffer in problem.buffers), np.int64, len(problem.buffers))
+    every[data.numbers] = offsets * data.unit
+    height = int((every + problem.spans.size).max(initial=0))
+    return Plan(problem=problem.digest, objective=height, offsets=tuple(every.tolist()))

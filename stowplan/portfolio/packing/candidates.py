@@ -5,9 +5,8 @@ With a capacity, a candidate is done as soon as it, or another, has a plan that 
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import numpy as np
 
@@ -15,23 +14,25 @@ from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.portfolio.context import Context
-from stowplan.portfolio.packing import arrays, canonical, explain, greedy, orders
-from stowplan.portfolio.packing.arrays import Data, Ints
+from stowplan.portfolio.packing import arrays, canonical, explain, orders, skyline
+from stowplan.portfolio.packing.arrays import Ints
+from stowplan.portfolio.packing.search import Search
 
-#: Work of deterministic runs for each second of the limit: buffer pairs of the greedy, and nodes times buffers of the search.
-PAIRS, NODES = 60_000_000, 80_000_000
+#: Work of deterministic runs for each second of the limit: buffer pairs of the greedy, nodes times buffers of the exact search,
+#: and buffers placed from the bottom up.
+PAIRS, NODES, PLACED = 60_000_000, 80_000_000, 130_000
+
+#: Placements from the bottom up in deterministic runs, at least.
+LEAST_ROUNDS = 8
+
+#: Up to so many buffers, placing in an order is quick.
+FEW_BUFFERS = 1500
 
 #: Orders to climb from where there is no time for more: by size, and by size and sections lived through.
 _FEW_ORDERS = (0, 2)
 
 #: Seconds that explaining an infeasibility may take at least.
 EXPLAIN_SECONDS = 3.0
-
-#: Higher than any plan.
-_NEVER = 1 << 62
-
-#: Rounds without a better plan after which a climb goes back to its best.
-_PATIENCE = 15
 
 
 def _overloaded(problem: Problem, context: Context) -> bool:
@@ -52,98 +53,44 @@ def _closed(problem: Problem, context: Context) -> bool:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """Greedy by simple orders, then orders in which what stood too high comes sooner."""
+    """Greedy by simple orders, then orders in which what stood too high comes sooner; large problems from the bottom up."""
     _search(problem, context, range(orders.PEAK + 1), "orders", context.options.seed)
 
 
 def climb(problem: Problem, context: Context) -> None:
-    """The same from few orders, for large problems, where trying them all takes long."""
+    """The same for large problems with other keys, and from few orders, where trying them all takes long."""
     _search(problem, context, _FEW_ORDERS, "climb", context.options.seed + 1)
 
 
-def _search(problem: Problem, context: Context, chosen_orders: Sequence[int], source: str, seed: int) -> None:
+def _search(problem: Problem, context: Context, chosen_orders: Collection[int], source: str, seed: int) -> None:
     if _overloaded(problem, context):
         return
     data = arrays.build(problem)
-    if len(data.size) == 0:
+    n = len(data.size)
+    if n == 0:
         context.plan(arrays.export_plan(problem, data, np.zeros(0, np.int64)), "greedy")
         return
     target = (load_bound(problem) if problem.capacity is None else problem.capacity) // data.unit
-    best = _NEVER
 
-    def place(key: orders.Floats, best_fit: bool, source: str) -> tuple[int, Ints]:
-        nonlocal best
-        offsets = np.zeros(len(data.size), np.int64)
-        order = orders.by_key(data, key)
-        height = greedy.greedy(order, data.size, data.align, data.fixed, data.piece, data.first, data.last, best_fit, offsets)
-        if height < best:
-            best = height
-            if problem.capacity is None or height <= target:
-                context.plan(arrays.export_plan(problem, data, offsets), source)
-        return height, offsets
+    def improved(height: int, offsets: Ints, source: str) -> None:
+        if problem.capacity is None or height <= target:
+            context.plan(arrays.export_plan(problem, data, offsets), source)
 
-    climbs: list[Climb] = []
-    chance = np.random.default_rng(seed)
-    for number, key in enumerate(orders.greedy_keys(data)):
-        for best_fit in (False, True) if number in chosen_orders else ():
-            height, offsets = place(key, best_fit, source if climbs or number else "greedy")
-            climbs.append(Climb(key, best_fit, height, offsets, target, chance, first=number == orders.PEAK))
-            if height <= target or context.stop() or _closed(problem, context):
-                return
-    # Two of the best, and the order that does best where few moments are crowded.
-    ranked = sorted(climbs, key=lambda climb: climb.best)
-    chosen = [*ranked[:2], *(climb for climb in climbs[: 2 * orders.PEAK + 1] if climb.first)]
-    n = len(data.size)
-    rounds = max(20, int(PAIRS * context.options.time_limit / (n * n + 20_000))) if context.options.deterministic else None
-    for done in itertools.count():
-        if best <= target or done == rounds or context.stop() or _closed(problem, context):
-            return
-        climb = chosen[done % len(chosen)]
-        climb.take(*place(climb.next_key(data), climb.best_fit, source))
+    limit = context.options.time_limit if context.options.deterministic else None
+    run = Search(data, target, seed, improved, lambda: context.stop() or _closed(problem, context))
+    is_first = source == "orders"
+    if n > FEW_BUFFERS and skyline.takes(data) and not (is_first and data.has_gaps):
+        rounds = None if limit is None else max(LEAST_ROUNDS, int(PLACED * limit / n))
+        run.climb_skylines(
+            "skyline" if is_first else source, rounds, flip=not is_first, baseline=is_first and _has_baseline(context, n)
+        )
+    else:
+        run.climb_orders(chosen_orders, source, None if limit is None else max(20, int(PAIRS * limit / (n * n + 20_000))))
 
 
-class Climb:
-    """Hill climbing over the keys of one greedy order: buffers that end above some line get a larger key.
-
-    Heights are in units; ``target`` is one that is good enough.
-    """
-
-    def __init__(
-        self,
-        key: orders.Floats,
-        best_fit: bool,
-        height: int,
-        offsets: Ints,
-        target: int,
-        chance: np.random.Generator,
-        first: bool,
-    ):
-        self.best_fit = best_fit
-        self.best = height
-        self.first = first
-        self._target, self._chance = target, chance
-        self._key = self._best_key = key
-        self._height, self._offsets = height, offsets
-        self._stale = 0
-
-    def next_key(self, data: Data) -> orders.Floats:
-        """The key to try next."""
-        if self._stale > _PATIENCE:
-            self._key = self._best_key + 0.02 * self._chance.normal(size=len(self._key))
-            self._stale = 0
-        line = self._target + (self.best - self._target) * self._chance.choice([0.0, 0.5, 0.9])
-        high = np.flatnonzero(self._offsets + data.size > min(line, self._height - 1))
-        self._key = self._key.copy()
-        self._key[high] += self._chance.exponential(self._chance.choice([0.02, 0.1, 0.3]), len(high))
-        return self._key
-
-    def take(self, height: int, offsets: Ints) -> None:
-        """What became of the key that was tried."""
-        self._height, self._offsets = height, offsets
-        self._stale = 0 if height < self.best else self._stale + 1
-        # Equal is good enough: most changes do not show in the height.
-        if height <= self.best:
-            self.best, self._best_key = height, self._key
+def _has_baseline(context: Context, n: int) -> bool:
+    """Whether there is time for first fit, which compares all pairs."""
+    return n * n <= 2 * PAIRS * context.options.time_limit
 
 
 def exact(problem: Problem, context: Context) -> None:
@@ -161,10 +108,13 @@ def _exact(problem: Problem, context: Context, source: str, seed: int, simple_or
     if _overloaded(problem, context):
         return
     data = arrays.build(problem)
-    known = _known(context)
-    offsets = None if known is None else np.array([known.offsets[number] for number in data.numbers], np.int64) // data.unit
+
+    def known_offsets() -> Ints | None:
+        plan = _known(context)
+        return None if plan is None else np.array(plan.offsets, np.int64)[data.numbers] // data.unit
+
     capacity = None if problem.capacity is None else problem.capacity // data.unit
-    found = canonical.start(data, capacity, seed, offsets, simple_orders=simple_orders)
+    found = canonical.start(data, capacity, seed, known_offsets(), simple_orders=simple_orders)
     limit = _node_limit(context, len(data.size)) if context.options.deterministic else None
 
     def improved() -> None:
@@ -178,9 +128,17 @@ def _exact(problem: Problem, context: Context, source: str, seed: int, simple_or
                 every[[index[int(number)] for number in part.data.numbers]] = part.offsets
             context.plan(arrays.export_plan(problem, data, every), source)
 
+    def should_stop() -> bool:
+        plan = _known(context)
+        if problem.capacity is None and plan is not None and plan.objective < (found.height or 0) * data.unit:
+            offsets = known_offsets()
+            if offsets is not None:
+                found.adopt(data, offsets)
+        return context.stop() or _closed(problem, context)
+
     if found.finished:
         improved()
-    found.run(improved, lambda: context.stop() or _closed(problem, context), limit)
+    found.run(improved, should_stop, limit)
     if found.infeasible:
         _explain(problem, context, source, began)
 

@@ -8,14 +8,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stowplan.models.packing.problem import Buffer, Problem
-from stowplan.portfolio.packing import arrays, depth_first, greedy, orders
+from stowplan.portfolio.packing import arrays, depth_first, orders, search
 from stowplan.portfolio.packing.arrays import Data, Ints
 
 #: Nodes of the shortest run; restarts follow Luby's sequence.
 SHORTEST_RUN = 3000
 
-#: Where to aim between bound and height, run by run: mostly at the bound, which is the optimum more often than not.
-_AIMS = (0.0, 0.0, 1.0, 0.0, 0.5, 1.0)
+#: Where to aim between bound and height, run by run of those that do not aim at the bound: what is out of reach a little lower
+#: may be found at once.
+_AIMS = (1.0, 0.7, 0.85)
+
+#: Every second run aims at the bound, which is often the optimum; after so many of them, one in four.
+_BOUND_RUNS = 64
 
 
 def luby(number: int) -> int:
@@ -37,33 +41,44 @@ class Part:
     simple_orders: bool = True
     best: int | None = None
     runs: int = 0
+    _bound_runs: int = 0
     _keys: Iterator[orders.Floats] = field(init=False)
 
     def __post_init__(self) -> None:
         self._keys = orders.random_keys(self.data, self.seed, self.simple_orders)
         self._shape = depth_first.Shape(self.data)
 
-    def aim(self, capacity: int | None, floor: int) -> int:
-        """Height to try next: the capacity, or somewhere between what is proven and what is known."""
-        if capacity is not None:
-            return capacity
-        low = max(self.bound, floor)
-        if self.best is None:
-            return low
-        return low + int(_AIMS[self.runs % len(_AIMS)] * (self.best - 1 - low))
+    def aim(self, capacity: int | None, floor: int) -> tuple[int, int]:
+        """Height to try next, and length of the run in terms of the shortest.
 
-    def run(self, height: int) -> int:
+        The height is the capacity where there is one. Without, bound and height are closed in on in turn, each with lengths
+        of its own: the few long runs must not all fall to one of them.
+        """
+        if capacity is not None:
+            return capacity, luby(self.runs + 1)
+        low = max(self.bound, floor)
+        if self.best is None or self.runs % (2 if self._bound_runs < _BOUND_RUNS else 4) == 0:
+            self._bound_runs += 1
+            return low, luby(self._bound_runs)
+        turn = self.runs - self._bound_runs
+        return low + int(_AIMS[turn % len(_AIMS)] * (self.best - 1 - low)), luby(turn // len(_AIMS) + 1)
+
+    def run(self, height: int, length: int) -> int:
         """One run for a plan within ``height``; returns its nodes. Improves ``best`` or ``bound`` where it ends in time."""
         self.runs += 1
         order = orders.by_key(self.data, next(self._keys))
-        outcome, nodes, offsets = self._shape.search(height, order, SHORTEST_RUN * luby(self.runs))
+        outcome, nodes, offsets = self._shape.search(height, order, SHORTEST_RUN * length)
         if outcome == depth_first.FOUND:
-            top = int((offsets + self.data.size).max())
-            if self.best is None or top < self.best:
-                self.best, self.offsets = top, offsets
+            self.adopt(offsets)
         elif outcome == depth_first.EXHAUSTED:
             self.bound = max(self.bound, height + 1)
         return nodes
+
+    def adopt(self, offsets: Ints) -> None:
+        """Keep a plan where it is better than the one at hand."""
+        top = int((offsets + self.data.size).max())
+        if self.best is None or top < self.best:
+            self.best, self.offsets = top, offsets
 
 
 @dataclass
@@ -101,7 +116,13 @@ class Search:
         enough = self.bound if self.capacity is None else self.capacity
         waiting = [part for part in self.parts if part.best is None or part.best > enough]
         part = min(waiting, key=lambda each: (each.best is not None, each.runs if each.best is None else -each.best))
-        return part.run(part.aim(self.capacity, self.bound))
+        return part.run(*part.aim(self.capacity, self.bound))
+
+    def adopt(self, data: Data, offsets: Ints) -> None:
+        """Keep what is better in a plan ``offsets`` [n] of all parts, which are those of ``data``."""
+        index = {int(number): at for at, number in enumerate(data.numbers)}
+        for part in self.parts:
+            part.adopt(offsets[[index[int(number)] for number in part.data.numbers]])
 
     def run(self, improved: Callable[[], None], should_stop: Callable[[], bool], node_limit: int | None = None) -> int:
         """Steps until finished, stopped or out of nodes, which it returns; calls ``improved`` on a better plan or bound."""
@@ -120,21 +141,26 @@ def start(data: Data, capacity: int | None, seed: int, offsets: Ints | None = No
     It begins with orders by single features of the buffers, unless ``simple_orders`` are left out.
     """
     found = []
-    index = {int(number): at for at, number in enumerate(data.numbers)}
     for each in arrays.parts(data):
         bound = max(int(each.load().max()), int((each.fixed + each.size)[each.fixed >= 0].max(initial=0)))
-        part = Part(each, np.empty(0, np.int64), bound, seed, simple_orders)
-        if offsets is not None:
-            part.offsets = offsets[[index[int(number)] for number in each.numbers]]
-            part.best = int((part.offsets + each.size).max())
-        found.append(part)
-    return Search(found, capacity)
+        found.append(Part(each, np.empty(0, np.int64), bound, seed, simple_orders))
+    every = Search(found, capacity)
+    if offsets is not None:
+        every.adopt(data, offsets)
+    elif capacity is None:
+        # Without any height there is nothing to aim at but the bound.
+        for part in found:
+            placed = search.Placements(part.data, lambda: False).first_fit(part.data.size.astype(float))
+            if placed is not None:
+                part.adopt(placed[1])
+    return every
 
 
 def warm_up() -> None:
     """Compile everything, where it has not been, by packing two buffers."""
     problem = Problem(buffers=(Buffer(id="one", lower=0, upper=2, size=1), Buffer(id="two", lower=1, upper=3, size=2)))
     data = arrays.build(problem)
-    order, offsets = np.arange(2), np.zeros(2, np.int64)
-    greedy.greedy(order, data.size, data.align, data.fixed, data.piece, data.first, data.last, False, offsets)
+    placements = search.Placements(data, lambda: False)
+    placements.first_fit(np.zeros(2))
+    placements.skyline(np.zeros(2))
     start(data, None, seed=0).run(lambda: None, lambda: False)

@@ -5,8 +5,6 @@ Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arra
 
 from __future__ import annotations
 
-import numpy as np
-
 from stowplan.compiled import njit
 from stowplan.portfolio.packing.arrays import Ints
 
@@ -15,24 +13,34 @@ _FAR = 1 << 62
 
 @njit
 def greedy(
-    order: Ints, size: Ints, align: Ints, fixed: Ints, piece: Ints, first: Ints, last: Ints, best_fit: bool, offsets: Ints
+    order: Ints,
+    size: Ints,
+    align: Ints,
+    fixed: Ints,
+    piece: Ints,
+    first: Ints,
+    last: Ints,
+    best_fit: bool,
+    offsets: Ints,
+    table: Ints,
+    since: int,
+    until: int,
 ) -> int:
-    """Place buffers one after the other, each into the lowest (or the tightest) hole; returns the height.
+    """Place the buffers ``order[since:until]`` one after the other, each into the lowest (or the tightest) hole.
 
-    Buffers of fixed offset must come first in ``order``. ``offsets`` [n] is written.
+    Returns their height. Buffers of fixed offset must come first in ``order``. ``offsets`` [n] is written; ``table`` [5, n] is
+    what is kept from one call to the next.
     """
-    n = len(order)
-    begin, end = np.empty(n, np.int64), np.empty(n, np.int64)
-    low, top, who = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    begin, end, low, top, who = table[0], table[1], table[2], table[3], table[4]
     height = 0
-    for placed in range(n):
+    for placed in range(since, until):
         i = order[placed]
         at = fixed[i]
-        since, until = first[piece[i]], last[piece[i + 1] - 1]
+        start_section, end_section = first[piece[i]], last[piece[i + 1] - 1]
         if at < 0:
             ceiling, tightest = 0, _FAR
             for k in range(placed):
-                if begin[k] >= until or since >= end[k]:
+                if begin[k] >= end_section or start_section >= end[k]:
                     continue
                 j = who[k]
                 if piece[i + 1] - piece[i] > 1 or piece[j + 1] - piece[j] > 1:
@@ -67,5 +75,5 @@ def greedy(
                 right = middle
         for m in range(placed, k, -1):
             begin[m], end[m], low[m], top[m], who[m] = begin[m - 1], end[m - 1], low[m - 1], top[m - 1], who[m - 1]
-        begin[k], end[k], low[k], top[k], who[k] = since, until, at, at + size[i], i
+        begin[k], end[k], low[k], top[k], who[k] = start_section, end_section, at, at + size[i], i
     return height

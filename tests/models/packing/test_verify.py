@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stowplan.models.packing import verify as verification
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.packing.verify import MOST_OVERLAPS, verify
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.packing.quick import quick_plan
 from tests.models.packing.cases import moments, random_problem
 
 
@@ -32,6 +35,36 @@ def test_overlaps_are_those_of_cells(seed: int) -> None:
     found = [each.buffers for each in verify(problem, plan_of(problem, *offsets)).violations if each.code == "overlap"]
     assert len(found) == len(set(found))
     assert set(found) == expected
+
+
+def test_looking_by_columns_finds_what_looking_one_by_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of 1 to 300 buffers, valid ones and those in which one buffer was moved."""
+    sound = broken = 0
+    for seed in range(120):
+        problem = random_problem(seed, most=[6, 40, 300][seed % 3])
+        chance = random.Random(seed)
+        found = quick_plan(problem, Options(), lambda: False)
+        for moved in range(6) if found is not None else ():
+            offsets = list(found[1].offsets)
+            if moved:
+                number = chance.randrange(len(offsets))
+                offsets[number] = max(-1, offsets[number] + chance.randint(-6, 6))
+            plan = plan_of(problem, *offsets)
+            quick = verify(problem, plan)
+            with monkeypatch.context() as patch:
+                patch.setattr(verification, "_clean_height", lambda problem, offsets: None)
+                assert verify(problem, plan) == quick, (seed, moved)
+            sound += quick.ok
+            broken += not quick.ok
+            if quick.ok:
+                assert verification._clean_height(problem, plan.offsets) == plan.objective
+    assert sound > 100
+    assert broken > 100
+
+
+def test_offsets_beyond_64_bits_are_looked_at_one_by_one() -> None:
+    found = verify(PAIR, plan_of(PAIR, 1 << 70, 8, 0))
+    assert [each.code for each in found.violations] == ["over_capacity"]
 
 
 PAIR = Problem(

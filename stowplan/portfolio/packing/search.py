@@ -1,0 +1,296 @@
+"""Heuristic search: greedy placements by simple keys, then keys in which what ended too high comes sooner."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import numpy as np
+
+from stowplan.portfolio.packing import greedy, orders, skyline
+from stowplan.portfolio.packing.arrays import Data, Ints
+
+#: Places all buffers by a key [n]: height in units and offsets [n], None where it was told to stop.
+Placement = Callable[[orders.Floats], tuple[int, Ints] | None]
+
+#: Rounds without a better plan after which a climb goes back to its best.
+_PATIENCE = 15
+
+#: Climbs from skylines that are carried on, and skyline keys that are tried before the best of them are climbed from.
+_CLIMBS, _FIRST_KEYS = 3, 8
+
+#: Rounds, every second one, in which a new key may show what it is worth beside them.
+_CHALLENGE = 12
+
+#: Part of the rounds of a local climb in which keys change around one buffer that ended too high.
+_LOCAL = 0.6
+
+#: Pairs of buffers that first fit compares between two looks at the clock.
+_SLICE = 200_000_000
+
+
+class Placements:
+    """The ways to place the buffers of some data.
+
+    Parameters
+    ----------
+    should_stop
+        Looked at now and then while a placement takes long.
+    """
+
+    def __init__(self, data: Data, should_stop: Callable[[], bool]):
+        self._data, self._should_stop = data, should_stop
+        self._skyline: skyline.Skyline | None = None
+
+    def first_fit(self, key: orders.Floats) -> tuple[int, Ints] | None:
+        """By descending key, each into the lowest hole."""
+        return self._in_order(key, best_fit=False)
+
+    def best_fit(self, key: orders.Floats) -> tuple[int, Ints] | None:
+        """By descending key, each into the tightest hole."""
+        return self._in_order(key, best_fit=True)
+
+    def skyline(self, key: orders.Floats) -> tuple[int, Ints]:
+        """From the bottom up, in each valley what has the largest key; not for fixed offsets."""
+        if self._skyline is None:
+            self._skyline = skyline.Skyline(self._data)
+        return self._skyline.place(key)
+
+    def _in_order(self, key: orders.Floats, best_fit: bool) -> tuple[int, Ints] | None:
+        data, n = self._data, len(self._data.size)
+        order, offsets, table = orders.by_key(data, key), np.zeros(n, np.int64), np.empty((5, n), np.int64)
+        height = since = 0
+        while since < n:
+            if since and self._should_stop():
+                return None
+            until = min(n, since + max(1, _SLICE // n))
+            arrays = order, data.size, data.align, data.fixed, data.piece, data.first, data.last
+            height = max(height, greedy.greedy(*arrays, best_fit, offsets, table, since, until))
+            since = until
+        return height, offsets
+
+
+def skyline_keys(data: Data, chance: np.random.Generator, flip: bool) -> Iterator[orders.Floats]:
+    """Keys without end for placing from the bottom up: long lives first, with size and pressure in many mixes.
+
+    The first ones are fixed: what did best on real and made-up problems. ``flip`` swaps neighbours among them, for a second
+    search.
+    """
+    rows, pressed = orders.features(data), orders.pressure(data)
+    #: (feature, weight of the size, weight of the pressure)
+    first = [(2, 0.2, 0.0), (2, 0.1, 100.0), (4, 0.0, 0.0), (2, 0.5, 100.0), (2, 0.2, 3.0), (5, 0.0, 0.0), (2, 0.05, 0.0)]
+    first += [(0, 0.0, 100.0)]
+    if flip:
+        first = [first[at ^ 1] for at in range(len(first))]
+    drawn = ((int(chance.choice([2, 5, 4])), chance.uniform(0.0, 0.6), chance.choice([0, 1, 3, 10, 100])) for _ in iter(int, 1))
+    for feature, weight, crowd in itertools.chain(first, drawn):
+        yield (1 - weight) * rows[feature] + weight * rows[0] + crowd * pressed
+
+
+class Climb:
+    """Hill climbing over the keys of one greedy placement: buffers that end above some line get a larger key.
+
+    Heights are in units; ``target`` is one that is good enough.
+    """
+
+    def __init__(
+        self,
+        key: orders.Floats,
+        place: Placement,
+        height: int,
+        offsets: Ints,
+        target: int,
+        chance: np.random.Generator,
+        first: bool = False,
+    ):
+        self.place = place
+        self.best = height
+        self.first = first
+        self._target, self._chance = target, chance
+        self._key = self._best_key = key
+        self._height, self._offsets = height, offsets
+        self._stale = 0
+
+    def next_key(self, data: Data) -> orders.Floats:
+        """The key to try next."""
+        if self._stale > _PATIENCE:
+            self._key = self._best_key + 0.02 * self._chance.normal(size=len(self._key))
+            self._stale = 0
+        high = self._too_high(data, self.best, self._height, self._offsets)
+        self._key = self._key.copy()
+        self._key[high] += self._chance.exponential(self._chance.choice([0.02, 0.1, 0.3]), len(high))
+        return self._key
+
+    def _too_high(self, data: Data, best: int, height: int, offsets: Ints) -> Ints:
+        """Buffers that end above some line between the target and the best height; one at least."""
+        line = self._target + (best - self._target) * self._chance.choice([0.0, 0.5, 0.9])
+        return np.flatnonzero(offsets + data.size > min(line, height - 1))
+
+    def take(self, data: Data, height: int, offsets: Ints) -> None:
+        """What became of the key that was tried."""
+        self._height, self._offsets = height, offsets
+        self._stale = 0 if height < self.best else self._stale + 1
+        # Equal is good enough: most changes do not show in the height.
+        if height <= self.best:
+            self.best, self._best_key = height, self._key
+
+
+class LocalClimb(Climb):
+    """The same for many buffers: most rounds change the keys only of what lives together with one that ended too high.
+
+    Parameters
+    ----------
+    by_excess
+        Whether plans are compared by all that stands above the target, not by the height alone: where many moments are
+        crowded, it shows progress in one of them.
+    """
+
+    def __init__(self, *args: Any, by_excess: bool, **options: Any):
+        super().__init__(*args, **options)
+        self._by_excess = by_excess
+        self._best_height, self._best_offsets = self._height, self._offsets
+        self._least: int | None = None
+
+    def next_key(self, data: Data) -> orders.Floats:
+        """The key to try next."""
+        if self._chance.random() >= _LOCAL:
+            return super().next_key(data)
+        high = self._too_high(data, self._best_height, self._best_height, self._best_offsets)
+        one = self._chance.choice(high)
+        begin, end = data.begin, data.end
+        around = np.flatnonzero((begin < end[one]) & (end > begin[one]))
+        around = around[self._chance.random(len(around)) < self._chance.choice([1.0, 0.3, 0.1])]
+        self._key = self._best_key.copy()
+        self._key[around] += self._chance.choice([0.02, 0.1, 0.3, 1.0]) * self._chance.normal(size=len(around))
+        self._key[high] += self._chance.choice([0.0, 0.1])
+        return self._key
+
+    def take(self, data: Data, height: int, offsets: Ints) -> None:
+        """What became of the key that was tried."""
+        self._height, self._offsets = height, offsets
+        if self._least is None:
+            self._least = self._worth(data, self._best_height, self._best_offsets)
+        worth = self._worth(data, height, offsets)
+        self._stale = 0 if worth < self._least else self._stale + 1
+        if worth <= self._least:
+            self._least, self._best_key = worth, self._key
+            self._best_height, self._best_offsets = height, offsets
+        self.best = min(self.best, height)
+
+    def _worth(self, data: Data, height: int, offsets: Ints) -> int:
+        """Units, the fewer the better."""
+        return int(np.clip(offsets + data.size - self._target, 0, data.size).sum()) if self._by_excess else height
+
+
+class Search:
+    """Placements by many keys, the best of which are climbed from.
+
+    Parameters
+    ----------
+    target
+        Height in units that is good enough.
+    improved
+        Told of every better plan: height in units, offsets [n], and the name of what made it.
+    should_stop
+        Whether to return now.
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        target: int,
+        seed: int,
+        improved: Callable[[int, Ints, str], None],
+        should_stop: Callable[[], bool],
+    ):
+        self._data, self._target = data, target
+        self._improved, self._should_stop = improved, should_stop
+        self._chance = np.random.default_rng(seed)
+        self._placements = Placements(data, should_stop)
+        self._best: int | None = None
+
+    def climb_orders(self, numbers: Collection[int], source: str, rounds: int | None) -> None:
+        """First fit and best fit by simple orders (the first one is the baseline, ``greedy``), then climbs from the best.
+
+        Parameters
+        ----------
+        numbers
+            Of :func:`stowplan.portfolio.packing.orders.greedy_keys`.
+        rounds
+            At most so many after the first ones; None sets no limit.
+        """
+        climbs: list[Climb] = []
+        for number, key in enumerate(orders.greedy_keys(self._data)):
+            for place in (self._placements.first_fit, self._placements.best_fit) if number in numbers else ():
+                climb = self._start(key, place, source if climbs or number else "greedy", number == orders.PEAK)
+                if climb is None or self._done:
+                    return
+                climbs.append(climb)
+        # Two of the best, and the order that does best where few moments are crowded.
+        ranked = sorted(climbs, key=lambda climb: climb.best)
+        chosen = [*ranked[:2], *(climb for climb in climbs if climb.first)]
+        for done in itertools.count():
+            if self._done or done == rounds:
+                return
+            self._go_on(chosen[done % len(chosen)], source)
+
+    def climb_skylines(self, source: str, rounds: int | None, *, flip: bool, baseline: bool) -> None:
+        """From the bottom up by many keys, and climbs from the best of them; for data that :func:`skyline.takes`.
+
+        Parameters
+        ----------
+        rounds
+            Placements at most; None sets no limit.
+        flip
+            Another order of the first keys, and climbs by excess.
+        baseline
+            After them, the baseline: ``greedy``, which takes much longer.
+        """
+        keys = skyline_keys(self._data, self._chance, flip)
+        climbs: list[Climb] = []
+        challenger: Climb | None = None
+        spent = 0
+        for done in itertools.count():
+            if done == _FIRST_KEYS and baseline and not self._done:
+                self._start(next(orders.greedy_keys(self._data)), self._placements.first_fit, "greedy")
+            if self._done or done == rounds:
+                return
+            if done >= _FIRST_KEYS and done % 2 == 0:
+                self._go_on(climbs[done // 2 % len(climbs)], source)
+                continue
+            # A new key every round at first; then each is climbed from for a while before it is compared with the others.
+            if challenger is None:
+                key = next(keys)
+                height, offsets = self._placements.skyline(key)
+                self._take(height, offsets, source)
+                place = self._placements.skyline
+                challenger = LocalClimb(key, place, height, offsets, self._target, self._chance, by_excess=flip)
+            else:
+                self._go_on(challenger, source)
+            spent += 1
+            if done < _FIRST_KEYS or spent == _CHALLENGE:
+                climbs = sorted([*climbs, challenger], key=lambda each: each.best)[:_CLIMBS]
+                challenger, spent = None, 0
+
+    @property
+    def _done(self) -> bool:
+        return (self._best is not None and self._best <= self._target) or self._should_stop()
+
+    def _start(self, key: orders.Floats, place: Placement, source: str, first: bool = False) -> Climb | None:
+        found = place(key)
+        if found is None:
+            return None
+        self._take(*found, source)
+        return Climb(key, place, *found, self._target, self._chance, first)
+
+    def _go_on(self, climb: Climb, source: str) -> None:
+        found = climb.place(climb.next_key(self._data))
+        if found is not None:
+            self._take(*found, source)
+            climb.take(self._data, *found)
+
+    def _take(self, height: int, offsets: Ints, source: str) -> None:
+        if self._best is None or height < self._best:
+            self._best = height
+            self._improved(height, offsets, source)

@@ -1,0 +1,295 @@
+"""Compiled placement from the bottom up: the lowest valley of the skyline takes the best buffer that lives within it.
+
+The skyline says, for every section, how high the placed buffers reach. Its lowest stretch takes, of the buffers whose lives lie
+within it, the one of largest key; where there is none, it is raised to its lower neighbour. This is the best-fit rule for strip
+packing of Burke, Kendall and Whitwell (Operations Research 52, 2004), with places in time that are given, as in Sekiyama et al.
+("Profile-guided memory optimization for deep neural networks", 2018). A tree over the lives finds the buffer, so that all of
+it takes about n log n steps, where placing in an order compares all pairs.
+
+Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.compiled import njit, njit_inner
+from stowplan.portfolio.packing.arrays import Data, Ints
+from stowplan.portfolio.packing.orders import Floats
+
+#: Buffers in a leaf of the tree, at most.
+_LEAF = 8
+
+_FAR = 1 << 62
+
+#: Levels of the tree, at most, and one.
+_DEPTH = 64
+
+
+class Skyline:
+    """Buffers ready to be placed again and again, by one key after the other.
+
+    Lives count as a whole, with their gaps; buffers of fixed offset are not for it (:func:`takes`).
+    """
+
+    def __init__(self, data: Data):
+        begin, end = data.begin, data.end
+        self._order, self._leaf, self._latest, self._soonest = build_tree(begin, end)
+        self._size, self._align, self._begin, self._end = (each[self._order] for each in (data.size, data.align, begin, end))
+        self._sections = data.sections
+
+    def place(self, key: Floats) -> tuple[int, Ints]:
+        """Height in units, and offsets [n], when buffers are taken by descending key [n]."""
+        offsets = np.empty(len(key), np.int64)
+        placed = np.empty(len(key), np.int64)
+        height = fill(
+            self._size,
+            self._align,
+            self._begin,
+            self._end,
+            np.ascontiguousarray(key, np.float64)[self._order],
+            self._sections,
+            self._leaf,
+            self._latest,
+            self._soonest,
+            placed,
+        )
+        offsets[self._order] = placed
+        return height, offsets
+
+
+def takes(data: Data) -> bool:
+    """Whether there are buffers, and all are free to go anywhere."""
+    return len(data.size) > 0 and bool((data.fixed < 0).all())
+
+
+@njit_inner
+def _select(order: Ints, low: int, high: int, middle: int, value: Ints) -> None:
+    """Reorder ``order[low:high]`` so that no value before ``middle`` is larger, and none after it smaller (Hoare)."""
+    high -= 1
+    while low < high:
+        pivot = value[order[(low + high) // 2]]
+        left, right = low, high
+        while left <= right:
+            while value[order[left]] < pivot:
+                left += 1
+            while value[order[right]] > pivot:
+                right -= 1
+            if left <= right:
+                order[left], order[right] = order[right], order[left]
+                left += 1
+                right -= 1
+        if middle <= right:
+            high = right
+        elif middle >= left:
+            low = left
+        else:
+            return
+
+
+@njit
+def build_tree(begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Lives [n] halved by begin and end in turn: order [n], leaf of each place in it [n], and for each node two bounds.
+
+    Node v has the children 2 v and 2 v + 1. The bounds are the latest begin and the soonest end in it.
+    """
+    n = len(begin)
+    leaves = 1
+    while leaves * _LEAF < n:
+        leaves *= 2
+    order = np.arange(n)
+    count, by_begin = 1, True
+    while count < leaves:
+        for at in range(count):
+            middle = n * (2 * at + 1) // (2 * count)
+            _select(order, n * at // count, n * (at + 1) // count, middle, begin if by_begin else end)
+        count, by_begin = 2 * count, not by_begin
+    leaf = np.empty(n, np.int64)
+    latest, soonest = np.full(2 * leaves, -1), np.full(2 * leaves, _FAR)
+    for at in range(leaves):
+        node = leaves + at
+        for place in range(n * at // leaves, n * (at + 1) // leaves):
+            leaf[place] = node
+            latest[node] = max(latest[node], begin[order[place]])
+            soonest[node] = min(soonest[node], end[order[place]])
+    for node in range(leaves - 1, 0, -1):
+        latest[node] = max(latest[2 * node], latest[2 * node + 1])
+        soonest[node] = min(soonest[2 * node], soonest[2 * node + 1])
+    return order, leaf, latest, soonest
+
+
+@njit_inner
+def _update_leaf(node: int, n: int, leaves: int, key: Floats, waiting: NDArray[np.int8], best: Ints) -> None:
+    """Find the best of a leaf again."""
+    found = -1
+    for place in range(n * (node - leaves) // leaves, n * (node - leaves + 1) // leaves):
+        if waiting[place] == 1 and (found < 0 or key[place] > key[found]):
+            found = place
+    best[node] = found
+
+
+@njit_inner
+def _update_node(node: int, key: Floats, best: Ints) -> None:
+    """The best of a node is that of a child; of equals the first."""
+    left, right = best[2 * node], best[2 * node + 1]
+    best[node] = left if right < 0 or (left >= 0 and key[left] >= key[right]) else right
+
+
+@njit_inner
+def _best_within(
+    since: int,
+    until: int,
+    n: int,
+    begin: Ints,
+    end: Ints,
+    key: Floats,
+    waiting: NDArray[np.int8],
+    latest: Ints,
+    soonest: Ints,
+    best: Ints,
+    stack: Ints,
+) -> int:
+    """Waiting buffer of largest key that lives within [since, until); -1 where there is none."""
+    leaves = len(best) // 2
+    found, depth = -1, 1
+    stack[0] = 1
+    while depth > 0:
+        depth -= 1
+        node = stack[depth]
+        top = best[node]
+        if top < 0 or latest[node] < since or soonest[node] > until or (found >= 0 and key[top] <= key[found]):
+            continue
+        if begin[top] >= since and end[top] <= until:
+            found = top
+        elif node >= leaves:
+            for place in range(n * (node - leaves) // leaves, n * (node - leaves + 1) // leaves):
+                is_better = found < 0 or key[place] > key[found]
+                if is_better and waiting[place] == 1 and begin[place] >= since and end[place] <= until:
+                    found = place
+        else:
+            left, right = best[2 * node], best[2 * node + 1]
+            # The more promising child first: it comes off the stack last in, first out.
+            first = 0 if right < 0 or (left >= 0 and key[left] >= key[right]) else 1
+            stack[depth] = 2 * node + 1 - first
+            stack[depth + 1] = 2 * node + first
+            depth += 2
+    return found
+
+
+@njit_inner
+def _push(level: int, start: int, levels: Ints, starts: Ints, count: int) -> None:
+    """Add to a heap of ``count`` valleys; lowest first, then earliest."""
+    at = count
+    while at > 0:
+        above = (at - 1) // 2
+        if level > levels[above] or (level == levels[above] and start >= starts[above]):
+            break
+        levels[at], starts[at] = levels[above], starts[above]
+        at = above
+    levels[at], starts[at] = level, start
+
+
+@njit_inner
+def _pop(levels: Ints, starts: Ints, count: int) -> None:
+    """Take the first one off a heap of ``count``."""
+    level, start = levels[count - 1], starts[count - 1]
+    at = 0
+    while True:
+        below = 2 * at + 1
+        if below >= count - 1:
+            break
+        if below + 1 < count - 1 and (
+            levels[below + 1] < levels[below] or (levels[below + 1] == levels[below] and starts[below + 1] < starts[below])
+        ):
+            below += 1
+        if levels[below] > level or (levels[below] == level and starts[below] >= start):
+            break
+        levels[at], starts[at] = levels[below], starts[below]
+        at = below
+    levels[at], starts[at] = level, start
+
+
+@njit
+def fill(
+    size: Ints,
+    align: Ints,
+    begin: Ints,
+    end: Ints,
+    key: Floats,
+    sections: int,
+    leaf: Ints,
+    latest: Ints,
+    soonest: Ints,
+    offsets: Ints,
+) -> int:
+    """Place all buffers, in the tree's order; returns the height. ``offsets`` [n] is written."""
+    n, leaves = len(size), len(latest) // 2
+    waiting, best, stack = np.ones(n, np.int8), np.empty(2 * leaves, np.int64), np.empty(2 * _DEPTH, np.int64)
+    for node in range(leaves, 2 * leaves):
+        _update_leaf(node, n, leaves, key, waiting, best)
+    for node in range(leaves - 1, 0, -1):
+        _update_node(node, key, best)
+    # Stretches of equal level, by their first section: level, where the next begins, where the one before began.
+    level, after, before = np.full(sections + 1, -1), np.empty(sections + 1, np.int64), np.full(sections + 1, -1)
+    level[0], after[0] = 0, sections
+    # Valleys to look at; those that are none any more are still in it. Placing adds three at most and raising, which takes a
+    # stretch away that placing has added, one.
+    levels, starts, count = np.empty(5 * n + 2, np.int64), np.empty(5 * n + 2, np.int64), 1
+    levels[0], starts[0] = 0, 0
+    height, left = 0, n
+    while left > 0:
+        floor, since = levels[0], starts[0]
+        _pop(levels, starts, count)
+        count -= 1
+        if level[since] != floor:
+            continue
+        until = after[since]
+        i = _best_within(since, until, n, begin, end, key, waiting, latest, soonest, best, stack)
+        if i >= 0:
+            left -= 1
+            offsets[i] = floor + -floor % align[i]
+            top = offsets[i] + size[i]
+            height = max(height, top)
+            waiting[i] = 0
+            _update_leaf(leaf[i], n, leaves, key, waiting, best)
+            node = leaf[i] // 2
+            while node > 0:
+                _update_node(node, key, best)
+                node //= 2
+            first, last = begin[i], end[i]
+            if first > since:
+                after[since], before[first] = first, since
+                _push(floor, since, levels, starts, count)
+                count += 1
+            if last < until:
+                level[last], after[last], before[last] = floor, until, first
+                before[until] = last
+                _push(floor, last, levels, starts, count)
+                count += 1
+            else:
+                before[until] = first
+            level[first], after[first] = top, last
+            middle = first
+        else:
+            # Not all of time, which any buffer lives within.
+            middle = since
+            top = _FAR
+            if since > 0:
+                top = level[before[since]]
+            if until < sections:
+                top = min(top, level[until])
+            level[since] = top
+        # Stretches of one level become one.
+        follower = after[middle]
+        if follower < sections and level[follower] == top:
+            after[middle], level[follower] = after[follower], -1
+            before[after[middle]] = middle
+        if middle > 0 and level[before[middle]] == top:
+            leader = before[middle]
+            after[leader], level[middle] = after[middle], -1
+            before[after[leader]] = leader
+        else:
+            _push(top, middle, levels, starts, count)
+            count += 1
+    return height
