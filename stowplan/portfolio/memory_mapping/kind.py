@@ -21,8 +21,8 @@ _HERE = "stowplan.portfolio.memory_mapping"
 COMPLETE_MODEL_USES = 400
 
 #: What the relaxation gets of the time where others wait for its place: so many seconds a use, until which its bound grows
-#: quickly, and at least and at most so much of all. Of what is left, a large problem's plan gains more than its bound does:
-#: neighbourhoods that begin from a guided plan find in two seconds what search does not in ten.
+#: quickly, and at least and at most so much of all. Of what is left, a large problem's plan gains more than its bound does,
+#: for neighbourhoods begin from a guided plan.
 RELAXATION_SECONDS, RELAXATION_SHARE = 3e-3, (0.4, 0.6)
 
 
