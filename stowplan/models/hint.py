@@ -12,11 +12,14 @@ from typing import Any
 import msgspec
 
 from stowplan import kinds
-from stowplan.errors import InputError, UsageError
+from stowplan.errors import InputError, UsageError, brief
 from stowplan.models.document import Document
 
 FORMAT = "stowplan.hint"
 VERSION = 1
+
+#: Characters of a name in a message.
+NAME = 40
 
 
 class Hint(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -61,11 +64,10 @@ def check(problem: Any, hint: Hint) -> None:
     """
     modules = kinds.of_problem(problem)
     if hint.kind != modules.name:
-        raise InputError(f"found a hint for {brief(hint.kind)}, expected one for {modules.name}", place="kind")
+        raise InputError(f"found a hint for {brief(hint.kind, NAME)}, expected one for {modules.name}", place="kind")
     if hint.problem != problem.digest:
-        raise InputError(
-            f"found a hint for the problem {brief(hint.problem)}, expected {brief(problem.digest)}", place="problem"
-        )
+        found, expected = brief(hint.problem, NAME), brief(problem.digest, NAME)
+        raise InputError(f"found a hint for the problem {found}, expected {expected}", place="problem")
     if not hint.values and hint.plan is None:
         raise InputError("found neither values nor a plan, expected one of them", place="values")
     if not hint.values:
@@ -88,7 +90,7 @@ def _check_values(hint: Hint, counts: Mapping[str, int]) -> None:
     names = ", ".join(counts)
     if {*hint.values} != {*counts}:
         found = ", ".join(hint.values)
-        raise InputError(f"found values named {brief(found)}, expected {names}", place="values")
+        raise InputError(f"found values named {brief(found, NAME)}, expected {names}", place="values")
     for name, values in hint.values.items():
         _check_list(f"values.{name}", values, counts[name])
     if hint.confidence:
@@ -103,8 +105,3 @@ def _check_list(place: str, values: tuple[float, ...], count: int) -> None:
         if not 0.0 <= value <= 1.0:
             shown = f"{value:g}" if math.isfinite(value) else "no finite number"
             raise InputError(f"found {shown}, expected a number from 0 to 1", place=f"{place}[{number}]")
-
-
-def brief(text: str, most: int = 40) -> str:
-    """A name from a file, short enough for a message."""
-    return text if len(text) <= most else f"{text[:most]}..."

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from stowplan import files
-from stowplan.errors import InputError, UsageError
+from stowplan.errors import InputError, UsageError, brief
 from stowplan.frontends.read import read_plan
 from stowplan.kinds import load
 from stowplan.models import hint as hints
@@ -65,7 +65,7 @@ def read_hint(path: Path, problem: Any) -> Any:
         raise InputError(f"found {files.describe(data)}, {expected}", source=path, place="format")
     plan = read_plan(path, problem)
     if plan.problem != problem.digest:
-        found, expected = hints.brief(plan.problem), hints.brief(problem.digest)
+        found, expected = brief(plan.problem, hints.NAME), brief(problem.digest, hints.NAME)
         raise InputError(f"found a plan for the problem {found}, expected {expected}", source=path, place="problem")
     return plan
 
