@@ -56,15 +56,10 @@ class TimeBounds(NamedTuple):
 
 def time_bounds(structure: Structure, ii: int, *, whole: bool = False) -> list[TimeBounds]:
     """Bounds at an II, largest set first: of recurrences; or, where ``whole`` and delays are limited, of flows."""
-    members: dict[int, list[int]] = defaultdict(list)
-    if whole and structure.problem.rules.max_delay is not None:
-        for number, flow in enumerate(structure.flow):
-            members[flow].append(number)
-    else:
-        for number in structure.recurrent:
-            members[structure.component[number]].append(number)
-    kept = sorted((each for each in members.values() if 2 <= len(each) <= MOST_MEMBERS), key=lambda each: (-len(each), each))
-    return [TimeBounds(tuple(each), _longest_paths(_differences(structure, ii, each))) for each in kept]
+    return [
+        TimeBounds(members, _longest_paths(_differences(structure, ii, members)))
+        for members in _sets(structure, flows=whole and structure.problem.rules.max_delay is not None)
+    ]
 
 
 def longest_span(structure: Structure, ii: int) -> int | None:
@@ -87,7 +82,7 @@ def sharing_tiles(structure: Structure, ii: int) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     if trip is None:
         return found
-    for members in (each.members for each in time_bounds(structure, ii)):
+    for members in _sets(structure, flows=False):
         paths = _longest_paths(_over_links(structure, ii, members))
         # A cycle through two whose slack does not pay the way there and back; none where no path leads one of the ways.
         near = (paths + paths.T > -trip) & (paths > _NEVER // 2) & (paths.T > _NEVER // 2)
@@ -105,6 +100,15 @@ def sharing_tiles(structure: Structure, ii: int) -> list[tuple[int, ...]]:
     return sorted(found)
 
 
+def _sets(structure: Structure, *, flows: bool) -> list[tuple[int, ...]]:
+    """Members of flows, or of recurrences, of two or more instructions and not too many; the largest set first."""
+    members: dict[int, list[int]] = defaultdict(list)
+    for number in range(structure.count) if flows else structure.recurrent:
+        members[structure.flow[number] if flows else structure.component[number]].append(number)
+    kept = (tuple(each) for each in members.values() if 2 <= len(each) <= MOST_MEMBERS)
+    return sorted(kept, key=lambda each: (-len(each), each))
+
+
 def _least_trip(structure: Structure) -> int | None:
     """Clocks from a tile to another and back, at least; None where no tiles reach each other both ways."""
     ways = structure.problem.machine.any_links
@@ -117,7 +121,7 @@ def _least_trip(structure: Structure) -> int | None:
     return min(there_and_back, default=None)
 
 
-def _differences(structure: Structure, ii: int, members: list[int]) -> NDArray[np.int64]:
+def _differences(structure: Structure, ii: int, members: tuple[int, ...]) -> NDArray[np.int64]:
     """[K, K], clocks from issue to issue that values ask for, and limits on delays, with the links they must take."""
     table, index = _empty(len(members)), {number: at for at, number in enumerate(members)}
     limit, latency = structure.problem.rules.max_delay, structure.problem.latencies
