@@ -138,6 +138,8 @@ _KINDS = {
         ),
         _modules(
             "tier_placement",
+            hint="stowplan.models.tier_placement.hint",
+            transfer="stowplan.models.tier_placement.earlier:transferred",
             amends=("capacity",),
             amend="stowplan.frontends.network.problem:amended",
             warm_up="stowplan.portfolio.tier_placement.heuristics:warm_up",

@@ -1,21 +1,17 @@
 """A hint for one version of a program from a hint for an earlier one, as a build sees them: most steps are the same.
 
-Steps are matched by name and by what they use; those that were renamed by their place between others that were not. Everything
-that has no counterpart is left open, with a confidence of 0.
+Steps are matched by name and by what they use (:mod:`stowplan.models.earlier`). What has no counterpart is left open, with
+a confidence of 0.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
-from difflib import SequenceMatcher
 
+from stowplan.models.earlier import matched
 from stowplan.models.hint import Hint, check
 from stowplan.models.memory_mapping.hint import FAST, KEEP, hint
 from stowplan.models.memory_mapping.problem import Problem, Step
-
-#: Stretches between matched steps are compared step by step up to this product of their lengths.
-MOST_PAIRS = 1_000_000
 
 #: What a step is, but for its name: its opcode, and size and role of each use.
 Signature = tuple[str, tuple[tuple[int, bool], ...]]
@@ -59,20 +55,8 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
 
 def matched_steps(problem: Problem, earlier: Problem) -> list[int]:
     """For each step of a problem the step of an earlier version that it was, -1 for none; ascending, shape ``[T]``."""
-    here, there = [_signatures(each) for each in (problem, earlier)]
-    names = {step.name: index for index, step in enumerate(earlier.steps)}
-    pairs = [(index, names[step.name]) for index, step in enumerate(problem.steps) if step.name in names]
-    anchors = _ascending([(index, other) for index, other in pairs if here[index] == there[other]])
-    found = [-1] * problem.horizon
-    for (low, first), (high, last) in zip([(-1, -1), *anchors], [*anchors, (len(here), len(there))], strict=True):
-        if high < len(here):
-            found[high] = last
-        if 0 < (high - low - 1) * (last - first - 1) <= MOST_PAIRS:
-            matcher = SequenceMatcher(None, here[low + 1 : high], there[first + 1 : last], autojunk=False)
-            for block in matcher.get_matching_blocks():
-                for shift in range(block.size):
-                    found[low + 1 + block.a + shift] = first + 1 + block.b + shift
-    return found
+    here, there = [([step.name for step in each.steps], _signatures(each)) for each in (problem, earlier)]
+    return matched(*here, *there)
 
 
 def _accesses(problem: Problem) -> Iterator[tuple[int, int]]:
@@ -91,24 +75,3 @@ def _signatures(problem: Problem) -> list[Signature]:
         return step.opcode, tuple((problem.tensors[use.tensor].size, use.is_output) for use in step.uses)
 
     return [of(step) for step in problem.steps]
-
-
-def _ascending(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """As many pairs as possible whose second numbers ascend as the first ones do."""
-    ends: list[int] = []
-    last: list[int] = []
-    before: list[int] = []
-    for number, (_, other) in enumerate(pairs):
-        place = bisect_left(ends, other)
-        before.append(last[place - 1] if place else -1)
-        if place == len(ends):
-            ends.append(other)
-            last.append(number)
-        else:
-            ends[place], last[place] = other, number
-    found = []
-    number = last[-1] if last else -1
-    while number >= 0:
-        found.append(pairs[number])
-        number = before[number]
-    return found[::-1]

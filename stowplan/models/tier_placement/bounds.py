@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from stowplan.models.tier_placement.problem import Problem
 
 
@@ -74,13 +72,6 @@ def linear_bound(
     int
         ps; the floors, where HiGHS does not finish.
     """
-    from stowplan.models.mip.with_highs import solve_relaxed
-    from stowplan.models.tier_placement.milp import build
+    from stowplan.models.tier_placement.relaxed import relaxation
 
-    model = build(problem)
-    if not model.matrix.columns:
-        return model.structure.base_ps
-    solution = solve_relaxed(model.matrix, seed, time_limit, should_stop)
-    if not solution.dual_valid:
-        return model.structure.base_ps
-    return model.dual_bound_ps(np.array(solution.row_dual))
+    return relaxation(problem, time_limit=time_limit, seed=seed, should_stop=should_stop)[1]

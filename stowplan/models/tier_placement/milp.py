@@ -87,6 +87,15 @@ class Model:
                 best[tensor] = (float(values[column]), tier)
         return [tier for _, tier in best]
 
+    def shares(self, values: FloatArray) -> FloatArray:
+        """How much of each tensor stands in each tier at a point of the scaled copy, shape ``[tiers, tensors]``."""
+        tensors = self.structure.tensors
+        found = np.zeros((len(self.structure.problem.tiers), len(tensors)))
+        for (tensor, tier), column in self.place.items():
+            found[tier, tensor] = min(1.0, max(0.0, float(values[column])))
+        found[0] = np.maximum(0.0, 1.0 - found.sum(axis=0))
+        return found
+
     def extract(self, values: FloatArray) -> Plan:
         """Plan of a point of the scaled copy.
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import itertools
 
+from stowplan.models.hint import Hint
 from stowplan.models.tier_placement.bounds import find_overload
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.portfolio.context import Context
-from stowplan.portfolio.tier_placement import heuristics, rounding
+from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.tier_placement import guided as guided_maps
+from stowplan.portfolio.tier_placement import heuristics
 from stowplan.portfolio.tier_placement.arrays import Data, Ints, build, import_plan
 from stowplan.portfolio.tier_placement.convert import Exporter
 from stowplan.portfolio.tier_placement.heuristics import Search, Walk
+from stowplan.portfolio.tier_placement.kind import EXACT_LAYERS
 
 #: Moves of deterministic runs for each second of the limit.
 MOVES = 100_000
@@ -59,8 +62,9 @@ def _report(context: Context, exporter: Exporter, walk: Walk, source: str) -> No
 def search(problem: Problem, context: Context) -> None:
     """Greedy-DP, which costs next to nothing; then coolings, in turn from everything slow and from the best map known.
 
-    The linear relaxation, rounded, comes in after the first of them: what takes many small steps at once, such as keeping
-    many weights in place of few large ones of much the same worth, no walk finds.
+    Maps that follow a hint come in before the next cooling from the best map, that of the linear relaxation after the first
+    cooling or as soon as another candidate has it: what takes many small steps at once, such as keeping many weights in place
+    of few large ones of much the same worth, no walk finds.
     """
     began = _begin(problem, context)
     if began is None:
@@ -68,13 +72,13 @@ def search(problem: Problem, context: Context) -> None:
     data, exporter, begin = began
     greedy = heuristics.greedy_dp(data, begin, context.stop)
     _report(context, exporter, greedy, "greedy_dp")
+    guides = Guides(problem, context, data, begin)
     run = Search(data, begin, context.options.seed)
     run.restart(greedy.tier)
     temperature = run.scale()
     moves = _FIRST + _EACH * len(data.size)
     left = int(MOVES * context.options.time_limit) if context.options.deterministic else None
     stale = 0
-    rounded = False
     for cycle in itertools.count():
         if context.stop() or _closed(context) or left == 0 or (left is None and stale >= _PATIENCE):
             break
@@ -84,11 +88,11 @@ def search(problem: Problem, context: Context) -> None:
         before = run.walk.latency
         # Every other time from the best map, warmed up more or less: what is near it; else from where everything is slow.
         near = cycle % 2 == 1
-        if near and not rounded:
-            rounded = True
-            found = rounding.rounded_map(problem, data, context.remaining(), context.stop)
-            if found is not None:
-                run.restart(found)
+        guided = guides.news(solve=near)
+        if guided is not None:
+            _report(context, exporter, guided, "guided")
+            near = True
+            run.restart(guided.tier)
         else:
             run.restart(_best(context, data, run.walk) if near else begin)
         warmth = _WARMTH[cycle // 2 % len(_WARMTH)] if near else 1.0
@@ -112,6 +116,44 @@ def search(problem: Problem, context: Context) -> None:
             stale += 1
         moves = int(moves * _GROWTH)
     context.note(f"search: {run.walk.latency} ps after {run.walk.evaluations} evaluations")
+
+
+class Guides:
+    """Takes up hints as they come, and makes maps that follow them.
+
+    Where no other candidate has the relaxation to offer, it is solved here, in the time of the search.
+    """
+
+    def __init__(self, problem: Problem, context: Context, data: Data, begin: Ints):
+        self._problem, self._context, self._data, self._begin = problem, context, data, begin
+        self._taken = 0
+        self._is_alone = not relaxes_beside(problem, context.options)
+
+    def news(self, solve: bool) -> Walk | None:
+        """The best map that follows hints not taken up before; ``solve``: the relaxation, too, may be solved now."""
+        hints = self._context.hints()
+        found = [*hints[self._taken :]]
+        self._taken = len(hints)
+        if self._is_alone and solve:
+            self._is_alone = False
+            hint, bound = solve_relaxation(self._problem, self._context)
+            self._context.bound(bound, "linear")
+            found += [] if hint is None else [hint]
+        walks = [guided_maps.best_guided(self._problem, self._data, each, self._begin, self._context.stop) for each in found]
+        return min((walk for walk in walks if walk is not None), key=lambda walk: walk.latency, default=None)
+
+
+def relaxes_beside(problem: Problem, options: Options) -> bool:
+    """Whether the candidate ``linear`` runs beside the search, and offers its solution."""
+    wanted = not {"exact", "linear"}.isdisjoint(options.candidates)
+    return wanted and len(problem.layers) > EXACT_LAYERS and options.workers > 1 and not options.deterministic
+
+
+def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, int]:
+    """The linear relaxation's hint, None where it takes too long, and its bound (ps)."""
+    from stowplan.models.tier_placement.relaxed import relaxation
+
+    return relaxation(problem, time_limit=context.remaining(), seed=context.options.seed, should_stop=context.stop)
 
 
 def _best(context: Context, data: Data, walk: Walk) -> Ints:
@@ -191,11 +233,11 @@ def cpsat(problem: Problem, context: Context) -> None:
 
 
 def linear(problem: Problem, context: Context) -> None:
-    """The bound of the MILP's linear relaxation, for networks whose MILP is too large to branch on."""
-    from stowplan.models.tier_placement.bounds import linear_bound
-
-    bound = linear_bound(problem, time_limit=context.remaining(), seed=context.options.seed, should_stop=context.stop)
+    """The MILP's linear relaxation, for networks whose MILP is too large to branch on: its bound, and a hint for the search."""
+    hint, bound = solve_relaxation(problem, context)
     context.bound(bound, "linear")
+    if hint is not None:
+        context.hint(hint)
 
 
 def _known(context: Context) -> Plan | None:

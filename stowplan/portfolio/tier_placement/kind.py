@@ -14,10 +14,10 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking, identify
 from stowplan.portfolio.tier_placement import learned
 
-_HERE = "stowplan.portfolio.tier_placement.candidates"
-
 #: Beyond this many layers CP-SAT finds nothing that the others lack; the linear relaxation proves sooner than the MILP.
 EXACT_LAYERS = 1_500
+
+_HERE = "stowplan.portfolio.tier_placement.candidates"
 
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:

@@ -1,0 +1,49 @@
+"""A hint for one version of a network from a hint for an earlier one, as a build sees them: most layers are the same.
+
+Layers are matched by name and by what they are (:mod:`stowplan.models.earlier`), tiers by name. What has no counterpart is left
+open, with a confidence of 0.
+"""
+
+from __future__ import annotations
+
+from stowplan.models.earlier import matched
+from stowplan.models.hint import Hint, check
+from stowplan.models.tier_placement.hint import decisions, hint
+from stowplan.models.tier_placement.problem import Layer, Problem
+
+
+def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
+    """The hint for a network that a hint for an earlier version of it stands for.
+
+    Parameters
+    ----------
+    problem
+        What is to be solved.
+    earlier
+        The version that the hint is for.
+    given
+        With values, for ``earlier``; its plan is left behind.
+
+    Raises
+    ------
+    InputError, UsageError
+        The hint is not for the earlier version.
+    """
+    check(earlier, given)
+    known = {decision: number for number, decision in enumerate(decisions(earlier))}
+    before = matched(*_steps(problem), *_steps(earlier))
+    numbers = [known.get((before[layer], is_output)) for layer, is_output in decisions(problem)]
+    shares = []
+    for tier in problem.tiers:
+        values = given.values.get(tier.name)
+        shares.append([0.0 if values is None or number is None else values[number] for number in numbers])
+    trust = [0.0 if number is None else 1.0 if not given.confidence else given.confidence[number] for number in numbers]
+    return hint(problem, shares, confidence=trust, source=given.source)
+
+
+def _steps(problem: Problem) -> tuple[list[str], list[tuple[str, int, int, int]]]:
+    return [layer.name for layer in problem.layers], [_signature(layer) for layer in problem.layers]
+
+
+def _signature(layer: Layer) -> tuple[str, int, int, int]:
+    return layer.op, layer.output_bytes, layer.weight_bytes, len(layer.inputs)
