@@ -147,6 +147,8 @@ _KINDS = {
         _modules("bank_mapping", amends=("capacity",)),
         _modules(
             "modulo_scheduling",
+            hint="stowplan.models.modulo_scheduling.hint",
+            transfer="stowplan.models.modulo_scheduling.earlier:transferred",
             amends=("fixed",),
             amend="stowplan.frontends.dfg.problem:amended",
             warm_up="stowplan.portfolio.modulo_scheduling.annealing:warm_up",

@@ -15,6 +15,7 @@ from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.evolution import Evolution
+from stowplan.portfolio.modulo_scheduling.guided import follow
 from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, is_least, list_scheduling, random_play
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def least_open(context: Context, tally: Tally) -> int:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """List scheduling with eviction (``list``), then smaller IIs and shorter iterations (``search``).
+    """List scheduling with eviction (``list``), what follows hints, then smaller IIs and shorter iterations (``search``).
 
     Large loop bodies have their places annealed before.
     """
@@ -82,6 +83,7 @@ def search(problem: Problem, context: Context) -> None:
     if tally is None:
         return
     report(context, tally, begin(tally, context.options.seed, context.stop))
+    taken = _follow(tally, context, 0)
     tally.on_better = lambda plan: context.plan(plan, "search")
     if not problem.instructions:
         return
@@ -91,6 +93,7 @@ def search(problem: Problem, context: Context) -> None:
     improved = tally.work
     known = tally.best
     while not stop():
+        taken = _follow(tally, context, taken)
         if not context.options.deterministic:
             plan = context.incumbent()[0]
             if plan is not None:
@@ -104,6 +107,17 @@ def search(problem: Problem, context: Context) -> None:
             break
         run.step(least, stop)
     report(context, tally, "search")
+
+
+def _follow(tally: Tally, context: Context, taken: int) -> int:
+    """Try what hints say that were not taken up before; returns how many there are."""
+    hints = context.hints()
+    if len(hints) > taken:
+        offered, tally.on_better = tally.on_better, lambda plan: context.plan(plan, "guided")
+        for hint in hints[taken:]:
+            follow(tally, hint, context.options.seed, context.stop)
+        tally.on_better = offered
+    return len(hints)
 
 
 def random(problem: Problem, context: Context) -> None:

@@ -12,13 +12,20 @@ import heapq
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stowplan.portfolio.modulo_scheduling.body import FAR, Body, Ints, Value
 
+Floats: TypeAlias = NDArray[np.float64]
+
 #: Clocks that a missing link is worth when tiles are compared.
 _NEAR_WEIGHT = 6.0
+
+#: Instructions to take out that such a clock is worth, where an instruction is placed by force.
+_FAR_WEIGHT = 4.0 / _NEAR_WEIGHT
 
 #: How often a forced placement takes any tile, so that it does not go round in circles.
 _ANY_TILE = 0.15
@@ -33,14 +40,24 @@ class Mapper:
         Tile of each group where they are given; then only times are looked for.
     careless
         Take any free place, not the best: random legal play.
+    liking
+        Clocks that each tile is worth to each group, shape ``[groups, tiles]``.
     """
 
     def __init__(
-        self, body: Body, ii: int, chance: random.Random, tiles: Sequence[int] | None = None, *, careless: bool = False
+        self,
+        body: Body,
+        ii: int,
+        chance: random.Random,
+        tiles: Sequence[int] | None = None,
+        *,
+        careless: bool = False,
+        liking: Floats | None = None,
     ):
         self.body, self.ii = body, ii
         self._chance = chance
         self._careless = careless
+        self._liking = liking
         self._allowed = body.allowed if tiles is None else [[tile] for tile in tiles]
         self.slots = min(ii, body.problem.machine.instruction_depth)
         self.tile: Ints = np.full(len(body.members), -1, np.int64)
@@ -125,17 +142,17 @@ class Mapper:
                 continue
             cost = self._chance.random() * (1.0 if not self._careless else FAR / 2)
             if not self._careless:
-                cost += time + _NEAR_WEIGHT * float(distance[tile])
+                cost += time + float(distance[tile])
             if cost < best:
                 best, found = cost, (tile, time)
         return found
 
-    def _distances(self, group: int) -> Ints:
-        """[tiles] Links by which a tile is too far from the tiles of related groups, in sum."""
+    def _distances(self, group: int) -> Floats:
+        """[tiles] Clocks that a tile costs: for links missing to the tiles of related groups, less what it is liked."""
         placed = np.flatnonzero((self.tile >= 0) & (self.body.nearness[group] < FAR))
         excess = self.body.steps[:, self.tile[placed]] - self.body.nearness[group, placed]
-        found: Ints = np.maximum(excess, 0).sum(axis=1)
-        return found
+        found: Floats = _NEAR_WEIGHT * np.maximum(excess, 0).sum(axis=1)
+        return found if self._liking is None else found - self._liking[group]
 
     def _reaches(self, group: int, tile: int) -> bool:
         """Whether links lead to and from the tiles of all neighbours that are placed."""
@@ -219,7 +236,9 @@ class Mapper:
             tile = self._chance.choice(tiles)
         else:
             distance = self._distances(group)
-            cost = [4.0 * float(distance[tile]) + self._victims(group, tile) + 2.0 * self._chance.random() for tile in tiles]
+            cost = [
+                _FAR_WEIGHT * float(distance[tile]) + self._victims(group, tile) + 2.0 * self._chance.random() for tile in tiles
+            ]
             tile = tiles[cost.index(min(cost))]
         low, _ = self._window(number, tile) if self._reaches(group, tile) else (0, 0)
         # Later than last time, as Rau has it: so that two do not throw each other out for ever.

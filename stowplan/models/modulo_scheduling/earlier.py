@@ -1,0 +1,46 @@
+"""A hint for one version of a loop body from a hint for an earlier one, as a build sees them: most instructions are the same.
+
+Instructions are matched by id and by what they are (:mod:`stowplan.models.earlier`), tiles by number. What has no counterpart
+is left open, with a confidence of 0.
+"""
+
+from __future__ import annotations
+
+from stowplan.models.earlier import matched
+from stowplan.models.hint import Hint, check
+from stowplan.models.modulo_scheduling.hint import TIME, hint, tile_name
+from stowplan.models.modulo_scheduling.problem import Problem
+
+
+def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
+    """The hint for a loop body that a hint for an earlier version of it stands for.
+
+    Parameters
+    ----------
+    problem
+        What is to be solved.
+    earlier
+        The version that the hint is for.
+    given
+        With values, for ``earlier``; its plan is left behind.
+
+    Raises
+    ------
+    InputError, UsageError
+        The hint is not for the earlier version.
+    """
+    check(earlier, given)
+    before = matched(*_steps(problem), *_steps(earlier))
+
+    def values(name: str, otherwise: float) -> list[float]:
+        known = given.values.get(name)
+        return [otherwise if known is None or number < 0 else known[number] for number in before]
+
+    trust = [0.0 if number < 0 else 1.0 if not given.confidence else given.confidence[number] for number in before]
+    tiles = [values(tile_name(tile), 0.0) for tile in range(problem.machine.tiles)]
+    return hint(problem, values(TIME, 0.5), tiles, confidence=trust, source=given.source)
+
+
+def _steps(problem: Problem) -> tuple[list[str], list[tuple[str, int, str | None]]]:
+    ids = [each.id for each in problem.instructions]
+    return ids, [(each.op, len(each.operands), each.memory) for each in problem.instructions]
