@@ -1,63 +1,90 @@
 """Which steps of a program are which of an earlier version of it, as a build sees them: most are the same.
 
-Steps are matched by name and by what they are, their *signature*; those that were renamed by their place between others that
-were not. What hints for one version say of another rests on this.
+Steps are compared by what they are, their *signature*, and by the signatures around them, as in the colour refinement of
+Weisfeiler and Leman 1968: first those that agree far around are matched, then those that agree less far. So steps may be
+renamed and reordered, as compilers do when a program changes elsewhere. Where several agree alike, their order decides, and
+where there are not as many of them in both, their names before it. What hints for one version say of another rests on this.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from difflib import SequenceMatcher
+from typing import NamedTuple
 
-#: Stretches between matched steps are compared step by step up to this product of their lengths.
-MOST_PAIRS = 1_000_000
+#: How far around steps are compared at first, in steps.
+AROUND = 4
 
 
-def matched(
-    names: Sequence[str], signatures: Sequence[Hashable], earlier_names: Sequence[str], earlier_signatures: Sequence[Hashable]
-) -> list[int]:
-    """For each step the step of the earlier version that it was, -1 for none; ascending, shape ``[steps]``.
+class Steps(NamedTuple):
+    """The steps of one version, in their order."""
 
-    Parameters
-    ----------
-    names, signatures
-        Of the steps in their order, shape ``[steps]``. Matched steps have equal signatures.
-    earlier_names, earlier_signatures
-        The same of the earlier version.
+    names: Sequence[str]
+    signatures: Sequence[Hashable]
+    """What each is."""
+    coarse: Sequence[Hashable]
+    """What of that must agree at least, for those that are left in the end."""
+    sources: Sequence[Sequence[int]]
+    """For each the steps that it takes something from, by number, in the order of its operands; -1 for what is none."""
+
+
+def matched(later: Steps, earlier: Steps) -> list[int]:
+    """For each step the step of the earlier version that it was, each at most once, -1 for none; shape ``[steps]``.
+
+    Matched steps agree in ``coarse`` at least.
     """
-    numbers = {name: index for index, name in enumerate(earlier_names)}
-    pairs = [(index, numbers[name]) for index, name in enumerate(names) if name in numbers]
-    anchors = _ascending([(index, other) for index, other in pairs if signatures[index] == earlier_signatures[other]])
-    found = [-1] * len(names)
-    ends = (len(names), len(earlier_names))
-    for (low, first), (high, last) in zip([(-1, -1), *anchors], [*anchors, ends], strict=True):
-        if high < len(names):
-            found[high] = last
-        if 0 < (high - low - 1) * (last - first - 1) <= MOST_PAIRS:
-            here, there = signatures[low + 1 : high], earlier_signatures[first + 1 : last]
-            for block in SequenceMatcher(None, here, there, autojunk=False).get_matching_blocks():
-                for shift in range(block.size):
-                    found[low + 1 + block.a + shift] = first + 1 + block.b + shift
+    found = [-1] * len(later.names)
+    free = set(range(len(earlier.names)))
+    known: dict[Hashable, int] = {}
+    for fine in (True, False):
+        rounds = [_rounds(each, each.signatures if fine else each.coarse, known) for each in (later, earlier)]
+        for here, there in zip(*rounds, strict=True):
+            _match(found, free, here, there, later, earlier)
     return found
 
 
-def _ascending(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """As many pairs as possible whose second numbers ascend as the first ones do."""
-    ends: list[int] = []
-    last: list[int] = []
-    before: list[int] = []
-    for number, (_, other) in enumerate(pairs):
-        place = bisect_left(ends, other)
-        before.append(last[place - 1] if place else -1)
-        if place == len(ends):
-            ends.append(other)
-            last.append(number)
-        else:
-            ends[place], last[place] = other, number
-    found = []
-    number = last[-1] if last else -1
-    while number >= 0:
-        found.append(pairs[number])
-        number = before[number]
+def _rounds(steps: Steps, begin: Sequence[Hashable], known: dict[Hashable, int]) -> list[list[int]]:
+    """Colours of the steps, those that see furthest first; the same in both versions, by ``known``."""
+    readers = _readers(steps)
+    found = [[known.setdefault(one, len(known)) for one in begin]]
+    for _ in range(AROUND):
+        found.append(_refined(found[-1], steps, readers, known))
     return found[::-1]
+
+
+def _readers(steps: Steps) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in steps.names]
+    for number, sources in enumerate(steps.sources):
+        for source in {*sources} - {-1}:
+            found[source].append(number)
+    return found
+
+
+def _refined(colours: list[int], steps: Steps, readers: list[list[int]], known: dict[Hashable, int]) -> list[int]:
+    """Colours that agree where those of sources and readers agree, too."""
+    found = []
+    for number, colour in enumerate(colours):
+        sources = tuple(-1 if source < 0 else colours[source] for source in steps.sources[number])
+        around = (colour, sources, tuple(sorted(colours[reader] for reader in readers[number])))
+        found.append(known.setdefault(around, len(known)))
+    return found
+
+
+def _match(found: list[int], free: set[int], here: list[int], there: list[int], later: Steps, earlier: Steps) -> None:
+    """Match what is still free by one round's colours."""
+    groups: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for number, colour in enumerate(here):
+        if found[number] < 0:
+            groups[colour][0].append(number)
+    for number in sorted(free):
+        groups[there[number]][1].append(number)
+    for mine, theirs in groups.values():
+        if len(mine) != len(theirs):
+            by_name = {earlier.names[number]: number for number in theirs}
+            for number in mine:
+                found[number] = by_name.pop(later.names[number], -1)
+            mine = [number for number in mine if found[number] < 0]
+            theirs = sorted(by_name.values())
+        for number, other in zip(mine, theirs, strict=False):
+            found[number] = other
+    free.difference_update(found)

@@ -6,33 +6,70 @@ import random
 
 import pytest
 
-from stowplan.models.earlier import matched
+from stowplan.models.earlier import Steps, matched
 
 
-def test_names_and_signatures_decide_and_places_between_them() -> None:
-    found = matched(["a", "x", "c", "d"], [1, 2, 3, 9], ["a", "b", "c", "d"], [1, 2, 3, 4])
-    assert found == [0, 1, 2, -1]
+def steps(chance: random.Random, count: int) -> Steps:
+    kinds = [(chance.randint(0, 2), chance.randint(0, 2)) for _ in range(count)]
+    sources = [[chance.randint(-1, number - 1) for _ in range(chance.randint(0, 2))] for number in range(count)]
+    return Steps([f"step {number}" for number in range(count)], kinds, [kind[0] for kind in kinds], sources)
+
+
+def reordered(old: Steps, chance: random.Random) -> tuple[Steps, list[int]]:
+    """Another order that keeps sources first, other names; and the old steps' numbers."""
+    order: list[int] = []
+    left = set(range(len(old.names)))
+    while left:
+        ready = [number for number in sorted(left) if not left & {*old.sources[number]}]
+        order.append(chance.choice(ready))
+        left.remove(order[-1])
+    new = {number: place for place, number in enumerate(order)}
+    sources = [[-1 if source < 0 else new[source] for source in old.sources[number]] for number in order]
+    names = [f"renamed {place}" for place in range(len(order))]
+    return Steps(names, [old.signatures[number] for number in order], [old.coarse[number] for number in order], sources), order
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_matches_ascend_and_have_equal_signatures(seed: int) -> None:
+def test_matches_agree_and_none_is_taken_twice(seed: int) -> None:
     chance = random.Random(seed)
-    versions = []
-    for _ in range(2):
-        count = chance.randint(0, 12)
-        versions.append(([chance.choice("abcdefgh") for _ in range(count)], [chance.randint(0, 3) for _ in range(count)]))
-    (names, here), (before, there) = versions
-    found = matched(names, here, before, there)
-    assert len(found) == len(names)
-    pairs = [(place, other) for place, other in enumerate(found) if other >= 0]
-    assert all(here[place] == there[other] for place, other in pairs)
-    assert [other for _, other in pairs] == sorted({other for _, other in pairs})
+    later, earlier = (steps(chance, chance.randint(0, 12)) for _ in range(2))
+    found = matched(later, earlier)
+    assert len(found) == len(later.names)
+    taken = [other for other in found if other >= 0]
+    assert len({*taken}) == len(taken)
+    assert all(later.coarse[place] == earlier.coarse[other] for place, other in enumerate(found) if other >= 0)
+    # Nothing that agrees is left on both sides.
+    rest = {later.coarse[place] for place, other in enumerate(found) if other < 0}
+    assert not rest & {earlier.coarse[number] for number in {*range(len(earlier.names))} - {*taken}}
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_same_version_is_known_whole(seed: int) -> None:
     chance = random.Random(seed)
-    kinds = [chance.randint(0, 4) for _ in range(chance.randint(1, 20))]
-    assert matched(
-        [f"new {place}" for place in range(len(kinds))], kinds, [f"old {place}" for place in range(len(kinds))], kinds
-    ) == [*range(len(kinds))]
+    version = steps(chance, 15)
+    renamed = version._replace(names=[f"renamed {number}" for number in range(15)])
+    assert matched(renamed, version) == [*range(15)]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_steps_that_were_renamed_and_reordered_are_known_by_what_is_around_them(seed: int) -> None:
+    chance = random.Random(seed)
+    earlier = steps(chance, 20)
+    # All different from each other, so that there is one answer.
+    earlier = earlier._replace(signatures=[*range(20)])
+    later, order = reordered(earlier, chance)
+    assert matched(later, earlier) == order
+
+
+def test_neighbours_tell_steps_apart_that_are_alike() -> None:
+    earlier = Steps(["a", "b", "c", "d"], ["in", "out", "x", "x"], ["in", "out", "x", "x"], [[], [], [0], [1]])
+    later = Steps(["b", "a", "d", "c"], ["out", "in", "x", "x"], ["out", "in", "x", "x"], [[], [], [0], [1]])
+    assert matched(later, earlier) == [1, 0, 3, 2]
+
+
+def test_names_decide_between_more_of_a_kind_and_a_changed_step_is_known_by_its_kind() -> None:
+    earlier = Steps(["a", "b"], ["x", "x"], ["x", "x"], [[], []])
+    later = Steps(["new", "a", "b"], ["x", "x", "x"], ["x", "x", "x"], [[], [], []])
+    assert matched(later, earlier) == [-1, 0, 1]
+    changed = Steps(["other"], ["larger"], ["x"], [[]])
+    assert matched(changed, earlier) == [0]

@@ -1,6 +1,6 @@
 """A hint for one version of a program from a hint for an earlier one, as a build sees them: most steps are the same.
 
-Steps are matched by name and by what they use (:mod:`stowplan.models.earlier`). What has no counterpart is left open, with
+Steps are matched by what they use (:mod:`stowplan.models.earlier`). What has no counterpart is left open, with
 a confidence of 0.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stowplan.models.earlier import matched
+from stowplan.models.earlier import Steps, matched
 from stowplan.models.hint import Hint, check
 from stowplan.models.memory_mapping.hint import FAST, KEEP, hint
 from stowplan.models.memory_mapping.problem import Problem, Step
@@ -43,7 +43,7 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     for tensor, step in _accesses(problem):
         number = None
         if before[step] >= 0:
-            # Equal signatures: the uses stand in the same order.
+            # As many uses, in the same order.
             place = next(place for place, use in enumerate(problem.steps[step].uses) if use.tensor == tensor)
             number = known.get((earlier.steps[before[step]].uses[place].tensor, before[step]))
         fast.append(0.5 if number is None else given.values[FAST][number])
@@ -54,9 +54,8 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
 
 
 def matched_steps(problem: Problem, earlier: Problem) -> list[int]:
-    """For each step of a problem the step of an earlier version that it was, -1 for none; ascending, shape ``[T]``."""
-    here, there = [([step.name for step in each.steps], _signatures(each)) for each in (problem, earlier)]
-    return matched(*here, *there)
+    """For each step of a problem the step of an earlier version that it was, -1 for none; shape ``[T]``."""
+    return matched(_steps(problem), _steps(earlier))
 
 
 def _accesses(problem: Problem) -> Iterator[tuple[int, int]]:
@@ -70,8 +69,22 @@ def _accesses(problem: Problem) -> Iterator[tuple[int, int]]:
             yield tensor, step_index
 
 
-def _signatures(problem: Problem) -> list[Signature]:
-    def of(step: Step) -> Signature:
-        return step.opcode, tuple((problem.tensors[use.tensor].size, use.is_output) for use in step.uses)
+def _steps(problem: Problem) -> Steps:
+    """A step takes from those that wrote what it uses."""
+    writer = [-1] * len(problem.tensors)
+    sources = []
+    for number, step in enumerate(problem.steps):
+        sources.append([writer[use.tensor] for use in step.uses])
+        for use in step.uses:
+            if use.is_output:
+                writer[use.tensor] = number
+    return Steps(
+        [step.name for step in problem.steps],
+        [_signature(problem, step) for step in problem.steps],
+        [(step.opcode, tuple(use.is_output for use in step.uses)) for step in problem.steps],
+        sources,
+    )
 
-    return [of(step) for step in problem.steps]
+
+def _signature(problem: Problem, step: Step) -> Signature:
+    return step.opcode, tuple((problem.tensors[use.tensor].size, use.is_output) for use in step.uses)

@@ -1,12 +1,12 @@
 """A hint for one version of a loop body from a hint for an earlier one, as a build sees them: most instructions are the same.
 
-Instructions are matched by id and by what they are (:mod:`stowplan.models.earlier`), tiles by number. What has no counterpart
+Instructions are matched by what they are (:mod:`stowplan.models.earlier`), tiles by number. What has no counterpart
 is left open, with a confidence of 0.
 """
 
 from __future__ import annotations
 
-from stowplan.models.earlier import matched
+from stowplan.models.earlier import Steps, matched
 from stowplan.models.hint import Hint, check
 from stowplan.models.modulo_scheduling.hint import TIME, hint, tile_name
 from stowplan.models.modulo_scheduling.problem import Problem
@@ -30,7 +30,7 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
         The hint is not for the earlier version.
     """
     check(earlier, given)
-    before = matched(*_steps(problem), *_steps(earlier))
+    before = matched(_steps(problem), _steps(earlier))
 
     def values(name: str, otherwise: float) -> list[float]:
         known = given.values.get(name)
@@ -41,6 +41,18 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     return hint(problem, values(TIME, 0.5), tiles, confidence=trust, source=given.source)
 
 
-def _steps(problem: Problem) -> tuple[list[str], list[tuple[str, int, str | None]]]:
-    ids = [each.id for each in problem.instructions]
-    return ids, [(each.op, len(each.operands), each.memory) for each in problem.instructions]
+def _steps(problem: Problem) -> Steps:
+    instructions = problem.instructions
+    sources = [
+        [-1 if operand.instruction is None else problem.number[operand.instruction] for operand in each.operands]
+        for each in instructions
+    ]
+    return Steps(
+        [each.id for each in instructions],
+        [
+            (each.op, len(each.operands), each.memory, tuple(operand.distance for operand in each.operands))
+            for each in instructions
+        ],
+        [(each.op, each.memory) for each in instructions],
+        sources,
+    )

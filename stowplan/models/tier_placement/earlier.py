@@ -1,15 +1,15 @@
 """A hint for one version of a network from a hint for an earlier one, as a build sees them: most layers are the same.
 
-Layers are matched by name and by what they are (:mod:`stowplan.models.earlier`), tiers by name. What has no counterpart is left
+Layers are matched by what they are (:mod:`stowplan.models.earlier`), tiers by name. What has no counterpart is left
 open, with a confidence of 0.
 """
 
 from __future__ import annotations
 
-from stowplan.models.earlier import matched
+from stowplan.models.earlier import Steps, matched
 from stowplan.models.hint import Hint, check
 from stowplan.models.tier_placement.hint import decisions, hint
-from stowplan.models.tier_placement.problem import Layer, Problem
+from stowplan.models.tier_placement.problem import Problem
 
 
 def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
@@ -31,7 +31,7 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     """
     check(earlier, given)
     known = {decision: number for number, decision in enumerate(decisions(earlier))}
-    before = matched(*_steps(problem), *_steps(earlier))
+    before = matched(_steps(problem), _steps(earlier))
     numbers = [known.get((before[layer], is_output)) for layer, is_output in decisions(problem)]
     shares = []
     for tier in problem.tiers:
@@ -41,9 +41,11 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     return hint(problem, shares, confidence=trust, source=given.source)
 
 
-def _steps(problem: Problem) -> tuple[list[str], list[tuple[str, int, int, int]]]:
-    return [layer.name for layer in problem.layers], [_signature(layer) for layer in problem.layers]
-
-
-def _signature(layer: Layer) -> tuple[str, int, int, int]:
-    return layer.op, layer.output_bytes, layer.weight_bytes, len(layer.inputs)
+def _steps(problem: Problem) -> Steps:
+    layers = problem.layers
+    return Steps(
+        [layer.name for layer in layers],
+        [(layer.op, layer.output_bytes, layer.weight_bytes, len(layer.inputs)) for layer in layers],
+        [(layer.op, bool(layer.weight_bytes)) for layer in layers],
+        [layer.inputs for layer in layers],
+    )
