@@ -55,7 +55,8 @@ class KindModules(msgspec.Struct, frozen=True, kw_only=True):
     """``module:name`` of ``(path, problem) -> plan``, for plans in files that are not JSON."""
     hint: str = ""
     """Module with ``counts(problem) -> {name: number of values}`` and ``of_plan(problem, plan) -> Hint``, for kinds whose hints
-    may have values (:mod:`stowplan.models.hint`); empty where only plans are hints."""
+    may have values (:mod:`stowplan.models.hint`), and maybe with ``OPTIONAL``, names that may be left out; empty where only
+    plans are hints."""
     transfer: str = ""
     """``module:name`` of ``(problem, earlier problem, its hint) -> hint``, for kinds that know steps of a program again."""
     amends: tuple[str, ...] = ()

@@ -5,8 +5,9 @@ A hint guides searches and exact models. It proves nothing and forbids nothing: 
 
 from __future__ import annotations
 
+import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -34,7 +35,7 @@ class Hint(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     problem: str
     """Digest of the problem that it is for."""
     values: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
-    """By the name of each sort of decision: a value in [0, 1] for every decision of that sort."""
+    """By the name of each sort of decision: a value in [0, 1] for every decision of that sort. Some may be left out."""
     confidence: tuple[float, ...] = ()
     """How far to trust the values, in [0, 1], a number for every place in the lists of values; empty for full trust."""
     plan: dict[str, Any] | None = None
@@ -76,7 +77,8 @@ def check(problem: Any, hint: Hint) -> None:
         return
     if not modules.hint:
         raise UsageError(f"found values as a hint for {modules.title}, expected a plan: that kind takes no values")
-    _check_values(hint, kinds.load(f"{modules.hint}:counts")(problem))
+    module = importlib.import_module(modules.hint)
+    _check_values(hint, module.counts(problem), getattr(module, "OPTIONAL", ()))
 
 
 def plan_of(hint: Hint) -> Any:
@@ -86,11 +88,12 @@ def plan_of(hint: Hint) -> Any:
     return kinds.named(hint.kind).decode_plan(msgspec.json.encode(hint.plan))
 
 
-def _check_values(hint: Hint, counts: Mapping[str, int]) -> None:
-    names = ", ".join(counts)
-    if {*hint.values} != {*counts}:
-        found = ", ".join(hint.values)
-        raise InputError(f"found values named {brief(found, NAME)}, expected {names}", place="values")
+def _check_values(hint: Hint, counts: Mapping[str, int], optional: Sequence[str]) -> None:
+    required = {*counts} - {*optional}
+    if not required <= {*hint.values} <= {*counts}:
+        found, expected = ", ".join(hint.values), ", ".join(name for name in counts if name in required)
+        more = f" and perhaps {', '.join(optional)}" if optional else ""
+        raise InputError(f"found values named {brief(found, NAME)}, expected {expected}{more}", place="values")
     for name, values in hint.values.items():
         _check_list(f"values.{name}", values, counts[name])
     if hint.confidence:

@@ -1,7 +1,8 @@
-"""Hints for memory mapping: two values for each access of each tensor.
+"""Hints for memory mapping: two values for each access of each tensor, and maybe a third.
 
 ``fast`` says whether the access is served from fast memory, ``keep`` whether the tensor stays there from this access to its
-next one. Accesses are those of :mod:`~stowplan.models.memory_mapping.accesses`: tensor by tensor, each in step order.
+next one, ``place`` where it then stands, in parts of the capacity. Accesses are those of
+:mod:`~stowplan.models.memory_mapping.accesses`: tensor by tensor, each in step order.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from stowplan.models.memory_mapping.accesses import TensorAccesses, access_seque
 from stowplan.models.memory_mapping.plan import Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 
-FAST, KEEP = "fast", "keep"
+FAST, KEEP, PLACE = "fast", "keep", "place"
+
+#: Values that may be left out.
+OPTIONAL = (PLACE,)
 
 
 def counts(problem: Problem) -> dict[str, int]:
     """How many values of each name a hint has: one for each access, that is for each pair of a step and a tensor it uses."""
     accesses = sum(len({use.tensor for use in step.uses}) for step in problem.steps)
-    return {FAST: accesses, KEEP: accesses}
+    return dict.fromkeys((FAST, KEEP, PLACE), accesses)
 
 
 def hint(
@@ -29,15 +33,17 @@ def hint(
     fast: Sequence[float],
     keep: Sequence[float],
     *,
+    place: Sequence[float] = (),
     confidence: Sequence[float] = (),
     plan: Plan | None = None,
     source: str = "",
 ) -> Hint:
-    """A hint of these values, each of shape ``[accesses]``, for a problem."""
+    """A hint of these values, each of shape ``[accesses]``, for a problem; without ``place`` where that is empty."""
+    values = {FAST: fast, KEEP: keep} | ({PLACE: place} if place else {})
     return Hint(
         kind="memory_mapping",
         problem=problem.digest,
-        values={FAST: tuple(map(float, fast)), KEEP: tuple(map(float, keep))},
+        values={name: tuple(map(float, each)) for name, each in values.items()},
         confidence=tuple(map(float, confidence)),
         plan=None if plan is None else msgspec.json.decode(msgspec.json.encode(plan)),
         source=source,
@@ -45,7 +51,7 @@ def hint(
 
 
 def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
-    """The values that a plan has, 0 or 1, and the plan itself.
+    """The values that a plan has, 0 or 1 but for places, and the plan itself.
 
     Parameters
     ----------
@@ -62,12 +68,15 @@ def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
         stays.setdefault(residency.tensor, []).append(residency)
     fast: list[float] = []
     keep: list[float] = []
+    place: list[float] = []
     for sequence in access_sequences(problem):
         lives = stays.get(sequence.tensor, [])
         for number, access in enumerate(sequence.accesses):
             fast.append(float(all(use in served for use in access.uses)))
             keep.append(float(_stays(sequence, number, lives)))
-    return hint(problem, fast, keep, plan=plan, source=source)
+            held = next((life for life in lives if life.start <= access.step < life.end), None)
+            place.append(0.0 if held is None else held.offset / max(1, problem.capacity))
+    return hint(problem, fast, keep, place=place, plan=plan, source=source)
 
 
 def _stays(sequence: TensorAccesses, number: int, lives: Sequence[Residency]) -> bool:

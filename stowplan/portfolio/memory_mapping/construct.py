@@ -35,12 +35,15 @@ def measure(data: Data, state: State, gains: Floats, lifetimes: Floats) -> None:
 
 
 @njit_outer
-def construct(data: Data, state: State, order: Ints, start: int, count: int, best: bool) -> None:
-    """Insert the tensors ``order[start:start + count]``: each in its best way, or in the manner of production compilers."""
+def construct(data: Data, state: State, order: Ints, start: int, count: int, best: bool, policy: int) -> None:
+    """Insert the tensors ``order[start:start + count]``: each in its best way, or in the manner of production compilers.
+
+    ``policy`` says which of the places that are free is taken in the first case.
+    """
     for position in range(start, min(start + count, len(order))):
         if state.first_slot[order[position]] < 0:
             if best:
-                insert_best(data, state, order[position], BEST_FIT, False, 0, 0)
+                insert_best(data, state, order[position], policy, False, 0, 0)
             else:
                 _insert_first(data, state, order[position])
 
@@ -123,3 +126,21 @@ def permitted_gains(data: Data, state: State, gains: Floats) -> None:
             stays = (stays and state.permits[access - 1] & STAY != 0) or state.permits[access] & ENTER != 0
             if stays:
                 gains[tensor] += max(0, access_gain(data, state, access), joint_gain(data, access) // 2)
+
+
+@njit_outer
+def lowest_places(data: Data, fast: Floats, place: Floats, sure: Floats, trust: float, lowest: Floats) -> None:
+    """Lower [N] to the least place that a hint has for each tensor, of those of its accesses that it has in fast memory.
+
+    The other arguments are as for :func:`follow`.
+    """
+    number = -1
+    for tensor in range(len(lowest)):
+        first = data.accesses[data.tensors[tensor].first_access].first_use
+        last = data.accesses[data.tensors[tensor + 1].first_access].first_use
+        for position in range(first, last):
+            if position > first and data.access_uses[position].step == data.access_uses[position - 1].step:
+                continue
+            number += 1
+            if sure[number] >= trust and fast[number] >= 0.5:
+                lowest[tensor] = min(lowest[tensor], place[number])

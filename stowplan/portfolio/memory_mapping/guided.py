@@ -12,11 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from stowplan.models.hint import Hint
-from stowplan.models.memory_mapping.hint import FAST, KEEP
+from stowplan.models.memory_mapping.hint import FAST, KEEP, PLACE
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
-from stowplan.portfolio.memory_mapping.construct import Floats, construct, follow, permitted_gains
+from stowplan.portfolio.memory_mapping.construct import Floats, construct, follow, lowest_places, permitted_gains
 from stowplan.portfolio.memory_mapping.engine import new_state
 from stowplan.portfolio.memory_mapping.heuristics import PIECE, Built, by_density, run
+from stowplan.portfolio.memory_mapping.space import BEST_FIT, FIRST_FIT
 from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 
 #: A tensor comes in where its value is at least this, and stays where that one is. Small: what a relaxation has a little of in
@@ -33,21 +34,30 @@ class Guide(NamedTuple):
     fast: Floats
     keep: Floats
     sure: Floats
+    place: Floats | None = None
+    """None where the hint has none."""
 
 
 def guide(hint: Hint) -> Guide:
     """The values of a hint that :func:`stowplan.models.hint.check` has passed."""
     fast, keep = (np.array(hint.values[name], np.float64) for name in (FAST, KEEP))
-    return Guide(fast, keep, np.array(hint.confidence, np.float64) if hint.confidence else np.ones_like(fast))
+    sure = np.array(hint.confidence, np.float64) if hint.confidence else np.ones_like(fast)
+    return Guide(fast, keep, sure, np.array(hint.values[PLACE], np.float64) if PLACE in hint.values else None)
 
 
 def followed(data: Data, guide: Guide, least: float, by: int) -> Built:
     """Every tensor in the best of the ways that the guide permits, in one of the :data:`ORDERS`."""
     state = new_state(data)
-    follow(data, state, *guide, least, TRUST)
-    order = _order(data, state, by)
+    follow(data, state, guide.fast, guide.keep, guide.sure, least, TRUST)
+    if by == BY_PLACE:
+        assert guide.place is not None
+        places = np.full(len(data.tensors) - 1, np.inf)
+        lowest_places(data, guide.fast, guide.place, guide.sure, TRUST, places)
+        order = np.argsort(places, kind="stable")[: np.count_nonzero(places < np.inf)]
+    else:
+        order = _order(data, state, by)
     for start in range(0, len(order), PIECE):
-        construct(data, state, order, start, PIECE, True)
+        construct(data, state, order, start, PIECE, True, FIRST_FIT if by == BY_PLACE else BEST_FIT)
         yield state
     yield state
 
@@ -59,13 +69,17 @@ def guided(data: Data, guide: Guide, least: float, by: int) -> Built:
     state.permits[:] = ENTER | STAY
     rest = by_density(data, 1)
     for start in range(0, len(rest), PIECE):
-        construct(data, state, rest, start, PIECE, True)
+        construct(data, state, rest, start, PIECE, True, BEST_FIT)
         yield state
     yield state
 
 
 #: Orders: by saving, bytes, saving over the root of bytes, saving over bytes; the largest first.
 ORDERS = (0, 1, 2, 3)
+
+#: One more, where a hint says where tensors stand: from the lowest up, each as low as it can. So all that stood together finds
+#: room again, at its place or below.
+BY_PLACE = 4
 
 
 def _order(data: Data, state: State, by: int) -> Ints:
@@ -82,7 +96,7 @@ def best_guided(data: Data, hint: Hint, stop: Callable[[], bool]) -> State:
     values = guide(hint)
     best: State | None = None
     for least in THRESHOLDS:
-        for by in ORDERS:
+        for by in ORDERS if values.place is None else (BY_PLACE, *ORDERS):
             state, _ = run(guided(data, values, least, by), stop)
             if best is None or state.totals[0].total < best.totals[0].total:
                 best = state

@@ -9,6 +9,7 @@ import numpy as np
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
 from stowplan.portfolio.memory_mapping.construct import Floats, construct, measure, repack
 from stowplan.portfolio.memory_mapping.engine import new_state
+from stowplan.portfolio.memory_mapping.space import BEST_FIT
 from stowplan.portfolio.memory_mapping.state import State
 
 #: Tensors inserted between two looks at the clock.
@@ -35,7 +36,7 @@ def production_greedy(data: Data) -> Built:
     order = by_density(data, 1)
     for _ in range(2):
         for start in range(0, len(order), PIECE):
-            construct(data, state, order, start, PIECE, False)
+            construct(data, state, order, start, PIECE, False, BEST_FIT)
             yield state
         slots = _largest_first(data, state)
         if not repack(data, state, slots, slots.copy()):
@@ -48,7 +49,7 @@ def best_insertion(data: Data, by: int) -> Built:
     state = new_state(data)
     order = by_density(data, by)
     for start in range(0, len(order), PIECE):
-        construct(data, state, order, start, PIECE, True)
+        construct(data, state, order, start, PIECE, True, BEST_FIT)
         yield state
     yield state
 

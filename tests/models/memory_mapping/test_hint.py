@@ -36,7 +36,8 @@ def test_a_plan_becomes_a_hint_with_a_value_for_every_access(seed: int, tmp_path
     problem, hint = planned(seed)
     check(problem, hint)
     accesses = [access for sequence in access_sequences(problem) for access in sequence.accesses]
-    assert hints.counts(problem) == {"fast": len(accesses), "keep": len(accesses)}
+    assert hints.counts(problem) == dict.fromkeys(("fast", "keep", "place"), len(accesses))
+    assert {*hint.values} == {*hints.counts(problem)}
     plan = plan_of(hint)
     assert [bool(value) for value in hint.values["fast"]] == [
         {*access.uses} <= {*plan.fast_uses} and bool(access.uses) for access in accesses
