@@ -35,15 +35,16 @@ def measure(data: Data, state: State, gains: Floats, lifetimes: Floats) -> None:
 
 
 @njit_outer
-def construct(data: Data, state: State, order: Ints, start: int, count: int, best: bool, policy: int) -> None:
+def construct(data: Data, state: State, order: Ints, start: int, count: int, best: bool, policy: int, thorough: bool) -> None:
     """Insert the tensors ``order[start:start + count]``: each in its best way, or in the manner of production compilers.
 
-    ``policy`` says which of the places that are free is taken in the first case.
+    In the first case ``policy`` says which of the places that are free is taken, and ``thorough`` whether ways are tried that
+    are rarely the best, stalls among them.
     """
     for position in range(start, min(start + count, len(order))):
         if state.first_slot[order[position]] < 0:
             if best:
-                insert_best(data, state, order[position], policy, False, 0, 0)
+                insert_best(data, state, order[position], policy, thorough, 0, 0)
             else:
                 _insert_first(data, state, order[position])
 

@@ -57,7 +57,7 @@ def followed(data: Data, guide: Guide, least: float, by: int) -> Built:
     else:
         order = _order(data, state, by)
     for start in range(0, len(order), PIECE):
-        construct(data, state, order, start, PIECE, True, FIRST_FIT if by == BY_PLACE else BEST_FIT)
+        construct(data, state, order, start, PIECE, True, FIRST_FIT if by == BY_PLACE else BEST_FIT, True)
         yield state
     yield state
 
@@ -69,7 +69,7 @@ def guided(data: Data, guide: Guide, least: float, by: int) -> Built:
     state.permits[:] = ENTER | STAY
     rest = by_density(data, 1)
     for start in range(0, len(rest), PIECE):
-        construct(data, state, rest, start, PIECE, True, BEST_FIT)
+        construct(data, state, rest, start, PIECE, True, BEST_FIT, True)
         yield state
     yield state
 

@@ -36,7 +36,7 @@ def production_greedy(data: Data) -> Built:
     order = by_density(data, 1)
     for _ in range(2):
         for start in range(0, len(order), PIECE):
-            construct(data, state, order, start, PIECE, False, BEST_FIT)
+            construct(data, state, order, start, PIECE, False, BEST_FIT, False)
             yield state
         slots = _largest_first(data, state)
         if not repack(data, state, slots, slots.copy()):
@@ -49,7 +49,7 @@ def best_insertion(data: Data, by: int) -> Built:
     state = new_state(data)
     order = by_density(data, by)
     for start in range(0, len(order), PIECE):
-        construct(data, state, order, start, PIECE, True, BEST_FIT)
+        construct(data, state, order, start, PIECE, True, BEST_FIT, False)
         yield state
     yield state
 
