@@ -137,7 +137,7 @@ class LargeNeighbourhoodSearch:
         self._facts = facts
         self._problem = facts.problem
         self._context = context
-        self._chooser = Chooser(facts, context.options.seed)
+        self._chooser = Chooser(facts, context.options.seed, next(iter(context.hints()), None))
         self._random = random.Random(context.options.seed)
         self._timeline = PlanTimeline(facts, plan)
         self._reported = plan.objective_ps

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from stowplan.models.hint import Hint
+from stowplan.models.memory_mapping.hint import FAST
 from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.problem import Step
 
@@ -39,9 +41,13 @@ class Chooser:
     ----------
     facts, seed
         The problem, and what decides all draws.
+    hint
+        A guess, such as what the relaxation says. With it there is one way more: to free where the plan and the guess
+        disagree, and leave alone where they agree (after Danna, Rothberg and Le Pape, "Exploring relaxation induced
+        neighborhoods to improve MIP solutions", Mathematical Programming 102, 2005).
     """
 
-    def __init__(self, facts: ProblemFacts, seed: int):
+    def __init__(self, facts: ProblemFacts, seed: int, hint: Hint | None = None):
         self._facts = facts
         self._random = random.Random(seed)
         problem = facts.problem
@@ -60,6 +66,13 @@ class Chooser:
             "random": self._anywhere,
         }
         """Ways to draw a neighbourhood, by name, of (plan, number of tensors); those that promise most first."""
+        if hint is not None:
+            self._guess = np.array(hint.values[FAST], np.float64)
+            self._weight = access_gains(facts)
+            self._accesses = [access for sequence in facts.sequences for access in sequence.accesses]
+            self._steps = np.array([access.step for access in self._accesses], np.int64)
+            self._owner = np.repeat(np.arange(len(facts.sequences)), [len(sequence) for sequence in facts.sequences])
+            self.ways["disagreeing"] = self._disagreeing
 
     @property
     def count(self) -> int:
@@ -89,6 +102,26 @@ class Chooser:
         start = accesses[max(0, j - 1)].step
         end = accesses[min(len(accesses) - 1, j + self._random.randint(0, 1))].step + 1
         return self._around(timeline, tensor, start, end, count)
+
+    def _disagreeing(self, timeline: PlanTimeline, count: int) -> Free | None:
+        """A tensor that is where the guess does not have it, and others near it that are, too."""
+        is_fast = [all(timeline.fast[use] for use in access.uses) for access in self._accesses]
+        apart = np.abs(self._guess - np.array(is_fast, np.float64)) * self._weight
+        tensors = len(self._facts.sequences)
+        by_tensor = np.bincount(self._owner, apart, tensors)[self._worth]
+        if by_tensor.sum() <= 0:
+            return None
+        tensor = int(self._worth[self._random.choices(range(len(by_tensor)), weights=by_tensor.tolist())[0]])
+        own = np.flatnonzero(self._owner == tensor)
+        centre = int(self._steps[self._random.choices(own.tolist(), weights=apart[own].tolist())[0]])
+        reach = 2 + self._random.randrange(1 + min(30, self._horizon // 6))
+        start, end = max(0, centre - reach), min(self._horizon, centre + reach)
+        near = np.bincount(self._owner, apart * ((self._steps >= start) & (self._steps < end)), tensors)
+        others = [other for other in self._alive(start, end) if other != tensor]
+        keys = {other: float(near[other]) * (0.2 + self._random.random()) for other in others}
+        # Those that agree come last, at random: they may have to make room.
+        others = sorted(self._shuffled(others), key=lambda other: -keys[other])
+        return Free([tensor, *others][: max(1, count)], start, end)
 
     def _tight(self, timeline: PlanTimeline, count: int) -> Free | None:
         """A residency and those that overlap it in time: they contend for the same memory."""
@@ -148,6 +181,16 @@ def gains(facts: ProblemFacts) -> Floats:
         for place, use in enumerate(step.uses):
             found[use.tensor] += step.weight * _largest_gain(step, place)
     return found
+
+
+def access_gains(facts: ProblemFacts) -> Floats:
+    """The same for each access: shape ``[accesses]`` (ps), in the order of a hint's values."""
+    found: dict[tuple[int, int], float] = {}
+    for index, step in enumerate(facts.problem.steps):
+        for place, use in enumerate(step.uses):
+            key = (use.tensor, index)
+            found[key] = found.get(key, 0.0) + step.weight * _largest_gain(step, place)
+    return np.array([found[s.tensor, access.step] for s in facts.sequences for access in s.accesses], np.float64)
 
 
 def _largest_gain(step: Step, place: int) -> int:

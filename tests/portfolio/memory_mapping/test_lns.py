@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from stowplan.models.hint import Hint
+from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.cpsat import Improvement
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
@@ -31,6 +33,7 @@ class Recorder:
         self.best: tuple[Plan | None, int | None] = (start, bound)
         self.plans: list[Plan] = []
         self.notes: list[str] = []
+        self.known: tuple[Hint, ...] = ()
         self.seconds = seconds
 
     def plan(self, plan: Plan, source: str) -> None:
@@ -48,6 +51,9 @@ class Recorder:
 
     def incumbent(self) -> tuple[Plan | None, int | None]:
         return self.best
+
+    def hints(self) -> tuple[Hint, ...]:
+        return self.known
 
     def stop(self) -> bool:
         return self.remaining() <= 0
@@ -205,3 +211,32 @@ def test_no_plan_loses_more_than_there_is_to_gain(seed: int) -> None:
     most, lost = gains(facts), lost_gains(PlanTimeline(facts, all_slow(problem)))
     assert (lost <= most + 1e-9).all()
     assert (lost >= 0).all()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_neighbourhoods_around_a_guess_hold_what_disagrees_with_it(seed: int) -> None:
+    rng = random.Random(seed)
+    problem = random_problem(rng, steps=20, tensors=10, channels=1)
+    facts = ProblemFacts(problem)
+    timeline = PlanTimeline(facts, random_plan(problem, rng, attempts=20))
+    agreeing = hints.of_plan(problem, timeline.plan)
+    assert Chooser(facts, seed, agreeing).ways["disagreeing"](timeline, 4) is None
+    other = hints.of_plan(problem, random_plan(problem, rng, attempts=20))
+    chooser = Chooser(facts, seed, other)
+    free = chooser.ways["disagreeing"](timeline, 4)
+    if free is not None:
+        first, values = free.tensors[0], zip(agreeing.values["fast"], other.values["fast"], strict=True)
+        owners = [sequence.tensor for sequence in facts.sequences for _ in sequence.accesses]
+        assert first in {owner for owner, (one, two) in zip(owners, values, strict=True) if one != two}
+        assert 0 <= free.start < free.end <= problem.horizon
+        assert len({*free.tensors}) == len(free.tensors) <= 4
+    assert "disagreeing" not in Chooser(facts, seed).ways
+
+
+def test_a_guess_is_followed_by_the_search() -> None:
+    problem = wide_problem(3)
+    context = Recorder(all_slow(problem), deterministic=True, seconds=60.0, time_limit=0.5)
+    context.known = (hints.hint(problem, *[[0.5] * hints.counts(problem)["fast"]] * 2),)
+    lns(problem, context)
+    assert_anytime(problem, all_slow(problem), context.plans)
+    assert "disagreeing" in context.notes[-1]

@@ -1,0 +1,120 @@
+"""What neighbourhoods around a guess are worth: large-neighbourhood search with and without them, from the same plans.
+
+    python benchmarks/neighbourhoods.py --seconds 30 --seeds 0,1,2 --processes 2
+
+Each module of ../shared/corpus/tpu_v4 (or $STOWPLAN_SHARED/corpus/tpu_v4) that is named begins with the best plan that follows
+the relaxation; then large-neighbourhood search alone goes on, for so many seconds of the wall, with the relaxation's values,
+with the same values at other accesses (the control), and without any. Printed are objectives in parts of the first plan's, mean
+and range of the seeds, and how many neighbourhoods there were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import time
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import stowplan
+from stowplan.models.hint import Hint
+from stowplan.models.memory_mapping.milp.guide import relaxation_hint
+from stowplan.models.memory_mapping.milp.solve import Effort
+from stowplan.models.memory_mapping.plan import Plan
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.verify import verify
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.memory_mapping import arrays
+from stowplan.portfolio.memory_mapping.convert import export_plan
+from stowplan.portfolio.memory_mapping.guided import best_guided
+from stowplan.portfolio.memory_mapping.lns import lns
+
+from guidance import HARD, SHARED, shuffled  # isort: skip - stands beside this file
+from tables import table  # isort: skip - stands beside this file
+
+GUESSES = ("none", "shuffled", "relaxation")
+
+
+class Alone:
+    """A context for one candidate."""
+
+    def __init__(self, problem: Problem, options: Options, start: Plan, hints: tuple[Hint, ...]):
+        self.options, self.start_plan, self.best = options, start, start
+        self._problem, self._hints, self._end = problem, hints, time.monotonic() + options.time_limit
+        self.notes: list[str] = []
+
+    def plan(self, plan: Plan, source: str) -> None:
+        found = verify(self._problem, plan)
+        assert found.ok, found.violations[:3]
+        if plan.objective_ps < self.best.objective_ps:
+            self.best = plan
+
+    def bound(self, bound: int, source: str) -> None: ...
+    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None: ...
+    def hint(self, hint: Hint) -> None: ...
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def incumbent(self) -> tuple[Plan, None]:
+        return self.best, None
+
+    def hints(self) -> tuple[Hint, ...]:
+        return self._hints
+
+    def stop(self) -> bool:
+        return self.remaining() <= 0
+
+    def remaining(self) -> float:
+        return self._end - time.monotonic()
+
+
+def run(module: str, guess: str, seed: int, seconds: float) -> tuple[str, str, float, int]:
+    """Objective in parts of the first plan's, and neighbourhoods, of one search."""
+    problem = stowplan.read(SHARED / "corpus" / "tpu_v4" / f"{module}.hlo.txt.gz", target="tpu-v4")
+    hint, _ = relaxation_hint(problem, Effort(end=time.monotonic() + 120))
+    assert hint is not None
+    data = arrays.build(problem)
+    start = export_plan(problem, data, best_guided(data, hint, lambda: False))
+    hints = {"none": (), "shuffled": (shuffled(hint, seed),), "relaxation": (hint,)}[guess]
+    alone = Alone(problem, Options(time_limit=seconds, seed=seed, workers=1), start, hints)
+    lns(problem, alone)
+    rounds = re.match(r"\d+", next((note for note in alone.notes if "neighbourhoods" in note), "0"))
+    return module, guess, alone.best.objective_ps / start.objective_ps, int(rounds[0]) if rounds else 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--modules", default=HARD)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) // 2))
+    arguments = parser.parse_args()
+    jobs = [
+        (module, guess, seed)
+        for module in arguments.modules.split(",")
+        for seed in map(int, arguments.seeds.split(","))
+        for guess in GUESSES
+    ]
+    found: dict[tuple[str, str], list[tuple[float, int]]] = {}
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        futures = [pool.submit(run, *job, arguments.seconds) for job in jobs]
+        for future in futures:
+            module, guess, part, rounds = future.result()
+            found.setdefault((module, guess), []).append((part, rounds))
+            print(f"{module} {guess}: {part:.5f}, {rounds} neighbourhoods", flush=True)
+    rows = []
+    for module in arguments.modules.split(","):
+        row = [module]
+        for guess in GUESSES:
+            parts = [100 * (1 - part) for part, _ in found[module, guess]]
+            rounds = statistics.fmean(count for _, count in found[module, guess])
+            row.append(f"{statistics.fmean(parts):.2f} ({min(parts):.2f} to {max(parts):.2f}), {rounds:.0f}")
+        rows.append(row)
+    print(table(rows, ("module", *(f"{guess}, % better, neighbourhoods" for guess in GUESSES))))
+
+
+if __name__ == "__main__":
+    main()
