@@ -46,6 +46,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.85))
     else:
         found.append(Candidate("linear", "exact", f"{_HERE}:linear", share=1.0, proves_only=True))
+        found.append(Candidate("lns", "exact", "stowplan.portfolio.tier_placement.lns:lns", share=1.0))
     # By name only: what the paper compares with. They are no match for the search.
     named = {*options.candidates} & {"random", "annealing"}
     found += [Candidate(name, "baseline", f"{_HERE}:{name}", share=0.1) for name in sorted(named)]

@@ -65,7 +65,7 @@ def test_with_its_family_only_where_it_takes_little_from_others(any_file: Path) 
     assert "egrl" in chosen(Options(time_limit=30, workers=6))
     assert chosen(Options(time_limit=30, candidates=("learned",))) == ["egrl"]
     # Of a large network it is the first to have a plan.
-    assert chosen(Options(time_limit=5), small_network(2_000)) == ["search", "egrl", "linear"]
+    assert chosen(Options(time_limit=5), small_network(2_000)) == ["search", "egrl", "linear", "lns"]
 
 
 def test_training_on_by_name_only(any_file: Path) -> None:

@@ -107,7 +107,7 @@ def test_tens_of_thousands_of_moves_scale_to_five_thousand_layers() -> None:
             layers.append(msgspec.structs.replace(layer, name=f"{layer.name}.{copy}", inputs=inputs))
     large = msgspec.structs.replace(problem, layers=tuple(layers[:5000]), features=())
     named = [candidate.name for candidate in KIND.candidates(large, Recorder().options) if candidate.family != "learned"]
-    assert named == ["search", "linear"]
+    assert named == ["search", "linear", "lns"]
     context = Recorder(time_limit=2, deterministic=True, looks=10**9)
     candidates.linear(large, context)
     candidates.search(large, context)

@@ -1,0 +1,173 @@
+"""Large-neighbourhood search with the MILP inside, for networks whose MILP is too large to branch on: most tensors stay.
+
+After Shaw (CP 1998), and Danna, Rothberg and Le Pape, "Exploring relaxation induced neighborhoods to improve MIP solutions"
+(Mathematical Programming 102, 2005): first what the relaxation has elsewhere than the best map is free, then what neighbouring
+layers move, and tensors anywhere.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from stowplan.models.hint import Hint
+from stowplan.models.tier_placement.hint import decisions
+from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.problem import Problem
+from stowplan.portfolio.context import Context
+
+#: Seconds for one neighbourhood, and of deterministic runs the units of :func:`solve_milp` instead.
+ROUND_SECONDS, ROUND_UNITS = 5.0, 0.2
+
+#: Tensors freed together: at first, at least, and how their number grows and shrinks.
+FIRST, LEAST, GROWTH, SHRINKAGE = 300.0, 20.0, 1.3, 0.7
+
+#: A neighbourhood solved in this part of its time was too small.
+EASY = 0.4
+
+#: The relaxation has a tensor where the map has it with at least this share.
+AGREES = 0.999
+
+#: Rounds of a deterministic run for each second of its limit.
+DETERMINISTIC_ROUNDS = 0.2
+
+Key = tuple[int, bool]
+
+
+class Neighbourhoods:
+    """Draws the tensors that are free, ways by turns, and as many as can be solved."""
+
+    def __init__(self, problem: Problem, hint: Hint | None, seed: int):
+        self._keys = decisions(problem)
+        self._layers = problem.layers
+        self._tiers = [tier.name for tier in problem.tiers]
+        self._hint = hint
+        self._chance = random.Random(seed)
+        self.sizes: dict[str, float] = dict.fromkeys(("near", "anywhere"), FIRST)
+        self._turn = 0
+
+    def draw(self, plan: Plan) -> tuple[str, set[Key]]:
+        """The way, and what it frees: (layer, whether it is its output)."""
+        self._turn += 1
+        if self._turn == 1 and self._hint is not None:
+            return "relaxation", self._disagreeing(plan, self._hint)
+        way = ("near", "anywhere")[self._turn % 2]
+        count = round(self.sizes[way])
+        if way == "anywhere":
+            return way, {*self._chance.sample(self._keys, min(count, len(self._keys)))}
+        free: set[Key] = set()
+        layer = self._chance.randrange(len(self._layers))
+        reach = 0
+        while len(free) < min(count, len(self._keys)) and reach <= len(self._layers):
+            for other in {layer - reach, layer + reach}:
+                if 0 <= other < len(self._layers):
+                    free.add((other, True))
+                    free |= {(other, False)} if self._layers[other].weight_bytes else set()
+            reach += 1
+        return way, free
+
+    def learn(self, way: str, *, easy: bool, hard: bool) -> None:
+        """Free more next time, or less."""
+        if way in self.sizes:
+            self.sizes[way] = max(LEAST, self.sizes[way] * (GROWTH if easy else SHRINKAGE if hard else 1.0))
+
+    def pins(self, plan: Plan, free: set[Key]) -> dict[Key, int]:
+        """The tiers of all that is not free."""
+        return {key: _tier(plan, key) for key in self._keys if key not in free}
+
+    def _disagreeing(self, plan: Plan, hint: Hint) -> set[Key]:
+        shares = [hint.values[name] for name in self._tiers]
+        return {key for number, key in enumerate(self._keys) if shares[_tier(plan, key)][number] < AGREES}
+
+
+def _tier(plan: Plan, key: Key) -> int:
+    layer, is_output = key
+    return plan.output_tiers[layer] if is_output else plan.weight_tiers[layer]
+
+
+def improve(
+    problem: Problem,
+    plan: Plan,
+    neighbourhoods: Neighbourhoods,
+    *,
+    rounds: int | None,
+    seed: int,
+    remaining: Callable[[], float],
+    should_stop: Callable[[], bool],
+    on_plan: Callable[[Plan], None],
+    incumbent: Callable[[], Plan | None],
+) -> int:
+    """Neighbourhoods until time is up; returns their number.
+
+    Parameters
+    ----------
+    plan
+        A valid plan to begin with.
+    rounds
+        How many, and each by units of work; None for as many as time allows.
+    remaining
+        Seconds left.
+    on_plan
+        Told of every better plan.
+    incumbent
+        The best plan of others, asked before each round.
+    """
+    from stowplan.models.tier_placement.milp_solve import solve_milp
+
+    done = 0
+    while not should_stop() and (rounds is None or done < rounds):
+        other = incumbent()
+        if other is not None and other.objective_ps < plan.objective_ps:
+            plan = other
+        way, free = neighbourhoods.draw(plan)
+        done += 1
+        if not free:
+            continue
+        limit = min(ROUND_SECONDS, remaining()) if rounds is None else remaining()
+        began = time.monotonic()
+        outcome = solve_milp(
+            problem,
+            time_limit=limit,
+            pins=neighbourhoods.pins(plan, free),
+            seed=seed + done,
+            deterministic_limit=None if rounds is None else ROUND_UNITS,
+            hint=plan,
+            should_stop=should_stop,
+        )
+        found, before = outcome.plan, plan.objective_ps
+        if found is not None and found.objective_ps < before:
+            plan = found
+            on_plan(plan)
+        solved = outcome.status == "optimal"
+        quick = rounds is not None or time.monotonic() - began < EASY * limit
+        neighbourhoods.learn(way, easy=solved and quick, hard=not solved and plan.objective_ps == before)
+    return done
+
+
+def lns(problem: Problem, context: Context) -> None:
+    """Improve the best plan known until time is up; in deterministic runs that at the start."""
+    options = context.options
+    plan: Plan | None = context.start_plan if options.deterministic else context.incumbent()[0]
+    if plan is None:
+        context.note("found no plan to begin with")
+        return
+
+    def closed() -> bool:
+        best, bound = context.incumbent()
+        return context.stop() or (best is not None and bound is not None and best.objective_ps <= bound)
+
+    neighbourhoods = Neighbourhoods(problem, next(iter(context.hints()), None), options.seed)
+    done = improve(
+        problem,
+        plan,
+        neighbourhoods,
+        rounds=max(1, int(DETERMINISTIC_ROUNDS * options.time_limit)) if options.deterministic else None,
+        seed=options.seed,
+        remaining=context.remaining,
+        should_stop=context.stop if options.deterministic else closed,
+        on_plan=lambda found: context.plan(found, "lns"),
+        incumbent=lambda: None if options.deterministic else context.incumbent()[0],
+    )
+    sizes = ", ".join(f"{way} {size:.0f}" for way, size in neighbourhoods.sizes.items())
+    context.note(f"{done} neighbourhoods ({sizes})")
