@@ -6,16 +6,19 @@
 Pairs of files are two versions of a program; with ``--change`` each file is the later version, and the earlier one lacks some
 of its steps (networks, loop bodies). Each version is solved in ``--seconds``, then the later one in ``--brief`` seconds without
 a hint, with that of the earlier version's plan, and with its values at other decisions (the control). Seconds are of the
-wall, the start of worker processes included: the machine must be at leisure. ``of the result`` is the objective of the full
-run over that of the brief one with the hint, ``share`` the part of the full run's gain over the baseline that this one has.
+wall, the start of worker processes included, so that the machine must be at leisure; with ``--alone`` brief runs are the search
+alone, in this process and its processor's seconds, as in a service that builds call. ``of the result`` is the objective of the
+full run over that of the brief one with the hint, ``share`` the part of the full run's gain over the baseline that this one has.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import random
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -26,7 +29,9 @@ from stowplan.models.hint import Hint
 from stowplan.models.modulo_scheduling.plan import describe_objective
 from stowplan.models.modulo_scheduling.problem import Problem as LoopBody
 from stowplan.models.tier_placement.problem import Problem as Network
+from stowplan.portfolio.context import Options
 
+from alone import Alone  # isort: skip - stands beside this file
 from tables import table  # isort: skip - stands beside this file
 
 HEAD = ("later version", "steps known again", "baseline", "no hint", "shuffled", "hint", "full", "of the result", "share")
@@ -76,10 +81,11 @@ def row(earlier: Any, later: Any, name: str, arguments: argparse.Namespace) -> l
     of_plan = kinds.load(f"{modules.hint}:of_plan")
     given = kinds.load(modules.transfer)(later, earlier, of_plan(earlier, before.plan))
     trusted = sum(given.confidence) / max(1, len(given.confidence))
-    found = [
-        stowplan.solve(later, time_limit=arguments.brief, hint=hint, **options).objective
-        for hint in (None, shuffled(given, arguments.seed), given)
-    ]
+    hints = (None, shuffled(given, arguments.seed), given)
+    if arguments.alone:
+        found = [alone(later, hint, arguments) for hint in hints]
+    else:
+        found = [stowplan.solve(later, time_limit=arguments.brief, hint=hint, **options).objective for hint in hints]
     first = full.baseline
     show = describe_objective if isinstance(later, LoopBody) else lambda value: f"{value / 1e9:.4f} ms"
     last = found[-1]
@@ -93,6 +99,19 @@ def row(earlier: Any, later: Any, name: str, arguments: argparse.Namespace) -> l
     return [name, f"{trusted:.1%}", *("" if value is None else show(value) for value in values), of_result, share]
 
 
+def alone(problem: Any, hint: Hint | None, arguments: argparse.Namespace) -> int | None:
+    """Objective of the search alone, in this process and its processor's seconds."""
+    modules = kinds.of_problem(problem)
+    kinds.load(modules.warm_up)()
+    module = importlib.import_module(f"stowplan.portfolio.{modules.name}.candidates")
+    if hasattr(module, "time"):
+        module.time = SimpleNamespace(monotonic=time.process_time)
+    options = Options(time_limit=arguments.brief, seed=arguments.seed, workers=2, candidates=("heuristic", "exact"))
+    context = Alone(problem, options, hints=() if hint is None else (hint,), clock=time.process_time)
+    module.search(problem, context)
+    return None if context.best is None else context.objective(context.best)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("files", nargs="+", type=Path)
@@ -102,6 +121,7 @@ def main() -> None:
     parser.add_argument("--part", type=float, default=0.02, help="of the steps that the earlier version lacks")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--brief", type=float, default=1.0)
+    parser.add_argument("--alone", action="store_true", help="brief runs: the search alone, its processor's seconds")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

@@ -16,59 +16,21 @@ import re
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
 
 import stowplan
-from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.milp.guide import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
-from stowplan.models.memory_mapping.plan import Plan
-from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import arrays
 from stowplan.portfolio.memory_mapping.convert import export_plan
 from stowplan.portfolio.memory_mapping.guided import best_guided
 from stowplan.portfolio.memory_mapping.lns import lns
 
+from alone import Alone  # isort: skip - stands beside this file
 from guidance import HARD, SHARED, shuffled  # isort: skip - stands beside this file
 from tables import table  # isort: skip - stands beside this file
 
 GUESSES = ("none", "shuffled", "relaxation")
-
-
-class Alone:
-    """A context for one candidate."""
-
-    def __init__(self, problem: Problem, options: Options, start: Plan, hints: tuple[Hint, ...]):
-        self.options, self.start_plan, self.best = options, start, start
-        self._problem, self._hints, self._end = problem, hints, time.monotonic() + options.time_limit
-        self.notes: list[str] = []
-
-    def plan(self, plan: Plan, source: str) -> None:
-        found = verify(self._problem, plan)
-        assert found.ok, found.violations[:3]
-        if plan.objective_ps < self.best.objective_ps:
-            self.best = plan
-
-    def bound(self, bound: int, source: str) -> None: ...
-    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None: ...
-    def hint(self, hint: Hint) -> None: ...
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def incumbent(self) -> tuple[Plan, None]:
-        return self.best, None
-
-    def hints(self) -> tuple[Hint, ...]:
-        return self._hints
-
-    def stop(self) -> bool:
-        return self.remaining() <= 0
-
-    def remaining(self) -> float:
-        return self._end - time.monotonic()
 
 
 def run(module: str, guess: str, seed: int, seconds: float) -> tuple[str, str, float, int]:
@@ -79,7 +41,7 @@ def run(module: str, guess: str, seed: int, seconds: float) -> tuple[str, str, f
     data = arrays.build(problem)
     start = export_plan(problem, data, best_guided(data, hint, lambda: False))
     hints = {"none": (), "shuffled": (shuffled(hint, seed),), "relaxation": (hint,)}[guess]
-    alone = Alone(problem, Options(time_limit=seconds, seed=seed, workers=1), start, hints)
+    alone = Alone(problem, Options(time_limit=seconds, seed=seed, workers=1), start=start, hints=hints)
     lns(problem, alone)
     rounds = re.match(r"\d+", next((note for note in alone.notes if "neighbourhoods" in note), "0"))
     return module, guess, alone.best.objective_ps / start.objective_ps, int(rounds[0]) if rounds else 0
