@@ -8,7 +8,7 @@ of its steps (networks, loop bodies). Each version is solved in ``--seconds``, t
 a hint, with that of the earlier version's plan, and with its values at other decisions (the control). Seconds are of the
 wall, the start of worker processes included, so that the machine must be at leisure; with ``--alone`` brief runs are the search
 alone, in this process and its processor's seconds, as in a service that builds call. ``of the result`` is the objective of the
-full run over that of the brief one with the hint, ``share`` the part of the full run's gain over the baseline that this one has.
+full run over that of the brief one with the hint, ``share`` the part of the full run's gain over the baseline that it has.
 """
 
 from __future__ import annotations
