@@ -3,8 +3,8 @@
     python benchmarks/mmap_guide_data.py out/guide-data --seconds 300 --processes 2 --plan-seconds 4
 
 Programs are modules of ../shared/corpus/tpu_v4 (or $STOWPLAN_SHARED/corpus/tpu_v4) with other capacities, windows of them, and
-generated ones. Each is a *recipe*, a line of text that makes it again, and a file of labels: the values of the linear relaxation,
-then those of a plan that ruin and recreate found from there. A call goes on where an earlier one ended.
+generated ones. Each is a *recipe*, a line of text that makes it again, and a file of labels: the values of the linear
+relaxation, then those of a plan that ruin and recreate found from there. A call goes on where an earlier one ended.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 import stowplan
 from stowplan.learned_guidance.memory_mapping.game.synthetic import FORMS, synthetic
 from stowplan.learned_guidance.memory_mapping.game.variants import peak_live_bytes, window, with_capacity, with_copy_times
+from stowplan.learned_guidance.memory_mapping.guide.program import Program, program
 from stowplan.models.memory_mapping.hint import of_plan
 from stowplan.models.memory_mapping.problem import Problem
 
@@ -117,6 +118,28 @@ def path_of(folder: Path, recipe: str) -> Path:
     return folder / (recipe.replace(" ", "_") + ".npz")
 
 
+def prepared(folder: Path, recipe: str) -> Path:
+    """Where the arrays of a program are kept."""
+    return folder / "programs" / path_of(folder, recipe).name
+
+
+def keep_program(problem: Problem, recipe: str, folder: Path) -> None:
+    """Keep a program as arrays."""
+    at = prepared(folder, recipe)
+    at.parent.mkdir(exist_ok=True)
+    temporary = at.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        np.savez(file, **program(problem)._asdict())
+    temporary.replace(at)
+
+
+def read_program(path: Path) -> Program:
+    """The arrays of a program."""
+    with np.load(path) as found:
+        values = {name: found[name] for name in Program._fields}
+    return Program(**values | {"capacity": float(values["capacity"]), "stalls": bool(values["stalls"])})
+
+
 def relaxed(recipe: str, folder: Path) -> None:
     """Label a program with the values of its relaxation."""
     from stowplan.models.memory_mapping.milp.guide import relaxation_hint
@@ -129,6 +152,7 @@ def relaxed(recipe: str, folder: Path) -> None:
     hint, bound = relaxation_hint(problem, Effort(end=time.monotonic() + LP_SECONDS))
     if hint is None:
         return
+    keep_program(problem, recipe, folder)
     fast, keep = (_bytes(hint.values[name]) for name in ("fast", "keep"))
     facts = np.array([problem.use_count, bound, problem.all_slow_ps, problem.floor_ps], np.int64)
     _write(path_of(folder, recipe), recipe=recipe, fast=fast, keep=keep, facts=facts, seconds=time.process_time() - began)

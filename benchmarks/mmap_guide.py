@@ -1,0 +1,129 @@
+"""Trains the learned guide of memory mapping on what ``mmap_guide_data.py`` has labelled.
+
+    python benchmarks/mmap_guide.py prepare out/guide-data --processes 2
+    python benchmarks/mmap_guide.py train out/guide-data -o guide.npz --seconds 300 --device cpu
+    python benchmarks/mmap_guide.py train out/guide-data -o without-nmt.npz --without nmt
+
+``prepare`` makes the programs again and keeps them as arrays, ``train`` leaves out a family of modules where one is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from mmap_guide_data import family, keep_program, made, prepared, read_program
+
+from stowplan.learned_guidance.memory_mapping.guide import checkpoint
+
+
+def recipe_of(path: Path) -> str:
+    """The recipe of a file of labels."""
+    with np.load(path) as found:
+        return str(found["recipe"])
+
+
+def module_of(path: Path) -> str:
+    """The module that a file of labels is of; "" for a generated program."""
+    kind, name, *_ = recipe_of(path).split()
+    return "" if kind == "synthetic" else name
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    paths = sorted(arguments.folder.glob("*.npz"))
+    parts = [
+        multiprocessing.Process(target=_prepare, args=(paths[part :: arguments.processes], arguments.folder))
+        for part in range(arguments.processes)
+    ]
+    for each in parts:
+        each.start()
+    for each in parts:
+        each.join()
+
+
+def _prepare(paths: list[Path], folder: Path) -> None:
+    for path in paths:
+        recipe = recipe_of(path)
+        if not prepared(folder, recipe).exists():
+            keep_program(made(recipe), recipe, folder)
+
+
+def labels(path: Path, target: str, accesses: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Values to learn: those of the relaxation, of the plan, or the mean of both; None where there are none."""
+    with np.load(path) as found:
+        relaxed = (found["fast"] / np.float32(255), found["keep"] / np.float32(255))
+        if target == "relaxation":
+            return relaxed
+        if "plan" not in found.files:
+            return None if target == "plan" else relaxed
+        bits = np.unpackbits(found["plan"], count=2 * accesses).reshape(2, accesses).astype(np.float32)
+    planned = (bits[0], bits[1])
+    return planned if target == "plan" else ((relaxed[0] + planned[0]) / 2, (relaxed[1] + planned[1]) / 2)
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train, and write the weights."""
+    import torch
+
+    from stowplan.learned_guidance.memory_mapping.guide.training import Example, Settings, example
+    from stowplan.learned_guidance.memory_mapping.guide.training import train as train_guide
+
+    torch.set_num_threads(1)
+    began = time.monotonic()
+    without = {*arguments.without.split(",")} - {""}
+    examples: list[Example] = []
+    for path in sorted(arguments.folder.glob("*.npz")):
+        arrays_at = prepared(arguments.folder, recipe_of(path))
+        if not arrays_at.exists() or family(module_of(path)) in without:
+            continue
+        arrays = read_program(arrays_at)
+        found = labels(path, arguments.target, len(arrays.tensor))
+        if found is not None and len(arrays.tensor):
+            examples.append(example(arrays, *found))
+    accesses = sum(len(each.fast) for each in examples)
+    spent = time.monotonic() - began
+    print(f"{len(examples)} programs, {accesses} accesses, read in {spent:.0f} s", file=sys.stderr, flush=True)
+    settings = Settings(
+        seconds=max(1.0, arguments.seconds - spent),
+        steps=arguments.steps,
+        accesses=arguments.batch,
+        device=arguments.device,
+        seed=arguments.seed,
+    )
+
+    def show(step: int, error: float) -> None:
+        print(f"{time.monotonic() - began:6.0f} s, step {step}, error {error:.4f}", file=sys.stderr, flush=True)
+
+    network = train_guide(examples, settings, show)
+    checkpoint.save(arguments.output, network.arrays())
+    print(arguments.output)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("prepare")
+    one.add_argument("folder", type=Path)
+    one.add_argument("--processes", type=int, default=1)
+    one.set_defaults(run=prepare)
+    two = commands.add_parser("train")
+    two.add_argument("folder", type=Path)
+    two.add_argument("-o", "--output", type=Path, required=True)
+    two.add_argument("--without", default="", help="families that are left out, separated by commas")
+    two.add_argument("--target", choices=("relaxation", "plan", "both"), default="relaxation")
+    two.add_argument("--seconds", type=float, default=300.0, help="at most, reading included")
+    two.add_argument("--steps", type=int, default=20_000, help="at most")
+    two.add_argument("--batch", type=int, default=40_000, help="accesses in a batch")
+    two.add_argument("--device", default="cpu")
+    two.add_argument("--seed", type=int, default=0)
+    two.set_defaults(run=train)
+    arguments = parser.parse_args()
+    arguments.run(arguments)
+
+
+if __name__ == "__main__":
+    main()
