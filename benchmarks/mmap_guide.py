@@ -3,22 +3,27 @@
     python benchmarks/mmap_guide.py prepare out/guide-data --processes 2
     python benchmarks/mmap_guide.py train out/guide-data -o guide.npz --seconds 300 --device cpu
     python benchmarks/mmap_guide.py train out/guide-data -o without-nmt.npz --without nmt
+    python benchmarks/mmap_guide.py trees out/guide-data -o without-nmt.pkl --without nmt
 
-``prepare`` makes the programs again and keeps them as arrays, ``train`` leaves out a family of modules where one is named.
+``prepare`` makes the programs again and keeps them as arrays, ``train`` leaves out a family of modules where one is named;
+``trees`` trains gradient-boosted trees on the same features and values, as a control.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import pickle
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from mmap_guide_data import family, keep_program, made, prepared, read_program
 
 from stowplan.learned_guidance.memory_mapping.guide import checkpoint
+from stowplan.learned_guidance.memory_mapping.guide.program import Program
 
 
 def recipe_of(path: Path) -> str:
@@ -65,25 +70,29 @@ def labels(path: Path, target: str, accesses: int) -> tuple[np.ndarray, np.ndarr
     return planned if target == "plan" else ((relaxed[0] + planned[0]) / 2, (relaxed[1] + planned[1]) / 2)
 
 
+def read_examples(arguments: argparse.Namespace) -> Iterator[tuple[Program, np.ndarray, np.ndarray]]:
+    """Programs and the values to learn of them, without the families that are left out."""
+    without = {*arguments.without.split(",")} - {""}
+    for path in sorted(arguments.folder.glob("*.npz")):
+        at = prepared(arguments.folder, recipe_of(path))
+        if not at.exists() or family(module_of(path)) in without:
+            continue
+        arrays = read_program(at)
+        found = labels(path, arguments.target, len(arrays.tensor))
+        if found is not None and len(arrays.tensor):
+            yield arrays, *found
+
+
 def train(arguments: argparse.Namespace) -> None:
     """Train, and write the weights."""
     import torch
 
-    from stowplan.learned_guidance.memory_mapping.guide.training import Example, Settings, example
+    from stowplan.learned_guidance.memory_mapping.guide.training import Settings, example
     from stowplan.learned_guidance.memory_mapping.guide.training import train as train_guide
 
     torch.set_num_threads(1)
     began = time.monotonic()
-    without = {*arguments.without.split(",")} - {""}
-    examples: list[Example] = []
-    for path in sorted(arguments.folder.glob("*.npz")):
-        arrays_at = prepared(arguments.folder, recipe_of(path))
-        if not arrays_at.exists() or family(module_of(path)) in without:
-            continue
-        arrays = read_program(arrays_at)
-        found = labels(path, arguments.target, len(arrays.tensor))
-        if found is not None and len(arrays.tensor):
-            examples.append(example(arrays, *found))
+    examples = [example(*each) for each in read_examples(arguments)]
     accesses = sum(len(each.fast) for each in examples)
     spent = time.monotonic() - began
     print(f"{len(examples)} programs, {accesses} accesses, read in {spent:.0f} s", file=sys.stderr, flush=True)
@@ -103,6 +112,30 @@ def train(arguments: argparse.Namespace) -> None:
     print(arguments.output)
 
 
+def trees(arguments: argparse.Namespace) -> None:
+    """Train a regressor for each of the two values, on some of the accesses, and pickle them."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    from stowplan.learned_guidance.memory_mapping.guide.training import example
+
+    rng = np.random.default_rng(arguments.seed)
+    parts: list[tuple[np.ndarray, ...]] = []
+    for each in read_examples(arguments):
+        seen = example(*each)
+        chosen = np.flatnonzero(rng.random(len(seen.fast)) < arguments.sample)
+        parts.append((seen.graph.features[chosen], seen.fast[chosen], seen.keep[chosen], seen.weight[chosen]))
+    rows, fast, keep, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
+    print(f"{len(parts)} programs, {len(rows)} accesses", file=sys.stderr, flush=True)
+    models = [
+        HistGradientBoostingRegressor(
+            max_iter=arguments.trees, learning_rate=0.1, max_leaf_nodes=63, early_stopping=False, random_state=arguments.seed
+        ).fit(rows, values, weight)
+        for values in (fast, keep)
+    ]
+    arguments.output.write_bytes(pickle.dumps(models))
+    print(arguments.output)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -111,16 +144,21 @@ def main() -> None:
     one.add_argument("--processes", type=int, default=1)
     one.set_defaults(run=prepare)
     two = commands.add_parser("train")
-    two.add_argument("folder", type=Path)
-    two.add_argument("-o", "--output", type=Path, required=True)
-    two.add_argument("--without", default="", help="families that are left out, separated by commas")
-    two.add_argument("--target", choices=("relaxation", "plan", "both"), default="relaxation")
     two.add_argument("--seconds", type=float, default=300.0, help="at most, reading included")
     two.add_argument("--steps", type=int, default=20_000, help="at most")
     two.add_argument("--batch", type=int, default=40_000, help="accesses in a batch")
     two.add_argument("--device", default="cpu")
-    two.add_argument("--seed", type=int, default=0)
     two.set_defaults(run=train)
+    three = commands.add_parser("trees")
+    three.add_argument("--trees", type=int, default=300)
+    three.add_argument("--sample", type=float, default=0.2, help="part of the accesses")
+    three.set_defaults(run=trees)
+    for each in (two, three):
+        each.add_argument("folder", type=Path)
+        each.add_argument("-o", "--output", type=Path, required=True)
+        each.add_argument("--without", default="", help="families that are left out, separated by commas")
+        each.add_argument("--target", choices=("relaxation", "plan", "both"), default="relaxation")
+        each.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     arguments.run(arguments)
 

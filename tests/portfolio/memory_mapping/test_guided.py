@@ -148,7 +148,7 @@ def test_beside_others_it_takes_hints_up_when_they_come() -> None:
         if hint is None or best_guided(data, hint, lambda: False).totals[0].total >= ordinary:
             continue
         taken += 1
-        context = Late(hint, looks=40, workers=2)
+        context = Late(hint, looks=40, workers=2, candidates=("heuristic", "exact"))
         candidates.search(problem, context)
         sources = [source for _, source in context.plans]
         assert sources[0] == "greedy"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Mapping
 from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ FORMAT = "stowplan.memory_mapping.guide"
 VERSION = 1
 
 #: The guide that comes with the package.
-SHIPPED = Path(__file__).parents[2] / "checkpoints" / "mmap_guide.npz"
+SHIPPED = Path(str(resources.files("stowplan.learned_guidance") / "checkpoints" / "mmap_guide.npz"))
 
 Weights = dict[str, NDArray[np.float32]]
 
