@@ -11,6 +11,7 @@ Each module of ../shared/corpus/tpu_v4 (or $STOWPLAN_SHARED/corpus/tpu_v4) that 
 * ``shuffled_learned``: the learned guide's values shuffled;
 * ``untrained``: the same network with random weights;
 * ``trees``: gradient-boosted trees on the same features, one for each value (``mmap_guide.py trees`` trains them);
+* ``filled``: no learning at all: gaps are kept where those that save as much or more for their room and time leave room;
 * ``plan``: the values of the best plan that one of these searches, or an earlier call with the same ``--plans``, has found,
   from the start.
 
@@ -44,7 +45,7 @@ import numpy as np
 
 import stowplan
 from stowplan.learned_guidance.memory_mapping.guide import checkpoint
-from stowplan.learned_guidance.memory_mapping.guide.features import features
+from stowplan.learned_guidance.memory_mapping.guide.features import NAMES, features, gains
 from stowplan.learned_guidance.memory_mapping.guide.guide import learned_hint
 from stowplan.learned_guidance.memory_mapping.guide.network import shapes
 from stowplan.learned_guidance.memory_mapping.guide.program import program
@@ -65,7 +66,7 @@ from mmap_guide_data import SHARED, family  # isort: skip - stands beside this f
 
 HARD = "resnet101_train_b16,resnet50_train_b32,wavenet_inf_b32,nmt_attn_train_b32,gpt2s_train_b2_s512,gpt2m_train_b1_s512"
 
-GUIDES = ("relaxation", "none", "shuffled", "learned", "both", "shuffled_learned", "untrained", "trees", "plan")
+GUIDES = ("relaxation", "none", "shuffled", "learned", "both", "shuffled_learned", "untrained", "trees", "filled", "plan")
 
 #: Processor seconds that a worker of the exact side takes before it begins.
 LOADING = 0.6
@@ -141,6 +142,21 @@ def of_trees(problem: Problem, path: Path) -> tuple[Hint, float]:
     return hint_of(problem, fast, keep, source="trees"), time.process_time() - began
 
 
+def filled(problem: Problem) -> tuple[Hint, float]:
+    """What the features say by themselves: kept where what is as dense fits, fast at both ends of that and where copies fit."""
+    began = time.process_time()
+    arrays = program(problem)
+    rows = {name: column for name, column in zip(NAMES, features(arrays).T, strict=True)}
+    may = (rows["too large"] == 0) & (gains(arrays) > 0)
+    # Features are logarithms of one more than the part of the capacity, or of the channel, that is taken.
+    keep = (rows["gap denser twice mean"] <= 1) & (rows["dead"] == 0) & (rows["too large"] == 0)
+    after = np.append(False, keep[:-1]) & (rows["first"] == 0)
+    copied = (rows["gap channel denser, before"] <= 1) & (rows["reads"] > 0) & (rows["gap time to copy, before"] > 0)
+    fast = keep | after | (may & copied)
+    spent = time.process_time() - began
+    return hint_of(problem, fast.astype(float).tolist(), keep.astype(float).tolist(), source="filled"), spent
+
+
 def child(arguments: argparse.Namespace) -> None:
     """One search, in this process; prints its history, and saves its plan where it is asked to."""
     problem = Problem.load(arguments.child)
@@ -197,6 +213,8 @@ class Module:
         if guide == "trees":
             assert self._tree_hint is not None
             hint, spent = self._tree_hint
+        if guide == "filled":
+            hint, spent = filled(self.problem)
         if guide == "untrained":
             network = at.with_suffix(f".{seed}.npz")
             untrained(network, checkpoint.load(self._network), seed)

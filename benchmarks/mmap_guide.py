@@ -2,11 +2,11 @@
 
     python benchmarks/mmap_guide.py prepare out/guide-data --processes 2
     python benchmarks/mmap_guide.py train out/guide-data -o guide.npz --seconds 300 --device cpu
-    python benchmarks/mmap_guide.py train out/guide-data -o without-nmt.npz --without nmt
-    python benchmarks/mmap_guide.py trees out/guide-data -o without-nmt.pkl --without nmt
+    python benchmarks/mmap_guide.py train out/guide-data -o 'out/guides/{family}.npz' --without resnet,wavenet,nmt,gpt2
+    python benchmarks/mmap_guide.py trees out/guide-data -o out/guides/nmt.pkl --without nmt
 
-``prepare`` makes the programs again and keeps them as arrays, ``train`` leaves out a family of modules where one is named;
-``trees`` trains gradient-boosted trees on the same features and values, as a control.
+``prepare`` makes the programs again and keeps them as arrays. ``train`` trains a network without each of the families named,
+side by side; ``none`` leaves out nothing. ``trees`` trains gradient-boosted trees on the same features and values, as a control.
 """
 
 from __future__ import annotations
@@ -70,29 +70,33 @@ def labels(path: Path, target: str, accesses: int) -> tuple[np.ndarray, np.ndarr
     return planned if target == "plan" else ((relaxed[0] + planned[0]) / 2, (relaxed[1] + planned[1]) / 2)
 
 
-def read_examples(arguments: argparse.Namespace) -> Iterator[tuple[Program, np.ndarray, np.ndarray]]:
-    """Programs and the values to learn of them, without the families that are left out."""
-    without = {*arguments.without.split(",")} - {""}
-    for path in sorted(arguments.folder.glob("*.npz")):
-        at = prepared(arguments.folder, recipe_of(path))
-        if not at.exists() or family(module_of(path)) in without:
+def read_examples(folder: Path, target: str, without: set[str]) -> Iterator[tuple[str, Program, np.ndarray, np.ndarray]]:
+    """Families, programs and the values to learn of them, without the families that are left out."""
+    for path in sorted(folder.glob("*.npz")):
+        recipe = recipe_of(path)
+        at, of = prepared(folder, recipe), family(module_of(path))
+        if not at.exists() or of in without:
             continue
         arrays = read_program(at)
-        found = labels(path, arguments.target, len(arrays.tensor))
+        found = labels(path, target, len(arrays.tensor))
         if found is not None and len(arrays.tensor):
-            yield arrays, *found
+            yield of, arrays, *found
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train, and write the weights."""
+    """Train a network without each of the families, side by side, and write the weights."""
     import torch
 
     from stowplan.learned_guidance.memory_mapping.guide.training import Settings, example
-    from stowplan.learned_guidance.memory_mapping.guide.training import train as train_guide
+    from stowplan.learned_guidance.memory_mapping.guide.training import train as train_guides
 
     torch.set_num_threads(1)
     began = time.monotonic()
-    examples = [example(*each) for each in read_examples(arguments)]
+    left_out = arguments.without.split(",")
+    examples, shown = [], []
+    for of, *each in read_examples(arguments.folder, arguments.target, set()):
+        examples.append(example(*each))
+        shown.append([of != without for without in left_out])
     accesses = sum(len(each.fast) for each in examples)
     spent = time.monotonic() - began
     print(f"{len(examples)} programs, {accesses} accesses, read in {spent:.0f} s", file=sys.stderr, flush=True)
@@ -104,12 +108,15 @@ def train(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
     )
 
-    def show(step: int, error: float) -> None:
-        print(f"{time.monotonic() - began:6.0f} s, step {step}, error {error:.4f}", file=sys.stderr, flush=True)
+    def show(step: int, errors: np.ndarray) -> None:
+        said = ", ".join(f"{error:.4f}" for error in errors)
+        print(f"{time.monotonic() - began:6.0f} s, step {step}, errors {said}", file=sys.stderr, flush=True)
 
-    network = train_guide(examples, settings, show)
-    checkpoint.save(arguments.output, network.arrays())
-    print(arguments.output)
+    networks = train_guides(examples, np.array(shown).T, settings, show)
+    for without, network in zip(left_out, networks, strict=True):
+        path = Path(str(arguments.output).format(family=without))
+        checkpoint.save(path, network)
+        print(path)
 
 
 def trees(arguments: argparse.Namespace) -> None:
@@ -120,7 +127,7 @@ def trees(arguments: argparse.Namespace) -> None:
 
     rng = np.random.default_rng(arguments.seed)
     parts: list[tuple[np.ndarray, ...]] = []
-    for each in read_examples(arguments):
+    for _, *each in read_examples(arguments.folder, arguments.target, {arguments.without}):
         seen = example(*each)
         chosen = np.flatnonzero(rng.random(len(seen.fast)) < arguments.sample)
         parts.append((seen.graph.features[chosen], seen.fast[chosen], seen.keep[chosen], seen.weight[chosen]))
@@ -156,8 +163,10 @@ def main() -> None:
     for each in (two, three):
         each.add_argument("folder", type=Path)
         each.add_argument("-o", "--output", type=Path, required=True)
-        each.add_argument("--without", default="", help="families that are left out, separated by commas")
-        each.add_argument("--target", choices=("relaxation", "plan", "both"), default="relaxation")
+        each.add_argument("--without", default="none", help="family that is left out; of networks several, separated by commas")
+        each.add_argument(
+            "--target", default="relaxation", help="relaxation, plan, or both for their mean; of networks several"
+        )
         each.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     arguments.run(arguments)

@@ -52,7 +52,7 @@ FAMILIES = {
 
 
 def family(module: str) -> str:
-    """The family of a module; its own name where it has none."""
+    """The family of a module; its own name where it has none, "" of a generated program."""
     return next((name for name, begins in FAMILIES.items() if module.startswith(begins)), module.split(".")[0])
 
 

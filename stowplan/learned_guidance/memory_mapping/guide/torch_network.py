@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional
 
 from stowplan.learned_guidance.memory_mapping.guide.chain import NEVER
-from stowplan.learned_guidance.memory_mapping.guide.network import Graph, scores, shapes
-
-FIXED = ("mean", "scale")
+from stowplan.learned_guidance.memory_mapping.guide.network import Graph
 
 
 class Torch:
@@ -54,52 +51,6 @@ class Torch:
     def single(self, values: Any) -> Any:
         """In single precision."""
         return values.float()
-
-
-class GuideNetwork(nn.Module):
-    """The weights as parameters."""
-
-    def __init__(self, mean: np.ndarray[Any, Any], scale: np.ndarray[Any, Any], seed: int = 0):
-        super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        self.register_buffer("mean", torch.as_tensor(mean, dtype=torch.float32))
-        self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32))
-        self.named = nn.ParameterDict()
-        for name, shape in shapes().items():
-            if name in FIXED:
-                continue
-            if name.endswith(".bias"):
-                made = torch.zeros(shape)
-            else:
-                # What a round adds begins small.
-                size = 0.3 if ".heard" in name else 1.0
-                made = torch.randn(shape, generator=generator) * size * (1.5 / shape[0]) ** 0.5
-            self.named[name.replace(".", "/")] = nn.Parameter(made)
-
-    def weights(self) -> dict[str, Any]:
-        """By the names of :func:`~stowplan.learned_guidance.memory_mapping.guide.network.shapes`."""
-        return {name: self._buffers[name] if name in FIXED else self.named[name.replace(".", "/")] for name in shapes()}
-
-    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The weights in numpy, to be kept."""
-        return {name: each.detach().cpu().numpy().astype(np.float32) for name, each in self.weights().items()}
-
-    def forward(self, graph: Graph) -> tuple[Any, Any]:
-        """Scores of being fast and of being kept."""
-        return scores(self.weights(), graph, Torch())
-
-
-def loss(network: GuideNetwork, graph: Graph, fast: Any, keep: Any, weight: Any) -> tuple[Any, Any, Any]:
-    """Something with the gradient of the mean negative log-likelihood of values between 0 and 1; and the network's own values.
-
-    The logarithm of the sum over all paths has the marginals as its derivatives, so it need not be differentiated.
-    """
-    scored = network(graph)
-    with torch.no_grad():
-        served, kept = scanned(*(each.detach().double() for each in scored), graph)
-        pulls = [(found.float() - wanted) * weight for found, wanted in ((served, fast), (kept, keep))]
-    total = sum((pull * score).sum() for pull, score in zip(pulls, scored, strict=True)) / weight.sum()
-    return total, served, kept
 
 
 def scanned(fast: Any, keep: Any, graph: Graph) -> tuple[Any, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from stowplan.learned_guidance.memory_mapping.guide.features import gains
-from stowplan.learned_guidance.memory_mapping.guide.network import Graph, graph
+from stowplan.learned_guidance.memory_mapping.guide.network import Graph, graph, scores, shapes
 from stowplan.learned_guidance.memory_mapping.guide.program import Program
-from stowplan.learned_guidance.memory_mapping.guide.torch_network import GuideNetwork, loss, merged
+from stowplan.learned_guidance.memory_mapping.guide.torch_network import Torch, merged, scanned
 
 Floats = NDArray[np.float32]
 
@@ -65,47 +65,99 @@ class Batch(NamedTuple):
     fast: Any
     keep: Any
     weight: Any
+    """[networks, accesses], 0 where a network is not taught the example."""
 
 
-def batches(examples: Sequence[Example], settings: Settings) -> list[Batch]:
-    """All examples, in batches drawn once."""
+def batches(examples: Sequence[Example], taught: NDArray[np.bool_], settings: Settings) -> list[Batch]:
+    """All examples, in batches drawn once; ``taught`` of shape ``[networks, examples]``."""
     order = np.random.default_rng(settings.seed).permutation(len(examples))
-    groups: list[list[Example]] = [[]]
+    groups: list[list[int]] = [[]]
     for number in order:
-        if sum(len(each.fast) for each in groups[-1]) >= settings.accesses:
+        if sum(len(examples[each].fast) for each in groups[-1]) >= settings.accesses:
             groups.append([])
-        groups[-1].append(examples[number])
-    return [batch(group, settings.device) for group in groups if group]
+        groups[-1].append(int(number))
+    return [batch([examples[each] for each in group], taught[:, group], settings.device) for group in groups if group]
 
 
-def batch(examples: Sequence[Example], device: str) -> Batch:
+def batch(examples: Sequence[Example], taught: NDArray[np.bool_], device: str) -> Batch:
     """Some examples as one graph."""
-    columns = [torch.as_tensor(np.concatenate([each[place] for each in examples]), device=device) for place in (1, 2, 3)]
+    fast, keep, weight = (np.concatenate([each[place] for each in examples]) for place in (1, 2, 3))
+    shown = np.repeat(taught, [len(each.fast) for each in examples], axis=1)
+    columns = [torch.as_tensor(each, device=device) for each in (fast, keep, weight * shown.astype(np.float32))]
     return Batch(merged([each.graph for each in examples], device), *columns)
 
 
+def initial(
+    examples: Sequence[Example], taught: NDArray[np.bool_], settings: Settings
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Weights to begin with, and the statistics of the features; each with the networks first."""
+    rows = [
+        np.concatenate([each.graph.features for each, is_taught in zip(examples, of, strict=True) if is_taught])
+        for of in taught
+    ]
+    mean = np.stack([each.mean(axis=0) for each in rows])
+    scale = np.stack([1.0 / np.maximum(each.std(axis=0), 0.05) for each in rows])
+    fixed = {name: torch.as_tensor(value.astype(np.float32)) for name, value in (("mean", mean), ("scale", scale))}
+    generator = torch.Generator().manual_seed(settings.seed)
+    weights: dict[str, torch.Tensor] = {}
+    for name, shape in shapes().items():
+        if name in fixed:
+            continue
+        weights[name] = torch.zeros((len(taught), *shape))
+        if name.endswith(".weight"):
+            # What a round adds begins small.
+            size = 0.3 if ".heard" in name else 1.0
+            weights[name] += torch.randn(shape, generator=generator) * size * (1.5 / shape[0]) ** 0.5
+    weights = {name: each.to(settings.device).requires_grad_() for name, each in weights.items()}
+    return weights, {name: each.to(settings.device) for name, each in fixed.items()}
+
+
+def loss(weights: Mapping[str, Any], given: Batch) -> tuple[Any, Any]:
+    """Of each network: something with the gradient of its mean negative log-likelihood; and its mean error.
+
+    The logarithm of the sum over all paths has the marginals as its derivatives, so it need not be differentiated.
+    """
+    scored = torch.func.vmap(lambda each: scores(each, given.graph, Torch()))(dict(weights))
+    with torch.no_grad():
+        held = [each.detach().double() for each in scored]
+        found = torch.func.vmap(lambda fast, keep: scanned(fast, keep, given.graph))(*held)
+        misses = [value.float() - wanted for value, wanted in zip(found, (given.fast, given.keep), strict=True)]
+        total = given.weight.sum(dim=1, keepdim=True).clamp(min=1e-9)
+        share = given.weight / total
+        error = sum((miss.abs() * share).sum(dim=1) for miss in misses)
+    return sum((miss * share * score).sum(dim=1) for miss, score in zip(misses, scored, strict=True)), error
+
+
 def train(
-    examples: Sequence[Example], settings: Settings, on_progress: Callable[[int, float], None] | None = None
-) -> GuideNetwork:
-    """A network that has learned the examples.
+    examples: Sequence[Example],
+    taught: NDArray[np.bool_],
+    settings: Settings,
+    on_progress: Callable[[int, NDArray[np.float64]], None] | None = None,
+) -> list[dict[str, Floats]]:
+    """Networks that have learned the examples, side by side: on a GPU many take hardly longer than one.
 
     Parameters
     ----------
     examples
         At least one.
+    taught : shape ``[networks, examples]``
+        Which network learns which examples, each at least one.
     settings
         How.
     on_progress
-        Told the steps done and the running mean of the error of both values, every few seconds.
+        Told the steps done and the running mean of each network's error of both values together, every few seconds.
+
+    Returns
+    -------
+    list
+        For each network its weights, as :func:`~stowplan.learned_guidance.memory_mapping.guide.checkpoint.save` takes them.
     """
-    rows = np.concatenate([each.graph.features for each in examples])
-    spread = rows.std(axis=0)
-    network = GuideNetwork(rows.mean(axis=0), 1.0 / np.maximum(spread, 0.05), settings.seed).to(settings.device)
-    data = batches(examples, settings)
+    weights, fixed = initial(examples, taught, settings)
+    data = batches(examples, taught, settings)
     rng = np.random.default_rng(settings.seed)
-    optimiser = torch.optim.Adam(network.parameters(), lr=settings.rate, betas=(0.9, 0.98))
+    optimiser = torch.optim.Adam(weights.values(), lr=settings.rate, betas=(0.9, 0.98))
     began = shown = time.monotonic()
-    mean = math.nan
+    mean: Any = None
     order: list[int] = []
     for step in range(settings.steps):
         part = max(step / settings.steps, (time.monotonic() - began) / settings.seconds)
@@ -114,16 +166,23 @@ def train(
         for group in optimiser.param_groups:
             group["lr"] = settings.rate * min(1.0, (step + 1) / 100) * (0.5 + 0.5 * math.cos(math.pi * part))
         order = order or list(rng.permutation(len(data)))
-        given = data[order.pop()]
-        total, served, kept = loss(network, given.graph, given.fast, given.keep, given.weight)
+        total, error = loss({**weights, **fixed}, data[order.pop()])
         optimiser.zero_grad()
-        total.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        total.sum().backward()
+        _clip(list(weights.values()))
         optimiser.step()
-        if on_progress is not None and (step % 50 == 0 or step + 1 == settings.steps):
-            error = float(((served - given.fast).abs() * given.weight + (kept - given.keep).abs() * given.weight).mean())
-            mean = error if math.isnan(mean) else 0.8 * mean + 0.2 * error
-            if time.monotonic() > shown + 5:
-                shown = time.monotonic()
-                on_progress(step + 1, mean)
-    return network
+        mean = error if mean is None else 0.98 * mean + 0.02 * error
+        if on_progress is not None and time.monotonic() > shown + 5:
+            shown = time.monotonic()
+            on_progress(step + 1, mean.double().cpu().numpy())
+    arrays = {name: each.detach().cpu().numpy().astype(np.float32) for name, each in {**weights, **fixed}.items()}
+    return [{name: each[number] for name, each in arrays.items()} for number in range(len(taught))]
+
+
+def _clip(weights: Sequence[torch.Tensor], most: float = 1.0) -> None:
+    """Scale each network's gradient down to a norm."""
+    gradients = [each.grad for each in weights if each.grad is not None]
+    norm = torch.sqrt(sum((each.flatten(1) ** 2).sum(dim=1) for each in gradients))  # type: ignore[arg-type]
+    factor = (most / norm.clamp(min=1e-9)).clamp(max=1.0)
+    for each in gradients:
+        each *= factor.view(-1, *[1] * (each.dim() - 1))
