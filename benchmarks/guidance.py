@@ -146,7 +146,7 @@ def filled(problem: Problem) -> tuple[Hint, float]:
     """What the features say by themselves: kept where what is as dense fits, fast at both ends of that and where copies fit."""
     began = time.process_time()
     arrays = program(problem)
-    rows = {name: column for name, column in zip(NAMES, features(arrays).T, strict=True)}
+    rows = dict(zip(NAMES, features(arrays).T, strict=True))
     may = (rows["too large"] == 0) & (gains(arrays) > 0)
     # Features are logarithms of one more than the part of the capacity, or of the channel, that is taken.
     keep = (rows["gap denser twice mean"] <= 1) & (rows["dead"] == 0) & (rows["too large"] == 0)

@@ -6,7 +6,7 @@
     python benchmarks/mmap_guide.py trees out/guide-data -o out/guides/nmt.pkl --without nmt
 
 ``prepare`` makes the programs again and keeps them as arrays. ``train`` trains a network without each of the families named,
-side by side; ``none`` leaves out nothing. ``trees`` trains gradient-boosted trees on the same features and values, as a control.
+side by side; ``none`` leaves out nothing. ``trees`` trains gradient-boosted trees on the same features and values: a control.
 """
 
 from __future__ import annotations
