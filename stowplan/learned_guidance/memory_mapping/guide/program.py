@@ -168,11 +168,10 @@ def _latencies(problem: Problem, access: Ints, total: int) -> tuple[Floats, Floa
     begun, ended = np.full(total, -np.inf), np.full(total, -np.inf)
     np.maximum.at(begun, which, all_slow[piece] + change)
     np.maximum.at(ended, which, all_fast[piece] - change)
-    known = np.isfinite(begun)
     where = np.zeros(total, np.int64)
     where[which] = step_of[piece]
-    alone[known] = (slow[where] - begun)[known]
-    final[known] = (ended - fastest[where])[known]
+    alone[which] = slow[where[which]] - begun[which]
+    final[which] = ended[which] - fastest[where[which]]
     return slow, floor, alone, final
 
 
