@@ -3,18 +3,23 @@
     python benchmarks/mmap_guide.py prepare out/guide-data --processes 2
     python benchmarks/mmap_guide.py train out/guide-data -o guide.npz --seconds 300 --device cpu
     python benchmarks/mmap_guide.py train out/guide-data -o 'out/guides/{family}.npz' --without resnet,wavenet,nmt,gpt2
+    python benchmarks/mmap_guide.py seconds
     python benchmarks/mmap_guide.py trees out/guide-data -o out/guides/nmt.pkl --without nmt
 
 ``prepare`` makes the programs again and keeps them as arrays. ``train`` trains a network without each of the families named,
 side by side; ``none`` leaves out nothing. ``trees`` trains gradient-boosted trees on the same features and values: a control.
+``seconds`` measures what the shipped guide takes, loading included, in a process of its own with one thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import pickle
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +27,11 @@ from pathlib import Path
 import numpy as np
 from mmap_guide_data import family, keep_program, made, prepared, read_program
 
+from stowplan.learned_guidance.memory_mapping.game.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.guide import checkpoint
 from stowplan.learned_guidance.memory_mapping.guide.program import Program
+
+from tables import table  # isort: skip - stands beside this file
 
 
 def recipe_of(path: Path) -> str:
@@ -143,6 +151,34 @@ def trees(arguments: argparse.Namespace) -> None:
     print(arguments.output)
 
 
+#: What is measured: from the first import of the guide's code to its values, beside what a search has loaded anyway.
+MEASURED = """
+import sys, time
+import numpy, stowplan
+from stowplan.models.memory_mapping.problem import Problem
+problem = Problem.load(sys.argv[1])
+began = time.process_time()
+from stowplan.learned_guidance.memory_mapping.guide.guide import learned_hint
+learned_hint(problem)
+print(problem.use_count, time.process_time() - began)
+"""
+
+
+def seconds(arguments: argparse.Namespace) -> None:
+    """Processor seconds of the guide on generated programs of several sizes."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for moves in arguments.moves.split(","):
+            path = Path(folder) / "problem.json"
+            synthetic(np.random.default_rng(arguments.seed), moves=int(moves), form=arguments.form).save(path)
+            command = [sys.executable, "-c", MEASURED, str(path)]
+            environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            runs = [subprocess.run(command, capture_output=True, text=True, check=True, env=environment) for _ in range(3)]
+            uses, *taken = (float(value) for value in (runs[0].stdout.split()[0], *(run.stdout.split()[1] for run in runs)))
+            rows.append([f"{uses:,.0f}", f"{min(taken):.2f}", f"{max(taken):.2f}"])
+    print(table(rows, ["uses", "least s", "most s of 3"]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -160,6 +196,11 @@ def main() -> None:
     three.add_argument("--trees", type=int, default=300)
     three.add_argument("--sample", type=float, default=0.2, help="part of the accesses")
     three.set_defaults(run=trees)
+    four = commands.add_parser("seconds")
+    four.add_argument("--moves", default="1000,5000,20000,50000", help="of generated programs")
+    four.add_argument("--form", default="training")
+    four.add_argument("--seed", type=int, default=0)
+    four.set_defaults(run=seconds)
     for each in (two, three):
         each.add_argument("folder", type=Path)
         each.add_argument("-o", "--output", type=Path, required=True)

@@ -6,6 +6,8 @@ all sizes or all times are ten times as large has the same features.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -88,7 +90,8 @@ def features(program: Program) -> Rows:
     starts = program.first[:-1][np.diff(program.first) > 0]
     before[starts] = total + np.arange(len(starts))
     rows = np.concatenate([_accesses(program), gaps[:total], gaps[before]], axis=1)
-    return np.clip(rows, -MOST, MOST).astype(np.float32)
+    found: Rows = np.clip(rows, -MOST, MOST).astype(np.float32)
+    return found
 
 
 def gains(program: Program) -> Floats:
@@ -197,7 +200,8 @@ def _gaps(program: Program) -> Floats:
     level = _levels(to_copy, rate > 0)
     found.append(_log(1 + _over(_stack(program, start, end, rate, level), start, end, level)[0]))
     found += [_rank(density), _rank(twice)]
-    return np.stack(found, axis=1)
+    columns: Floats = np.stack(found, axis=1)
+    return columns
 
 
 def _clock(program: Program) -> Floats:
@@ -206,10 +210,10 @@ def _clock(program: Program) -> Floats:
     return np.concatenate([[0.0], np.cumsum(np.maximum(program.floor, least))])
 
 
-def _log(value: Floats, over: Floats | np.floating | float = 1.0) -> Floats:
-    """Logarithm of a ratio to the base 2, cut off."""
-    floor = 2.0**-MOST
-    return np.log2(np.maximum(floor, np.asarray(value) / np.maximum(over, 1e-9)))
+def _log(value: Any, over: Any = 1.0) -> Floats:
+    """Logarithm of a ratio to the base 2, cut off; of arrays or numbers."""
+    found: Floats = np.log2(np.maximum(2.0**-MOST, np.asarray(value) / np.maximum(over, 1e-9)))
+    return found
 
 
 def _rank(value: Floats) -> Floats:

@@ -175,7 +175,7 @@ def scores(weights: Mapping[str, Any], graph: Graph, library: Library) -> tuple[
 def values(weights: Mapping[str, Any], graph: Graph, library: Library) -> tuple[Any, Any]:
     """Probabilities of being fast and of being kept, each of shape ``[accesses]``."""
     fast, keep = scores(weights, graph, library)
-    return marginals(fast, keep, graph.glued, graph.positions, library.softplus, library.sigmoid)  # type: ignore[no-any-return]
+    return marginals(fast, keep, graph.glued, graph.positions, library.softplus, library.sigmoid)
 
 
 def _spanned(library: Library, amounts: Any, start: Any, end: Any, steps: int) -> Any:
