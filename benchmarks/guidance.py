@@ -2,7 +2,7 @@
 
     python benchmarks/guidance.py --seconds 10 --seeds 0,1,2 --networks 'out/guides/{family}.npz' --json-out guidance.json
 
-Each module of ../shared/corpus/tpu_v4 (or $STOWPLAN_SHARED/corpus/tpu_v4) that is named is searched with
+Each module of ../shared/corpus/tpu_v4 or tpu_v4_large (or below $STOWPLAN_SHARED) that is named is searched with
 
 * ``none``: no guide;
 * ``relaxation``: the relaxation's values, from the moment at which a second worker would have solved it;
@@ -178,8 +178,8 @@ class Module:
     def __init__(self, name: str, arguments: argparse.Namespace, bound: int | None):
         self.name, self._folder, self._seconds = name, arguments.plans, arguments.seconds
         self._folder.mkdir(parents=True, exist_ok=True)
-        found = [*(SHARED / "corpus").glob(f"tpu_v4*/{name}.hlo.txt.gz")]
-        self.problem = stowplan.read(found[0], target="tpu-v4")
+        places = (SHARED / "corpus" / folder / f"{name}.hlo.txt.gz" for folder in ("tpu_v4", "tpu_v4_large"))
+        self.problem = stowplan.read(next(path for path in places if path.exists()), target="tpu-v4")
         self.best, self._lock = self._folder / f"{name}.best.json", threading.Lock()
         self._at = self._folder / f"{name}.problem.json"
         self.problem.save(self._at)
