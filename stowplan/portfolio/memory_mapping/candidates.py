@@ -30,8 +30,11 @@ DETERMINISTIC_PIECE = 20
 LOOK_EVERY = 0.01
 
 #: Part of its time that the exact side may take for the hint of a program of more uses than this; and part of the limit that a
-#: search may take that solves the relaxation itself.
+#: search may take for a hint of its own.
 LARGE_USES, LARGE_PART, WITHIN_PART = 15_000, 0.5, 0.25
+
+#: Seconds that the learned guide takes for a use, generously; it is asked where all of it is at most that part of the limit.
+GUIDE_SECONDS = 2e-5
 
 #: In a deterministic run so many simplex iterations for each second of the limit, fewer for large programs, of which each takes
 #: longer.
@@ -173,10 +176,10 @@ def _adopt(problem: Problem, context: Context, data: arrays.Data, objective: int
 
 
 def learned_hint(problem: Problem, context: Context) -> Hint | None:
-    """The learned guide's hint; None, and a note, where there is no such guide."""
+    """The learned guide's hint; None where it would take too long, or, with a note, where there is no such guide."""
     from stowplan.learned_guidance.memory_mapping.guide import guide
 
-    if not problem.use_count:
+    if not 0 < GUIDE_SECONDS * problem.use_count <= WITHIN_PART * context.options.time_limit:
         return None
     try:
         return guide.learned_hint(problem, GUIDE.path)

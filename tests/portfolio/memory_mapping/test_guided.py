@@ -209,6 +209,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, values: float = 1.0) -> list[Path]:
         ({"candidates": ("heuristic", "exact")}, False, 0),
         ({"candidates": ("search",)}, False, 0),
         ({"workers": 2}, True, 0),
+        # Where it would take most of the time.
+        ({"time_limit": 1e-4}, False, 0),
     ],
 )
 def test_the_learned_guide_is_asked_once_where_there_is_no_hint_yet(
@@ -216,7 +218,7 @@ def test_the_learned_guide_is_asked_once_where_there_is_no_hint_yet(
 ) -> None:
     problem = wide_problem(3)
     paths = asked(monkeypatch)
-    context = Recorder(time_limit=0.01, **{"deterministic": True, **options})
+    context = Recorder(**{"deterministic": True, "time_limit": 0.01, **options})
     context.known = (random_hint(problem, random.Random(1)),) if known else ()
     candidates.search(problem, context)
     assert len(paths) == expected
