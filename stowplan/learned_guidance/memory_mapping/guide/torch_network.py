@@ -46,7 +46,8 @@ class Torch:
 
     def cumulated(self, values: Any) -> Any:
         """Sums of the rows before each, in double precision; one row more."""
-        return functional.pad(values.double().cumsum(0), (0, 0, 1, 0))
+        # Along the last dimension: along the first, a GPU adds up one row after the other.
+        return functional.pad(values.double().t().contiguous().cumsum(1), (1, 0)).t()
 
     def single(self, values: Any) -> Any:
         """In single precision."""
