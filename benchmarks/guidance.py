@@ -61,7 +61,7 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import candidates
 from stowplan.portfolio.memory_mapping.learned import GUIDE
 
-from guidance_tables import summary, worth  # isort: skip - stands beside this file
+from guidance_tables import ends, summary, worth  # isort: skip - stands beside this file
 from mmap_guide_data import SHARED, family  # isort: skip - stands beside this file
 
 HARD = "resnet101_train_b16,resnet50_train_b32,wavenet_inf_b32,nmt_attn_train_b32,gpt2s_train_b2_s512,gpt2m_train_b1_s512"
@@ -272,7 +272,7 @@ def main() -> None:
     if not arguments.only_tables:
         measure(arguments, rows)
     names = [name for name in arguments.modules.split(",") if name in rows]
-    for each in (summary, worth):
+    for each in (summary, ends, worth):
         print(each({name: rows[name] for name in names}, arguments.guides.split(",")) + "\n")
 
 

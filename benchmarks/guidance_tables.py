@@ -17,6 +17,9 @@ PARTS = (0.1, 1 / 3, 1.0)
 #: How close to the best plan known of a module, for the times until then.
 CLOSE = (0.01, 0.001)
 
+#: Where the relaxation gains less than this (gap %) in the mean of the modules, parts of that say nothing.
+LEAST_GAIN = 0.1
+
 #: A guide's worth is counted at this part of the budget: 3 s of 10.
 WORTH_AT = 0.3
 
@@ -81,6 +84,15 @@ def summary(rows: dict[str, Any], guides: list[str]) -> str:
     return table(lines, head)
 
 
+def ends(rows: dict[str, Any], guides: list[str]) -> str:
+    """Gaps at the end of the budget, a row for each module."""
+    lines = []
+    for name, row in rows.items():
+        found = [[gap(row, history, 1.0) for history in row["histories"].get(guide, {}).values()] for guide in guides]
+        lines.append([name, *(interval(gaps) if gaps else "" for gaps in found)])
+    return table(lines, ["module", *guides])
+
+
 def worth(rows: dict[str, Any], guides: list[str]) -> str:
     """Part of the relaxation's gain that each guide has: mean over the modules, with an interval by bootstrap over seeds."""
     rng = np.random.default_rng(0)
@@ -93,15 +105,16 @@ def worth(rows: dict[str, Any], guides: list[str]) -> str:
             ]
             if guide in ("none", "relaxation") or not samples or any(not each for sample in samples for each in sample):
                 continue
+            means = [[statistics.fmean(each) for each in sample] for sample in samples]
+            if sum(none - relaxed for none, relaxed, _ in means) < LEAST_GAIN * len(means):
+                continue
 
             def share(draw: bool, samples: list[Any] = samples) -> float:
-                means = [[np.mean(rng.choice(each, len(each)) if draw else each) for each in sample] for sample in samples]
-                none, relaxed, found = np.sum(means, axis=0)
+                drawn = [[np.mean(rng.choice(each, len(each)) if draw else each) for each in sample] for sample in samples]
+                none, relaxed, found = np.sum(drawn, axis=0)
                 return float(100 * (none - found) / (none - relaxed)) if none != relaxed else math.nan
 
-            drawn = [share(True) for _ in range(2000)]
-            low, high = np.percentile(drawn, [2.5, 97.5])
-            means = [[statistics.fmean(each) for each in sample] for sample in samples]
+            low, high = np.nanpercentile([share(True) for _ in range(2000)], [2.5, 97.5])
             single = [f"{100 * (n - f) / (n - r):.0f}" if abs(n - r) > 0.02 else "–" for n, r, f in means]
             lines.append([guide, f"{part:.1f}", f"{share(False):.0f} ({low:.0f} to {high:.0f})", *single])
     return table(lines, ["guide", "part of the budget", "all, % of the relaxation's gain", *rows])
