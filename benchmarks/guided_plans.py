@@ -55,7 +55,7 @@ def main() -> None:
     arguments = parser.parse_args()
     bounds = {} if arguments.bounds is None else json.loads(arguments.bounds.read_bytes())
     rows: list[list[str]] = []
-    shares: list[list[float]] = []
+    gaps: list[list[float]] = []
     for name in arguments.modules.split(","):
         problem = stowplan.read(SHARED / "corpus" / "tpu_v4" / f"{name}.hlo.txt.gz", target="tpu-v4")
         relaxed, bound = relaxation_hint(problem, Effort(end=math.inf))
@@ -68,17 +68,19 @@ def main() -> None:
         plain = min(int(state.totals[0].total) for state in built)
         found, taken = zip(*(_followed(data, hint) for hint in given), strict=True)
         best = max(bound, bounds.get(name, {}).get("bound", 0))
-        cells = [f"{100 * (1 - best / plain):.2f}"]
-        cells += [f"{100 * (1 - best / each):.2f} ({seconds:.2f})" for each, seconds in zip(found, taken, strict=True)]
+        gaps.append([100 * (1 - best / each) for each in (plain, *found)])
+        cells = [f"{gaps[-1][0]:.2f}"]
+        cells += [f"{each:.2f} ({seconds:.2f})" for each, seconds in zip(gaps[-1][1:], taken, strict=True)]
         for hint in given[len(given) - len(arguments.networks) :]:
             pairs = [
                 (np.array(hint.values[each]), np.array(relaxed.values[each]) >= THRESHOLDS[0]) for each in ("fast", "keep")
             ]
             cells.append(" / ".join(f"{auc(*pair):.2f}" for pair in pairs))
         rows.append([name, *cells])
-        shares.append([100 * (plain - objective) / (plain - found[0]) for objective in found])
-    means = [f"{mean:.0f} %" for mean in np.mean(shares, axis=0)]
-    rows.append(["*part of the relaxation's gain, mean*", "0 %", *means, *[""] * len(arguments.networks)])
+    means = np.mean(gaps, axis=0)
+    rows.append(["*mean*", *(f"{mean:.2f}" for mean in means), *[""] * len(arguments.networks)])
+    shares = 100 * (means[0] - means) / (means[0] - means[1])
+    rows.append(["*of the relaxation's gain*", *(f"{share:.0f} %" for share in shares), *[""] * len(arguments.networks)])
     head = ["module", "constructive", "relaxation", "shuffled", "filled", *arguments.trees, *arguments.networks]
     print(table(rows, [*head, *(f"AUC fast / keep, {path}" for path in arguments.networks)]))
 
