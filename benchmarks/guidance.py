@@ -60,6 +60,7 @@ from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import candidates
 from stowplan.portfolio.memory_mapping.learned import GUIDE
+from stowplan.portfolio.memory_mapping.warm_up import warm_up
 
 from guidance_tables import ends, summary, worth  # isort: skip - stands beside this file
 from mmap_guide_data import SHARED, family  # isort: skip - stands beside this file
@@ -278,6 +279,8 @@ def main() -> None:
 
 def measure(arguments: argparse.Namespace, rows: dict[str, Any]) -> None:
     """Run all searches that there are no results of."""
+    # Compiling is once for a machine, and not on the clock.
+    warm_up()
     end = time.monotonic() + arguments.until
     bounds = {} if arguments.bounds is None else json.loads(arguments.bounds.read_bytes())
     kept, lock = arguments.json_out, threading.Lock()
