@@ -1,21 +1,27 @@
 """What a guide is worth to the search of memory mapping: objectives at parts of a budget of processor time.
 
-    python benchmarks/guidance.py --seconds 10 --seeds 0,1,2 --json-out guidance.json
+    python benchmarks/guidance.py --seconds 10 --seeds 0,1,2 --networks 'out/guides/{family}.npz' --json-out guidance.json
 
-Each module of ../shared/corpus/tpu_v4 (or $STOWPLAN_SHARED/corpus/tpu_v4) that is named is searched with
+Each module of ../shared/corpus/tpu_v4 or tpu_v4_large (or below $STOWPLAN_SHARED) that is named is searched with
 
-* no guide;
-* the relaxation's values shuffled among the accesses (the control);
-* the relaxation's values, from the moment at which a second worker would have solved it;
-* the values of the best plan that one of these searches, or an earlier call with the same ``--plans``, has found: from the
-  start.
+* ``none``: no guide;
+* ``relaxation``: the relaxation's values, from the moment at which a second worker would have solved it;
+* ``shuffled``: these values shuffled among the accesses (the control);
+* ``learned``: the learned guide and no relaxation; ``both``: the relaxation after it, as the portfolio does;
+* ``shuffled_learned``: the learned guide's values shuffled;
+* ``untrained``: the same network with random weights;
+* ``trees``: gradient-boosted trees on the same features, one for each value (``mmap_guide.py trees`` trains them);
+* ``filled``: no learning at all: gaps are kept where those that save as much or more for their room and time leave room;
+* ``plan``: the values of the best plan that one of these searches, or an earlier call with the same ``--plans``, has found,
+  from the start.
 
+``{family}`` in a file's name stands for the family of the module (``mmap_guide_data.py``): guides that were trained without it.
 Results are kept in the JSON file as they come: a run that was interrupted goes on where it was.
 
 The candidate ``search`` runs alone in a process, with the clock of its processor time in place of the wall's, so that the load
-of the machine does not matter: what two workers do on a machine at leisure, without large-neighbourhood search. Loading and
-compiled code count. Gaps are to the best bound known (``--bounds``: what ``memory_mapping.py --json-out`` wrote; else the
-relaxation's).
+of the machine does not matter: what two workers do on a machine at leisure, without large-neighbourhood search. Loading,
+compiled code and the guide's own time count (not the loading of scikit-learn). Gaps are to the best bound known (``--bounds``:
+what ``memory_mapping.py --json-out`` wrote; else the relaxation's).
 """
 
 from __future__ import annotations
@@ -23,19 +29,28 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import random
-import statistics
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 
 import stowplan
+from stowplan.learned_guidance.memory_mapping.guide import checkpoint
+from stowplan.learned_guidance.memory_mapping.guide.features import NAMES, features, gains
+from stowplan.learned_guidance.memory_mapping.guide.guide import learned_hint
+from stowplan.learned_guidance.memory_mapping.guide.network import shapes
+from stowplan.learned_guidance.memory_mapping.guide.program import program
 from stowplan.models.hint import Hint
+from stowplan.models.memory_mapping.hint import hint as hint_of
 from stowplan.models.memory_mapping.hint import of_plan
 from stowplan.models.memory_mapping.milp.guide import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
@@ -44,17 +59,15 @@ from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import candidates
+from stowplan.portfolio.memory_mapping.learned import GUIDE
+from stowplan.portfolio.memory_mapping.warm_up import warm_up
 
-from tables import table  # isort: skip - stands beside this file
-
-SHARED = Path(os.environ.get("STOWPLAN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+from guidance_tables import ends, summary, worth  # isort: skip - stands beside this file
+from mmap_guide_data import SHARED, family  # isort: skip - stands beside this file
 
 HARD = "resnet101_train_b16,resnet50_train_b32,wavenet_inf_b32,nmt_attn_train_b32,gpt2s_train_b2_s512,gpt2m_train_b1_s512"
 
-GUIDES = ("relaxation", "none", "shuffled", "plan")
-
-#: Parts of the budget at which objectives are noted.
-PARTS = (0.1, 1 / 3, 1.0)
+GUIDES = ("relaxation", "none", "shuffled", "learned", "both", "shuffled_learned", "untrained", "trees", "filled", "plan")
 
 #: Processor seconds that a worker of the exact side takes before it begins.
 LOADING = 0.6
@@ -65,36 +78,39 @@ class Clocked:
 
     start_plan = None
 
-    def __init__(self, problem: Problem, options: Options, hint: Hint | None, after: float):
+    def __init__(self, problem: Problem, options: Options, hint: Hint | None, after: float, spent: float):
         self.options = options
-        self._problem, self._hint, self._after = problem, hint, after
+        self._problem, self._hint, self._after, self._spent = problem, hint, after, spent
         self.best: Plan | None = None
         self.history: list[tuple[float, int]] = []
+
+    def clock(self) -> float:
+        return time.process_time() + self._spent
 
     def plan(self, plan: Plan, source: str) -> None:
         found = verify(self._problem, plan)
         assert found.ok, found.violations[:3]
         if self.best is None or plan.objective_ps < self.best.objective_ps:
             self.best = plan
-            self.history.append((time.process_time(), plan.objective_ps))
+            self.history.append((self.clock(), plan.objective_ps))
 
     def bound(self, bound: int, source: str) -> None:
         pass
 
     def note(self, text: str) -> None:
-        pass
+        print(text, file=sys.stderr)
 
     def incumbent(self) -> tuple[Any, int | None]:
         return None, None
 
     def hints(self) -> tuple[Hint, ...]:
-        return () if self._hint is None or time.process_time() < self._after else (self._hint,)
+        return () if self._hint is None or self.clock() < self._after else (self._hint,)
 
     def stop(self) -> bool:
-        return time.process_time() >= self.options.time_limit
+        return self.clock() >= self.options.time_limit
 
     def remaining(self) -> float:
-        return max(0.0, self.options.time_limit - time.process_time())
+        return max(0.0, self.options.time_limit - self.clock())
 
 
 def shuffled(hint: Hint, seed: int) -> Hint:
@@ -105,118 +121,196 @@ def shuffled(hint: Hint, seed: int) -> Hint:
     return msgspec.structs.replace(hint, values=values)
 
 
+def untrained(path: Path, weights: checkpoint.Weights, seed: int) -> None:
+    """Write a network of random weights, as training begins with, for the same statistics of features."""
+    rng = np.random.default_rng(seed)
+    made = dict(weights)
+    for name, shape in shapes().items():
+        if name.endswith(".weight"):
+            made[name] = (rng.normal(size=shape) * (1.5 / shape[0]) ** 0.5).astype(np.float32)
+        elif name.endswith(".bias"):
+            made[name] = np.zeros(shape, np.float32)
+    checkpoint.save(path, made)
+
+
+def of_trees(problem: Problem, path: Path) -> tuple[Hint, float]:
+    """The hint of two models of trees, and the processor seconds that it took."""
+    models = pickle.loads(path.read_bytes())
+    models[0].predict(np.zeros((1, models[0].n_features_in_)))
+    began = time.process_time()
+    rows = features(program(problem))
+    fast, keep = (np.clip(model.predict(rows), 0.0, 1.0).tolist() for model in models)
+    return hint_of(problem, fast, keep, source="trees"), time.process_time() - began
+
+
+def filled(problem: Problem) -> tuple[Hint, float]:
+    """What the features say by themselves: kept where what is as dense fits, fast at both ends of that and where copies fit."""
+    began = time.process_time()
+    arrays = program(problem)
+    rows = dict(zip(NAMES, features(arrays).T, strict=True))
+    may = (rows["too large"] == 0) & (gains(arrays) > 0)
+    # Features are logarithms of one more than the part of the capacity, or of the channel, that is taken.
+    keep = (rows["gap denser twice mean"] <= 1) & (rows["dead"] == 0) & (rows["too large"] == 0)
+    after = np.append(False, keep[:-1]) & (rows["first"] == 0)
+    copied = (rows["gap channel denser, before"] <= 1) & (rows["reads"] > 0) & (rows["gap time to copy, before"] > 0)
+    fast = keep | after | (may & copied)
+    spent = time.process_time() - began
+    return hint_of(problem, fast.astype(float).tolist(), keep.astype(float).tolist(), source="filled"), spent
+
+
 def child(arguments: argparse.Namespace) -> None:
     """One search, in this process; prints its history, and saves its plan where it is asked to."""
     problem = Problem.load(arguments.child)
     hint = None if arguments.hint is None else Hint.load(arguments.hint)
-    options = Options(time_limit=arguments.seconds, seed=arguments.seed, candidates=("heuristic",))
+    families = ("heuristic", "learned") if os.environ.get(GUIDE.variable) else ("heuristic",)
+    options = Options(time_limit=arguments.seconds, seed=arguments.seed, candidates=families)
     # Reading the problem and the hint is not part of a worker's start.
-    context = Clocked(problem, options, hint, arguments.after)
-    candidates.time = SimpleNamespace(monotonic=time.process_time)  # type: ignore[assignment]
+    context = Clocked(problem, options, hint, arguments.after, arguments.spent)
+    candidates.time = SimpleNamespace(monotonic=context.clock)  # type: ignore[assignment]
     candidates.search(problem, context)
     if arguments.plan_out is not None and context.best is not None:
         context.best.save(arguments.plan_out)
     print(json.dumps(context.history))
 
 
-def searched(problem: Path, hint: Path | None, after: float, seconds: float, seed: int, plan: Path | None = None) -> list[Any]:
-    """The history of a search in a process of its own: processor seconds and objectives."""
-    command = [sys.executable, __file__, "--child", str(problem), "--seconds", str(seconds), "--seed", str(seed)]
-    command += [] if hint is None else ["--hint", str(hint), "--after", str(after)]
-    command += [] if plan is None else ["--plan-out", str(plan)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: list[Any] = json.loads(done.stdout)
-    return found
-
-
-def objective_at(history: list[Any], moment: float, otherwise: int) -> int:
-    """The best objective until a moment."""
-    return min((objective for seconds, objective in history if seconds <= moment), default=otherwise)
-
-
 class Module:
     """A module, its relaxation, and where its files are."""
 
-    def __init__(self, path: Path, folder: Path, bound: int | None):
-        folder.mkdir(parents=True, exist_ok=True)
-        name = path.name.removesuffix(".hlo.txt.gz")
-        self.problem = stowplan.read(path, target="tpu-v4")
-        kinds = ("problem", "relaxation", "shuffled", "best", "found", "plan")
-        self.at = {kind: folder / f"{name}.{kind}.json" for kind in kinds}
-        self.problem.save(self.at["problem"])
+    def __init__(self, name: str, arguments: argparse.Namespace, bound: int | None):
+        self.name, self._folder, self._seconds = name, arguments.plans, arguments.seconds
+        self._folder.mkdir(parents=True, exist_ok=True)
+        places = (SHARED / "corpus" / folder / f"{name}.hlo.txt.gz" for folder in ("tpu_v4", "tpu_v4_large"))
+        self.problem = stowplan.read(next(path for path in places if path.exists()), target="tpu-v4")
+        self.best, self._lock = self._folder / f"{name}.best.json", threading.Lock()
+        self._at = self._folder / f"{name}.problem.json"
+        self.problem.save(self._at)
+        self._network, self._trees = (
+            None if given is None else Path(str(given).format(family=family(name)))
+            for given in (arguments.networks or checkpoint.SHIPPED, arguments.trees)
+        )
         began = time.process_time()
         hint, proven = relaxation_hint(self.problem, Effort(end=time.monotonic() + 600.0))
         self.seconds = time.process_time() - began
         assert hint is not None
-        self.hint = hint
-        hint.save(self.at["relaxation"])
+        self._relaxation = hint
         self.bound = max(proven, bound or 0)
+        learned_hint(self.problem, self._network)  # loads it
+        began = time.process_time()
+        self._learned = learned_hint(self.problem, self._network)
+        self.learned_seconds = time.process_time() - began
+        self._tree_hint = None if self._trees is None else of_trees(self.problem, self._trees)
 
-    def gaps(self, guide: str, seconds: float, seed: int) -> list[float]:
-        """Gaps (%) of one search at each part of its budget; its plan is kept where it is the best so far."""
-        at = self.at
-        if guide == "shuffled":
-            shuffled(self.hint, seed).save(at["shuffled"])
-        elif guide == "plan":
-            of_plan(self.problem, Plan.load(at["best"])).save(at["plan"])
-        given = None if guide == "none" else at[guide]
-        after = 0.0 if guide == "plan" else LOADING + self.seconds
-        history = searched(at["problem"], given, after, seconds, seed, at["found"])
-        found = Plan.load(at["found"])
-        if not at["best"].exists() or found.objective_ps < Plan.load(at["best"]).objective_ps:
-            found.save(at["best"])
-        values = [objective_at(history, part * seconds, self.problem.all_slow_ps) for part in PARTS]
-        return [100 * (1 - self.bound / value) for value in values]
-
-
-def line(name: str, row: dict[str, Any], guides: list[str]) -> list[str]:
-    """A row of the table: means over the seeds, at each part of the budget."""
-    cells = [name, f"{row['uses']:,}", f"{row['relaxation_seconds']:.2f}"]
-    for guide in guides:
-        gaps = zip(*row["gaps"][guide].values(), strict=True)
-        cells.append(" / ".join(f"{statistics.fmean(each):.2f}" for each in gaps))
-    return cells
+    def history(self, guide: str, seed: int) -> list[Any]:
+        """Processor seconds and objectives of one search, in a process of its own; its plan is kept where it is the best."""
+        at = self._folder / f"{self.name}.{guide}.{seed}"
+        plan, given = at.with_suffix(f".{seed}.found.json"), at.with_suffix(f".{seed}.hint.json")
+        hint, after, spent, network = None, 0.0, 0.0, None
+        if guide in ("relaxation", "shuffled", "both"):
+            hint, after = self._relaxation, LOADING + self.seconds
+        if guide in ("learned", "both"):
+            network = self._network
+        if guide == "shuffled_learned":
+            hint, spent = self._learned, self.learned_seconds
+        if guide == "trees":
+            assert self._tree_hint is not None
+            hint, spent = self._tree_hint
+        if guide == "filled":
+            hint, spent = filled(self.problem)
+        if guide == "untrained":
+            network = at.with_suffix(f".{seed}.npz")
+            untrained(network, checkpoint.load(self._network), seed)
+        if guide == "plan":
+            hint = of_plan(self.problem, Plan.load(self.best))
+        if guide.startswith("shuffled"):
+            assert hint is not None
+            hint = shuffled(hint, seed)
+        command = [sys.executable, __file__, "--child", str(self._at), "--seconds", str(self._seconds), "--seed", str(seed)]
+        command += ["--plan-out", str(plan), "--spent", str(spent)]
+        if hint is not None:
+            hint.save(given)
+            command += ["--hint", str(given), "--after", str(after)]
+        environment = {name: value for name, value in os.environ.items() if name != GUIDE.variable}
+        # What is on the clock is one thread's.
+        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment |= {} if network is None else {GUIDE.variable: str(network)}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        found = Plan.load(plan)
+        with self._lock:
+            if not self.best.exists() or found.objective_ps < Plan.load(self.best).objective_ps:
+                found.save(self.best)
+        for each in (plan, given):
+            each.unlink(missing_ok=True)
+        history: list[Any] = json.loads(done.stdout)
+        return history
 
 
 def main() -> None:
-    """Measure, print a row a module, and keep everything."""
+    """Measure, keep everything, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--modules", default=HARD, help="names, separated by commas")
     parser.add_argument("--seconds", type=float, default=10.0, help="processor time of the search")
     parser.add_argument("--seeds", default="0")
-    parser.add_argument("--guides", default=",".join(GUIDES))
+    parser.add_argument("--guides", default="relaxation,none,shuffled,learned,both")
+    parser.add_argument("--networks", help="files of weights, with {family}; else the shipped one, which has seen all modules")
+    parser.add_argument("--trees", help="files of trees, with {family}")
+    parser.add_argument("--processes", type=int, default=1, help="searches side by side")
+    parser.add_argument("--until", type=float, default=float("inf"), help="begin no search after so many seconds")
     parser.add_argument("--plans", type=Path, default=Path("out/guidance-plans"), help="where plans and hints are kept")
     parser.add_argument("--bounds", type=Path, help="results with better bounds than the relaxation's")
     parser.add_argument("--json-out", type=Path)
+    parser.add_argument("--only-tables", action="store_true", help="of what --json-out has")
     for name, kind in (("--child", Path), ("--hint", Path), ("--plan-out", Path)):
         parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
-    parser.add_argument("--after", type=float, default=0.0, help=argparse.SUPPRESS)
+    for name in ("--after", "--spent"):
+        parser.add_argument(name, type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child is not None:
         child(arguments)
         return
-    bounds = {} if arguments.bounds is None else json.loads(arguments.bounds.read_bytes())
-    modules, guides = arguments.modules.split(","), arguments.guides.split(",")
     kept = arguments.json_out
     rows: dict[str, Any] = json.loads(kept.read_bytes()) if kept is not None and kept.exists() else {}
+    if not arguments.only_tables:
+        measure(arguments, rows)
+    names = [name for name in arguments.modules.split(",") if name in rows]
+    for each in (summary, ends, worth):
+        print(each({name: rows[name] for name in names}, arguments.guides.split(",")) + "\n")
+
+
+def measure(arguments: argparse.Namespace, rows: dict[str, Any]) -> None:
+    """Run all searches that there are no results of."""
+    # Compiling is once for a machine, and not on the clock.
+    warm_up()
+    end = time.monotonic() + arguments.until
+    bounds = {} if arguments.bounds is None else json.loads(arguments.bounds.read_bytes())
+    kept, lock = arguments.json_out, threading.Lock()
+    names = arguments.modules.split(",")
+    wanted = [
+        (guide, name, seed) for seed in arguments.seeds.split(",") for guide in arguments.guides.split(",") for name in names
+    ]
+    wanted = [(g, n, s) for g, n, s in wanted if s not in rows.get(n, {}).get("histories", {}).get(g, {})]
     opened: dict[str, Module] = {}
-    # A guide at a time: what the best plan is, is known at the end.
-    for guide, name in ((guide, name) for guide in guides for name in modules):
-        seeds = [seed for seed in arguments.seeds.split(",") if seed not in rows.get(name, {}).get("gaps", {}).get(guide, {})]
-        if not seeds:
-            continue
-        if name not in opened:
-            path = SHARED / "corpus" / "tpu_v4" / f"{name}.hlo.txt.gz"
-            opened[name] = Module(path, arguments.plans, bounds.get(name, {}).get("bound"))
-        module = opened[name]
-        row = rows.setdefault(name, {"uses": module.problem.use_count, "relaxation_seconds": module.seconds, "gaps": {}})
-        for seed in seeds:
-            row["gaps"].setdefault(guide, {})[seed] = module.gaps(guide, arguments.seconds, int(seed))
+    for name in {name: None for _, name, _ in wanted}:
+        opened[name] = module = Module(name, arguments, bounds.get(name, {}).get("bound"))
+        facts = {"uses": module.problem.use_count, "relaxation_seconds": module.seconds, "bound": module.bound}
+        facts |= {"all_slow": module.problem.all_slow_ps, "learned_seconds": module.learned_seconds}
+        rows[name] = rows.get(name, {}) | facts | {"seconds": arguments.seconds}
+
+    def run(task: tuple[str, str, str]) -> None:
+        guide, name, seed = task
+        if time.monotonic() > end:
+            return
+        history = opened[name].history(guide, int(seed))
+        with lock:
+            rows[name].setdefault("histories", {}).setdefault(guide, {})[seed] = history
             if kept is not None:
-                kept.write_text(json.dumps(rows, indent=1))
-    head = ["module", "uses", "relaxation s", *guides]
-    print(table([line(name, rows[name], guides) for name in modules], head))
+                kept.write_text(json.dumps(rows))
+
+    with ThreadPoolExecutor(arguments.processes) as pool:
+        # What the best plan is, is known at the end.
+        for last in (False, True):
+            for _ in pool.map(run, [task for task in wanted if (task[0] == "plan") is last]):
+                pass
 
 
 if __name__ == "__main__":

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import math
 import random
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from stowplan.learned_guidance.memory_mapping.guide import checkpoint
 from stowplan.models.hint import check
 from stowplan.models.memory_mapping.hint import of_plan
+from tests.learned_guidance.memory_mapping import programs
 from tests.models.memory_mapping.cases import random_plan, random_problem
 from tests.paths import ROOT
 
@@ -22,6 +27,13 @@ def guidance(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     yield importlib.import_module("guidance")
     sys.modules.pop("guidance", None)
+
+
+@pytest.fixture
+def tables(benchmarks: Any) -> ModuleType:
+    """What makes tables of its results."""
+    found: ModuleType = benchmarks.guidance_tables
+    return found
 
 
 def test_the_control_has_the_same_pairs_of_values_elsewhere(guidance: ModuleType) -> None:
@@ -35,11 +47,50 @@ def test_the_control_has_the_same_pairs_of_values_elsewhere(guidance: ModuleType
     assert guidance.shuffled(hint, 1) == control != guidance.shuffled(hint, 2)
 
 
-def test_the_objective_at_a_moment_is_the_best_until_then(guidance: ModuleType) -> None:
-    history = [(1.0, 50), (2.0, 40), (3.0, 30)]
-    assert [guidance.objective_at(history, moment, 99) for moment in (0.5, 1.0, 2.5, 9.0)] == [99, 50, 40, 30]
+ROW = {"bound": 90, "all_slow": 200, "seconds": 10.0, "uses": 1000, "histories": {}}
+
+HISTORY = [(2.0, 120), (4.0, 100), (9.0, 99)]
 
 
-def test_a_row_has_means_over_the_seeds(guidance: ModuleType) -> None:
-    row = {"uses": 1000, "relaxation_seconds": 0.5, "gaps": {"none": {"0": [3.0, 2.0, 1.0], "1": [5.0, 4.0, 3.0]}}}
-    assert guidance.line("m", row, ["none"]) == ["m", "1,000", "0.50", "4.00 / 3.00 / 2.00"]
+def test_what_is_read_off_a_history(tables: ModuleType) -> None:
+    assert [tables.objective_at(HISTORY, moment, 200) for moment in (0.5, 2.0, 4.5, 9.0)] == [200, 120, 100, 99]
+    assert tables.gap(ROW, HISTORY, 0.1) == pytest.approx(55.0)
+    assert tables.gap(ROW, HISTORY, 0.4) == pytest.approx(10.0)
+    assert tables.time_to(ROW, HISTORY, 0.01, 99) == 9.0
+    assert tables.time_to(ROW, HISTORY, 0.02, 99) == 4.0
+    assert tables.time_to(ROW, HISTORY, 0.001, 90) == math.inf
+    # All slow for 2 s, then 25 %, 10 % and 9.1 %.
+    expected = (2 * 55 + 2 * 25 + 5 * 10 + 1 * 100 * 9 / 99) / 10
+    assert tables.integral(ROW, HISTORY) == pytest.approx(expected)
+
+
+def test_tables_have_a_row_for_each_guide_and_its_part_of_the_gain(tables: ModuleType) -> None:
+    def histories(*ends: int) -> dict[str, object]:
+        return {str(seed): [[1.0, end]] for seed, end in enumerate(ends)}
+
+    row = ROW | {"histories": {"none": histories(110, 110), "relaxation": histories(100, 100), "learned": histories(102, 103)}}
+    shown = tables.summary({"m": row}, ["none", "learned", "missing"])
+    assert len(shown.splitlines()) == 4
+    assert "| m | learned | 2 | 12." in shown
+    share = tables.worth({"m": row}, ["none", "relaxation", "learned"]).splitlines()[2:]
+    assert len(share) == 3
+    # (90/102.5 in the mean of both; 90/110; 90/100): some three quarters of the gain.
+    assert share[-1].startswith("| learned | 1.0 | 7")
+
+
+def test_without_learning_memory_is_filled_as_far_as_it_goes(guidance: ModuleType) -> None:
+    problem = programs.program([">a", ">b", "", "a b", ""], {"a": 30, "b": 60})
+    hint, _ = guidance.filled(problem)
+    check(problem, hint)
+    assert hint.values["keep"] == (1.0, 0.0, 1.0, 0.0)
+    small = programs.program([">a", ">b", "", "a b", ""], {"a": 60, "b": 100})
+    hint, _ = guidance.filled(small)
+    assert hint.values["keep"] == (1.0, 0.0, 0.0, 0.0)
+
+
+def test_an_untrained_network_is_one_that_can_be_read(guidance: ModuleType, tmp_path: Path) -> None:
+    shipped = checkpoint.load()
+    guidance.untrained(tmp_path / "untrained.npz", shipped, 1)
+    made = checkpoint.load(tmp_path / "untrained.npz")
+    assert (made["mean"] == shipped["mean"]).all()
+    assert (made["scores.weight"] != shipped["scores.weight"]).all()

@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterator
 
 from stowplan.compiled import mark_warm
+from stowplan.errors import InputError
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan, import_plan
 from stowplan.portfolio.memory_mapping.guided import best_guided
+from stowplan.portfolio.memory_mapping.learned import GUIDE
 from stowplan.portfolio.memory_mapping.search import new_search, note_best, ruin_and_recreate
 from stowplan.portfolio.memory_mapping.state import State
 
@@ -28,8 +30,11 @@ DETERMINISTIC_PIECE = 20
 LOOK_EVERY = 0.01
 
 #: Part of its time that the exact side may take for the hint of a program of more uses than this; and part of the limit that a
-#: search may take that solves the relaxation itself.
+#: search may take for a hint of its own.
 LARGE_USES, LARGE_PART, WITHIN_PART = 15_000, 0.5, 0.25
+
+#: Seconds that the learned guide takes for a use, generously; it is asked where all of it is at most that part of the limit.
+GUIDE_SECONDS = 2e-5
 
 #: In a deterministic run so many simplex iterations for each second of the limit, fewer for large programs, of which each takes
 #: longer.
@@ -73,12 +78,14 @@ def search(problem: Problem, context: Context) -> None:
 class Guides:
     """Takes up hints as they come, and makes plans that follow them.
 
-    Where no other candidate solves the relaxation beside this one, it is solved here, in the time of the search.
+    Where there is none at the beginning, the first is the learned guide's, unless learned candidates are left out. Where no
+    other candidate solves the relaxation beside this one, it is solved here, in the time of the search.
     """
 
     def __init__(self, problem: Problem, context: Context, data: arrays.Data):
         self._problem, self._context, self._data = problem, context, data
         self._taken = 0
+        self._learns = "learned" in context.options.candidates
         self._is_alone = relaxes_in_search(context.options)
 
     def better(self, objective: int) -> State | None:
@@ -97,6 +104,11 @@ class Guides:
         hints = self._context.hints()
         found = [*hints[self._taken :]]
         self._taken = len(hints)
+        if self._learns:
+            self._learns = False
+            learned = None if hints else learned_hint(self._problem, self._context)
+            if learned is not None:
+                return [learned]
         if self._is_alone:
             self._is_alone = False
             hint, bound = solve_relaxation(self._problem, self._context)
@@ -161,6 +173,19 @@ def _adopt(problem: Problem, context: Context, data: arrays.Data, objective: int
         return None
     given = import_plan(problem, data, plan)
     return given if given.totals[0].total < objective else None
+
+
+def learned_hint(problem: Problem, context: Context) -> Hint | None:
+    """The learned guide's hint; None where it would take too long, or, with a note, where there is no such guide."""
+    from stowplan.learned_guidance.memory_mapping.guide import guide
+
+    if not 0 < GUIDE_SECONDS * problem.use_count <= WITHIN_PART * context.options.time_limit:
+        return None
+    try:
+        return guide.learned_hint(problem, GUIDE.path)
+    except InputError as error:
+        context.note(f"the learned guide: {error}")
+        return None
 
 
 def relaxes_in_search(options: Options) -> bool:

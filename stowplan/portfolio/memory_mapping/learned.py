@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 POLICY = PolicySource(file="mmap_muzero.pt", variable="STOWPLAN_POLICY", command="stowplan train muzero")
 
+#: The search's guide: plain arrays, which need no torch.
+GUIDE = PolicySource(file="mmap_guide.npz", variable="STOWPLAN_GUIDE", command="python benchmarks/mmap_guide.py train")
+
 #: What a move of a likeliest game takes: seconds, on one core at leisure.
 MOVE_SECONDS = 2e-3
 

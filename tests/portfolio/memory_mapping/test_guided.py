@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from stowplan.learned_guidance.memory_mapping.guide import guide as learned_guide
 from stowplan.models.hint import Hint, check
 from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.accesses import access_sequences
@@ -148,7 +150,7 @@ def test_beside_others_it_takes_hints_up_when_they_come() -> None:
         if hint is None or best_guided(data, hint, lambda: False).totals[0].total >= ordinary:
             continue
         taken += 1
-        context = Late(hint, looks=40, workers=2)
+        context = Late(hint, looks=40, workers=2, candidates=("heuristic", "exact"))
         candidates.search(problem, context)
         sources = [source for _, source in context.plans]
         assert sources[0] == "greedy"
@@ -182,6 +184,71 @@ def test_the_relaxation_hands_its_hint_on_and_its_bound() -> None:
         candidates.relaxation(problem, again)
         assert not again.given
         assert max(again.bounds) <= min(plan.objective_ps for plan in [random_plan(problem, random.Random(2))])
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, values: float = 1.0) -> list[Path]:
+    """Have the learned guide say the same of every access; the files of weights it is asked with."""
+    paths: list[Path] = []
+
+    def said(problem: Problem, path: Path) -> Hint:
+        paths.append(path)
+        count = hints.counts(problem)["fast"]
+        return hints.hint(problem, [values] * count, [values] * count, source="learned")
+
+    monkeypatch.setattr(learned_guide, "learned_hint", said)
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("options", "known", "expected"),
+    [
+        ({"workers": 2}, False, 1),
+        ({"workers": 1}, False, 1),
+        ({"deterministic": True}, False, 1),
+        ({"candidates": ("heuristic", "learned")}, False, 1),
+        ({"candidates": ("heuristic", "exact")}, False, 0),
+        ({"candidates": ("search",)}, False, 0),
+        ({"workers": 2}, True, 0),
+        # Where it would take most of the time.
+        ({"time_limit": 1e-4}, False, 0),
+    ],
+)
+def test_the_learned_guide_is_asked_once_where_there_is_no_hint_yet(
+    options: dict[str, Any], known: bool, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = wide_problem(3)
+    paths = asked(monkeypatch)
+    context = Recorder(**{"deterministic": True, "time_limit": 0.01, **options})
+    context.known = (random_hint(problem, random.Random(1)),) if known else ()
+    candidates.search(problem, context)
+    assert len(paths) == expected
+    assert all(path.name == "mmap_guide.npz" and path.is_file() for path in paths)
+
+
+def test_what_follows_the_learned_guide_is_raced_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Better plans are reported as guided; with nothing permitted the search goes on as without."""
+    better = 0
+    for seed in range(12):
+        problem = wide_problem(seed)
+        plain = searching(problem, None, candidates=("heuristic",)).plans
+        asked(monkeypatch, 0.0)
+        empty = searching(problem, None, candidates=("heuristic", "learned")).plans
+        assert min(plan.objective_ps for plan, _ in empty) <= plain[0][0].objective_ps
+        asked(monkeypatch, 1.0)
+        full = searching(problem, None, candidates=("heuristic", "learned")).plans
+        assert full[0] == plain[0]
+        better += full[1:2] != [] and full[1][1] == "guided"
+        for plan, _ in (*empty, *full):
+            assert verify(problem, plan).ok
+    assert better
+
+
+def test_without_a_file_of_weights_the_search_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("STOWPLAN_GUIDE", str(tmp_path / "none.npz"))
+    context = searching(wide_problem(1), None)
+    assert context.plans
+    (note,) = context.notes
+    assert note.startswith(f"the learned guide: {tmp_path / 'none.npz'}: found no such file")
 
 
 def test_equal_runs_give_equal_plans() -> None:

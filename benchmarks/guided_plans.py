@@ -1,0 +1,89 @@
+"""The plan that each guide alone leads to, before any search, and how close guides' values are to the relaxation's.
+
+    python benchmarks/guided_plans.py --networks 'out/guides/{family}.npz' --trees 'out/guides/{family}.pkl'
+
+``{family}`` stands for the family of a module, as in ``guidance.py``: guides that were trained without it. *Constructive* are
+the heuristics that follow nothing. In brackets are processor seconds of the eight plans that follow a guide. The last columns
+are the area under the curve (AUC) of a network's values, where the relaxation's are at least the threshold of the construction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+import stowplan
+from stowplan.learned_guidance.memory_mapping.guide.guide import learned_hint
+from stowplan.models.hint import Hint
+from stowplan.models.memory_mapping.milp.guide import relaxation_hint
+from stowplan.models.memory_mapping.milp.solve import Effort
+from stowplan.portfolio.memory_mapping import arrays, heuristics
+from stowplan.portfolio.memory_mapping.guided import THRESHOLDS, best_guided
+
+from guidance import HARD, filled, of_trees, shuffled  # isort: skip - stands beside this file
+from mmap_guide_data import SHARED, family  # isort: skip - stands beside this file
+from tables import table  # isort: skip - stands beside this file
+
+
+def auc(values: np.ndarray, wanted: np.ndarray) -> float:
+    """Part of the pairs of one that is wanted and one that is not which the values put in the right order."""
+    ones = int(wanted.sum())
+    ranks = stats.rankdata(values)[wanted].sum()
+    return float((ranks - ones * (ones + 1) / 2) / max(1, ones * (len(wanted) - ones)))
+
+
+def _followed(data: arrays.Data, hint: Hint) -> tuple[int, float]:
+    """Objective of the best plan that follows a hint, and the processor seconds of all eight."""
+    began = time.process_time()
+    state = best_guided(data, hint, lambda: False)
+    return int(state.totals[0].total), time.process_time() - began
+
+
+def main() -> None:
+    """Print a row a module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--modules", default=HARD)
+    parser.add_argument("--networks", nargs="*", default=[], help="files of weights, with {family}")
+    parser.add_argument("--trees", nargs="*", default=[], help="files of trees, with {family}")
+    parser.add_argument("--bounds", type=Path)
+    arguments = parser.parse_args()
+    bounds = {} if arguments.bounds is None else json.loads(arguments.bounds.read_bytes())
+    rows: list[list[str]] = []
+    gaps: list[list[float]] = []
+    for name in arguments.modules.split(","):
+        problem = stowplan.read(SHARED / "corpus" / "tpu_v4" / f"{name}.hlo.txt.gz", target="tpu-v4")
+        relaxed, bound = relaxation_hint(problem, Effort(end=math.inf))
+        assert relaxed is not None
+        given: list[Hint] = [relaxed, shuffled(relaxed, 0), filled(problem)[0]]
+        given += [of_trees(problem, Path(path.format(family=family(name))))[0] for path in arguments.trees]
+        given += [learned_hint(problem, Path(path.format(family=family(name)))) for path in arguments.networks]
+        data = arrays.build(problem)
+        built = [heuristics.run(steps, lambda: False)[0] for _, steps in heuristics.constructive(data)]
+        plain = min(int(state.totals[0].total) for state in built)
+        found, taken = zip(*(_followed(data, hint) for hint in given), strict=True)
+        best = max(bound, bounds.get(name, {}).get("bound", 0))
+        gaps.append([100 * (1 - best / each) for each in (plain, *found)])
+        cells = [f"{gaps[-1][0]:.2f}"]
+        cells += [f"{each:.2f} ({seconds:.2f})" for each, seconds in zip(gaps[-1][1:], taken, strict=True)]
+        for hint in given[len(given) - len(arguments.networks) :]:
+            pairs = [
+                (np.array(hint.values[each]), np.array(relaxed.values[each]) >= THRESHOLDS[0]) for each in ("fast", "keep")
+            ]
+            cells.append(" / ".join(f"{auc(*pair):.2f}" for pair in pairs))
+        rows.append([name, *cells])
+    means = np.mean(gaps, axis=0)
+    rows.append(["*mean*", *(f"{mean:.2f}" for mean in means), *[""] * len(arguments.networks)])
+    shares = 100 * (means[0] - means) / (means[0] - means[1])
+    rows.append(["*of the relaxation's gain*", *(f"{share:.0f} %" for share in shares), *[""] * len(arguments.networks)])
+    head = ["module", "constructive", "relaxation", "shuffled", "filled", *arguments.trees, *arguments.networks]
+    print(table(rows, [*head, *(f"AUC fast / keep, {path}" for path in arguments.networks)]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""What the learned guide knows of each access, in numbers that do not depend on the size or the speed of a machine.
+
+Sizes are relative to the capacity, times to each other, savings are ranks or relative to what copies take; a program in which
+all sizes or all times are ten times as large has the same features.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.learned_guidance.memory_mapping.guide.program import OPERATIONS, Floats, Ints, Program
+
+Rows = NDArray[np.float32]
+
+#: Levels of density: a gap sees what those of its level and above would occupy.
+LEVELS = 16
+
+#: Logarithms are cut off here.
+MOST = 10.0
+
+GAP = (
+    "gap steps",
+    "gap time to copy",
+    "gap part of program",
+    "gap live mean",
+    "gap live most",
+    "gap denser mean",
+    "gap denser most",
+    "gap denser twice mean",
+    "gap denser twice most",
+    "gap traffic",
+    "gap channel",
+    "gap channel denser",
+    "gap density",
+    "gap density twice",
+)
+"""Of the gap after an access, and of the one before."""
+
+ACCESS = (
+    "size",
+    "too large",
+    "accesses",
+    "place",
+    "first",
+    "last",
+    "input",
+    "output",
+    "reads",
+    "writes",
+    "copied",
+    "dead",
+    "glued",
+    "dead before",
+    "glued before",
+    "saves to copy in",
+    "saves to copy out",
+    "saves of step",
+    "saves of step at last",
+    "saves of the step's most",
+    "rank of saving",
+    "rank of tensor density",
+    "rank of saving to copy",
+    "rank of size",
+    "step accesses",
+    "step bytes",
+    "step gain",
+    "step weight",
+    "step time",
+    "in loop",
+    "program live",
+    "program gain",
+    "program channel",
+    "stalls",
+    *(f"operation {number}" for number in range(len(OPERATIONS) + 1)),
+)
+
+NAMES = (*ACCESS, *GAP, *(f"{name}, before" for name in GAP))
+
+
+def features(program: Program) -> Rows:
+    """The features of each access, of shape ``[accesses, len(NAMES)]``; names and order are :data:`NAMES`."""
+    total = len(program.tensor)
+    if not total:
+        return np.zeros((0, len(NAMES)), np.float32)
+    gaps = _gaps(program)
+    before = np.arange(total) - 1
+    starts = program.first[:-1][np.diff(program.first) > 0]
+    before[starts] = total + np.arange(len(starts))
+    rows = np.concatenate([_accesses(program), gaps[:total], gaps[before]], axis=1)
+    found: Rows = np.clip(rows, -MOST, MOST).astype(np.float32)
+    return found
+
+
+def gains(program: Program) -> Floats:
+    """What serving each access from fast memory may save, in ps; shape ``[accesses]``."""
+    return np.maximum(0.0, np.maximum(program.alone, 0.5 * program.final))
+
+
+def _accesses(program: Program) -> Floats:
+    of, at, total = program.tensor, program.step, len(program.tensor)
+    counts = np.diff(program.first)[of]
+    place = np.arange(total) - program.first[of]
+    gain = gains(program)
+    size = program.size[of] / program.capacity
+    first, last = place == 0, place == counts - 1
+    clock = _clock(program)
+    begun, ended = program.step[program.first[of]], program.step[program.first[of] + counts - 1]
+    tensor_gain = np.bincount(of, gain, len(program.size))[of]
+    step_most = np.zeros(len(program.slow))
+    np.maximum.at(step_most, at, gain)
+    step_slow = np.maximum(program.slow, 1.0)
+    step_bytes = np.bincount(at, size, len(program.slow))
+    live = _steps(program, begun[first], ended[first] + 1, size[first])
+    shifted = np.concatenate([[False], program.dead[:-1]]) & ~first
+    shifted_glue = np.concatenate([[False], program.glued[:-1]]) & ~first
+    demand = np.sum(program.copy_in[of] * (program.reads & (gain > 0)))
+    columns = [
+        _log(size),
+        size > 1,
+        np.log2(counts),
+        place / np.maximum(1, counts - 1),
+        first,
+        last,
+        program.is_input[of],
+        program.is_output[of],
+        program.reads,
+        program.writes,
+        program.may_copy[of],
+        program.dead,
+        program.glued,
+        shifted,
+        shifted_glue,
+        _log(gain, program.copy_in[of]),
+        _log(gain, program.copy_out[of]),
+        program.alone / step_slow[at],
+        program.final / step_slow[at],
+        gain / np.maximum(step_most[at], 1.0),
+        _rank(gain),
+        _rank(tensor_gain / (size * np.maximum(1.0, clock[ended + 1] - clock[begun]))),
+        _rank(gain / np.maximum(1.0, program.copy_in[of])),
+        _rank(size),
+        np.log2(np.bincount(at, minlength=len(program.slow))[at]),
+        _log(step_bytes[at]),
+        (1 - program.floor / step_slow)[at],
+        np.log2(program.weight)[at],
+        _log(step_slow[at], np.mean(step_slow)),
+        program.in_loop[at],
+        np.full(total, _log(np.max(live))),
+        np.full(total, 1 - np.sum(program.floor) / np.sum(step_slow)),
+        np.full(total, _log(demand, np.sum(program.floor))),
+        np.full(total, program.stalls),
+        *((program.operation == number)[at] for number in range(len(OPERATIONS) + 1)),
+    ]
+    return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
+
+
+def _gaps(program: Program) -> Floats:
+    """Features of the gap after each access, then of the time before the first access of each tensor that has any."""
+    total, horizon = len(program.tensor), len(program.slow)
+    gain, clock = gains(program), _clock(program)
+    starts = program.first[:-1][np.diff(program.first) > 0]
+    of = np.concatenate([program.tensor, program.tensor[starts]])
+    start = np.concatenate([program.step, np.zeros(len(starts), np.int64)])
+    end = np.concatenate([program.step, program.step[starts]])
+    later = np.concatenate([gain, gain[starts]])
+    open_ = np.concatenate([~program.dead, program.is_input[program.tensor[starts]]])
+    goes_on = np.flatnonzero(~program.dead | program.glued)
+    goes_on = goes_on[goes_on + 1 < total]
+    end[goes_on] = program.step[goes_on + 1]
+    later[goes_on] = gain[goes_on + 1]
+    reads = np.concatenate([np.zeros(total, np.bool_), program.reads[starts]])
+    reads[goes_on] = program.reads[goes_on + 1]
+    size = program.size[of] / program.capacity
+    inner = np.maximum(0.0, clock[end] - clock[np.minimum(start + 1, end)])
+    lasts = np.maximum(1.0, clock[end] - clock[start])
+    counted = open_ & (size <= 1)
+    counted[total:] = False
+    # What is occupied by gaps in which something is to be gained.
+    live = _steps(program, start, end, size * counted)
+    density, twice = (each / (size * lasts) for each in (later, later + np.concatenate([gain, 0 * gain[starts]])))
+    copy = program.copy_in[of]
+    rate = counted_rate = np.where(open_ & reads & (size <= 1) & (later > 0), copy / np.maximum(inner, copy + 1.0), 0.0)
+    channel = _steps(program, start, end, counted_rate)
+    to_copy = later / np.maximum(copy, 1.0)
+    found = [
+        np.log2(1 + end - start),
+        _log(inner, copy),
+        (clock[end] - clock[start]) / max(1.0, clock[-1]),
+        *(_log(1 + each) for each in _over(live[:, None], start, end, None)),
+    ]
+    for key in (density, twice):
+        level = _levels(key, counted & (later > 0))
+        found += [_log(1 + each) for each in _over(_stack(program, start, end, size * counted, level), start, end, level)]
+    traffic = np.concatenate([[0.0], np.cumsum(np.bincount(program.step, program.size[program.tensor], horizon))])
+    found.append(_log(1 + (traffic[end] - traffic[np.minimum(start + 1, end)]) / program.capacity))
+    found.append(_log(1 + _over(channel[:, None], start, end, None)[0]))
+    level = _levels(to_copy, rate > 0)
+    found.append(_log(1 + _over(_stack(program, start, end, rate, level), start, end, level)[0]))
+    found += [_rank(density), _rank(twice)]
+    columns: Floats = np.stack(found, axis=1)
+    return columns
+
+
+def _clock(program: Program) -> Floats:
+    """Least time from the start to each boundary, at least a little for every step; shape ``[T + 1]``."""
+    least = 1e-3 * max(1.0, float(np.mean(program.slow)))
+    return np.concatenate([[0.0], np.cumsum(np.maximum(program.floor, least))])
+
+
+def _log(value: Any, over: Any = 1.0) -> Floats:
+    """Logarithm of a ratio to the base 2, cut off; of arrays or numbers."""
+    found: Floats = np.log2(np.maximum(2.0**-MOST, np.asarray(value) / np.maximum(over, 1e-9)))
+    return found
+
+
+def _rank(value: Floats) -> Floats:
+    """Rank in (0, 1), equal ones alike."""
+    order = np.sort(value)
+    return (np.searchsorted(order, value, "left") + np.searchsorted(order, value, "right")) / (2.0 * len(value))
+
+
+def _steps(program: Program, start: Ints, end: Ints, amount: Floats) -> Floats:
+    """Sum of the amounts at each step, of those whose ``[start, end)`` it is in; shape ``[T]``."""
+    horizon = len(program.slow)
+    change = np.bincount(start, amount, horizon + 1) - np.bincount(end, amount, horizon + 1)
+    return np.cumsum(change)[:horizon]
+
+
+def _levels(key: Floats, counted: NDArray[np.bool_]) -> Ints:
+    """The level of each key, 0 the highest: an equal part of those that are counted in each."""
+    if not counted.any():
+        return np.zeros(len(key), np.int64)
+    borders = np.quantile(key[counted], np.linspace(1, 0, LEVELS + 1)[1:-1])
+    return np.searchsorted(-borders, -key, "left").astype(np.int64)
+
+
+def _stack(program: Program, start: Ints, end: Ints, amount: Floats, level: Ints) -> Floats:
+    """Sum at each step of those of each level and above; shape ``[T, LEVELS]``."""
+    horizon = len(program.slow)
+    change = np.zeros((horizon + 1) * LEVELS)
+    change += np.bincount(start * LEVELS + level, amount, len(change))
+    change -= np.bincount(end * LEVELS + level, amount, len(change))
+    return np.cumsum(np.cumsum(change.reshape(-1, LEVELS), axis=0), axis=1)[:horizon]
+
+
+def _over(values: Floats, start: Ints, end: Ints, level: Ints | None) -> tuple[Floats, Floats]:
+    """Mean and most of a column of values over ``[start, end]``; ``values`` of shape ``[T, levels]``."""
+    horizon = len(values)
+    column = np.zeros(len(start), np.int64) if level is None else level
+    last = np.minimum(end, horizon - 1)
+    length = last - start + 1
+    sums = np.concatenate([np.zeros((1, values.shape[1])), np.cumsum(values, axis=0)])
+    mean = (sums[last + 1, column] - sums[start, column]) / length
+    power = np.frexp(length.astype(np.float64))[1] - 1
+    most = np.zeros(len(start))
+    table = values
+    for exponent in range(int(power.max(initial=0)) + 1):
+        here = np.flatnonzero(power == exponent)
+        if len(here):
+            most[here] = np.maximum(table[start[here], column[here]], table[last[here] - (1 << exponent) + 1, column[here]])
+        if (2 << exponent) <= horizon:
+            table = np.maximum(table[: -(1 << exponent)], table[1 << exponent :])
+    return mean, most

@@ -1,0 +1,227 @@
+"""The network of the learned guide: a graph network over the accesses and steps of a program, in numpy or torch alike.
+
+A round lets accesses that meet in a step hear of each other, lets the gaps say what they would occupy of memory and of the copy
+channel, step by step, and tells each gap what stands on average in the steps that it spans: a learned price of memory at every
+moment, found in so many rounds. Then each access hears of its tensor's previous and next one. What comes out are scores of
+:mod:`~stowplan.learned_guidance.memory_mapping.guide.chain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from stowplan.learned_guidance.memory_mapping.guide.chain import NEVER, marginals
+from stowplan.learned_guidance.memory_mapping.guide.features import NAMES, features, gains
+from stowplan.learned_guidance.memory_mapping.guide.program import Program
+
+#: Numbers kept of each access and step, within a round's layer, and of what gaps occupy of memory and channel.
+WIDTH, HIDDEN, MEMORY, CHANNEL, ROUNDS = 32, 64, 8, 4, 4
+
+
+class Library(Protocol):
+    """What the network asks of numpy or torch."""
+
+    def relu(self, x: Any) -> Any: ...  # noqa: D102
+    def sigmoid(self, x: Any) -> Any: ...  # noqa: D102
+    def softplus(self, x: Any) -> Any: ...  # noqa: D102
+    def log1p(self, x: Any) -> Any: ...  # noqa: D102
+    def normalised(self, x: Any) -> Any: ...  # noqa: D102
+    def joined(self, parts: list[Any]) -> Any: ...  # noqa: D102
+    def sums(self, values: Any, index: Any, size: int) -> Any: ...  # noqa: D102
+    def cumulated(self, values: Any) -> Any: ...  # noqa: D102
+    def single(self, values: Any) -> Any: ...  # noqa: D102
+
+
+class Graph(NamedTuple):
+    """Programs as the network sees them, of A accesses and T steps together; arrays of numpy or tensors."""
+
+    features: Any
+    """[A, F]"""
+    before: Any
+    """[A] the tensor's previous access, with any number where there is none."""
+    after: Any
+    """[A]"""
+    has_before: Any
+    """[A, 1] of 0 and 1."""
+    has_after: Any
+    """[A, 1]"""
+    place: Any
+    """[A] accesses of the tensor before this one."""
+    left: Any
+    """[A] accesses of the tensor after this one."""
+    step: Any
+    """[A]"""
+    begun: Any
+    """[A] step of the previous access; where there is none, the first of the program."""
+    end: Any
+    """[A] step of the next access; where there is none, of the access itself."""
+    occupies: Any
+    """[A, 1] part of the capacity that the gap would take, 0 where it cannot be kept."""
+    copies: Any
+    """[A, 1] copy time over the time of the gap before the access."""
+    per_step: Any
+    """[T, 1] one over the number of accesses."""
+    barred: Any
+    """[A] accesses of tensors that do not fit."""
+    never_kept: Any
+    """[A]"""
+    glued: Any
+    """[A]"""
+    positions: list[Any]
+    """See :func:`~stowplan.learned_guidance.memory_mapping.guide.chain.marginals`."""
+
+
+def graph(program: Program) -> Graph:
+    """A program as the network sees it, in numpy."""
+    of, total = program.tensor, len(program.tensor)
+    place = np.arange(total) - program.first[of]
+    last = place == np.diff(program.first)[of] - 1
+    after = np.minimum(np.arange(total) + 1, max(0, total - 1))
+    end = np.where(last, program.step, program.step[after] if total else 0)
+    size = program.size[of] / program.capacity
+    barred = size > 1
+    never_kept = program.dead | last | barred
+    # What a copy for the access would take of the time since the one before.
+    clock = np.concatenate([[0.0], np.cumsum(program.floor)])
+    begun = np.where(place > 0, program.step[np.maximum(0, np.arange(total) - 1)], 0)
+    time = clock[program.step] - clock[begun]
+    needed = program.reads & (gains(program) > 0) & ~barred & (program.is_input[of] | (place > 0))
+    copy = program.copy_in[of]
+    copies = np.where(needed, copy / np.maximum(time, copy + 1.0), 0.0)
+    counts = np.bincount(program.step, minlength=len(program.slow))
+    longest = int(np.diff(program.first).max(initial=0))
+    order = np.argsort(place, kind="stable")
+    borders = np.searchsorted(place[order], np.arange(1, longest + 1))
+    return Graph(
+        features=features(program),
+        before=np.maximum(0, np.arange(total) - 1),
+        after=after,
+        has_before=(place > 0).astype(np.float32)[:, None],
+        has_after=(~last).astype(np.float32)[:, None],
+        place=place,
+        left=np.diff(program.first)[of] - 1 - place,
+        step=program.step,
+        begun=begun,
+        end=end,
+        occupies=np.where(never_kept, 0.0, size).astype(np.float32)[:, None],
+        copies=copies.astype(np.float32)[:, None],
+        per_step=(1.0 / np.maximum(1, counts)).astype(np.float32)[:, None],
+        barred=barred,
+        never_kept=never_kept,
+        glued=program.glued & ~last & ~barred,
+        positions=np.split(order, borders)[1:-1] if longest > 1 else [],
+    )
+
+
+def shapes() -> dict[str, tuple[int, ...]]:
+    """Names and shapes of all weights."""
+    found: dict[str, tuple[int, ...]] = {"mean": (len(NAMES),), "scale": (len(NAMES),)}
+
+    def layer(name: str, into: int, out: int) -> None:
+        found[f"{name}.weight"], found[f"{name}.bias"] = (into, out), (out,)
+
+    layer("begin", len(NAMES), HIDDEN)
+    layer("begun", HIDDEN, WIDTH)
+    for number in range(ROUNDS):
+        layer(f"{number}.meet", WIDTH, WIDTH)
+        layer(f"{number}.occupy", WIDTH, MEMORY + CHANNEL)
+        layer(f"{number}.step", 2 * WIDTH + MEMORY + CHANNEL, WIDTH)
+        layer(f"{number}.hear", 6 * WIDTH, HIDDEN)
+        layer(f"{number}.heard", HIDDEN, WIDTH)
+    layer("end", 3 * WIDTH, HIDDEN)
+    layer("scores", HIDDEN, 2)
+    return found
+
+
+def scores(weights: Mapping[str, Any], graph: Graph, library: Library) -> tuple[Any, Any]:
+    """Scores of being fast and being kept, each of shape ``[accesses]``."""
+    lib = library
+
+    def layer(name: str, x: Any) -> Any:
+        return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    x = (graph.features - weights["mean"]) * weights["scale"]
+    h = layer("begun", lib.relu(layer("begin", x)))
+    steps = len(graph.per_step)
+    s: Any = None
+    length = lib.single(graph.end - graph.step + 1)[:, None]
+    for number in range(ROUNDS):
+        n = lib.normalised(h)
+        met = lib.sums(lib.relu(layer(f"{number}.meet", n)), graph.step, steps) * graph.per_step
+        shares = lib.sigmoid(layer(f"{number}.occupy", n))
+        memory = _spanned(lib, shares[:, :MEMORY] * graph.occupies, graph.step, graph.end, steps)
+        copies = shares[:, MEMORY:] * graph.copies
+        channel = _spanned(lib, copies, graph.begun, graph.step, steps)
+        s = lib.relu(layer(f"{number}.step", lib.joined([met if s is None else s, met, memory, channel])))
+        sums = lib.cumulated(s)
+        spanned = lib.single(sums[graph.end + 1] - sums[graph.step]) / length
+        earlier = spanned[graph.before] * graph.has_before
+        previous, following = n[graph.before] * graph.has_before, n[graph.after] * graph.has_after
+        heard = lib.joined([n, previous, following, s[graph.step], spanned, earlier])
+        h = h + layer(f"{number}.heard", lib.relu(layer(f"{number}.hear", heard)))
+    n = lib.normalised(h)
+    following = n[graph.after] * graph.has_after
+    found = layer("scores", lib.relu(layer("end", lib.joined([n, following, spanned]))))
+    # Out of line with what is possible only by what the weights say.
+    bounded = 12.0 * (found / 12.0).clip(-1.0, 1.0)
+    fast = bounded[:, 0] * ~graph.barred + NEVER * graph.barred
+    keep = bounded[:, 1] * ~graph.never_kept + NEVER * graph.never_kept
+    return fast, keep
+
+
+def values(weights: Mapping[str, Any], graph: Graph, library: Library) -> tuple[Any, Any]:
+    """Probabilities of being fast and of being kept, each of shape ``[accesses]``."""
+    fast, keep = scores(weights, graph, library)
+    return marginals(fast, keep, graph.glued, graph.positions, library.softplus, library.sigmoid)
+
+
+def _spanned(library: Library, amounts: Any, start: Any, end: Any, steps: int) -> Any:
+    """Logarithms of what the amounts, each over the steps ``[start, end)``, come to at each step; shape ``[T, columns]``."""
+    change = library.sums(amounts, start, steps) - library.sums(amounts, end, steps)
+    total = library.single(library.cumulated(change)[1:])
+    return library.log1p(total.clip(0.0, None))
+
+
+class Numpy:
+    """The network's :class:`Library` without torch."""
+
+    def relu(self, x: Any) -> Any:
+        """Of any shape."""
+        return np.maximum(x, 0)
+
+    def sigmoid(self, x: Any) -> Any:
+        """Of any shape."""
+        return 1 / (1 + np.exp(-x))
+
+    def softplus(self, x: Any) -> Any:
+        """Of any shape."""
+        return np.logaddexp(0, x)
+
+    def log1p(self, x: Any) -> Any:
+        """Of any shape."""
+        return np.log1p(x)
+
+    def normalised(self, x: Any) -> Any:
+        """Rows over the root of their mean square."""
+        return x / np.sqrt(np.mean(x * x, axis=1, keepdims=True) + np.float32(1e-3))
+
+    def joined(self, parts: list[Any]) -> Any:
+        """Side by side."""
+        return np.concatenate(parts, axis=1)
+
+    def sums(self, values: Any, index: Any, size: int) -> Any:
+        """Sums of the rows of each index; shape ``[size, columns]``."""
+        columns = [np.bincount(index, column, size) for column in values.T]
+        return np.stack(columns, axis=1).astype(np.float32)
+
+    def cumulated(self, values: Any) -> Any:
+        """Sums of the rows before each, in double precision; one row more."""
+        first = np.zeros((1, values.shape[1]))
+        return np.concatenate([first, np.cumsum(values, axis=0, dtype=np.float64)])
+
+    def single(self, values: Any) -> Any:
+        """In single precision."""
+        return values.astype(np.float32)

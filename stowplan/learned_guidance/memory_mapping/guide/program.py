@@ -1,0 +1,205 @@
+"""A memory-mapping problem as flat arrays of accesses: what the learned guide reads.
+
+Accesses are numbered as in hints (:mod:`stowplan.models.memory_mapping.hint`): tensor by tensor, each in step order. The *gap*
+of an access is the time from it to its tensor's next access.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.models.memory_mapping.accesses import access_sequences
+from stowplan.models.memory_mapping.problem import Problem, Step
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+#: Operations that are told apart; what is in none of these classes is the last class, "other".
+OPERATIONS: tuple[tuple[str, ...], ...] = (
+    ("convolution", "dot"),
+    ("fusion",),
+    ("copy", "bitcast", "transpose", "reshape", "broadcast"),
+    ("dynamic-slice", "dynamic-update-slice", "gather", "scatter"),
+)
+
+_CLASS = {opcode: number for number, opcodes in enumerate(OPERATIONS) for opcode in opcodes}
+
+
+class Program(NamedTuple):
+    """Arrays of a problem with T steps, N tensors, A accesses. Times in ps, sizes in bytes, floats where sums may be large."""
+
+    capacity: float
+    stalls: bool
+    """Whether waits for copies are allowed."""
+    weight: Floats
+    """[T] runs of each step."""
+    slow: Floats
+    """[T] latency with all uses slow, times runs."""
+    floor: Floats
+    """[T] least latency, times runs."""
+    operation: Ints
+    """[T] class of the step's operation."""
+    in_loop: Bools
+    """[T]"""
+    size: Floats
+    """[N]"""
+    copy_in: Floats
+    """[N]"""
+    copy_out: Floats
+    """[N]"""
+    is_input: Bools
+    """[N]"""
+    is_output: Bools
+    """[N]"""
+    may_copy: Bools
+    """[N] not internal to a loop."""
+    first: Ints
+    """[N + 1] each tensor's first access."""
+    tensor: Ints
+    """[A]"""
+    step: Ints
+    """[A]"""
+    reads: Bools
+    """[A]"""
+    writes: Bools
+    """[A]"""
+    bytes: Floats
+    """[A] moved by the step, times runs."""
+    alone: Floats
+    """[A] what the step saves, with this access alone served from fast memory, times runs."""
+    final: Floats
+    """[A] what the step saves by this access where all others are fast, times runs."""
+    glued: Bools
+    """[A] nothing may change between this access and the tensor's next one."""
+    dead: Bools
+    """[A] staying to the next access gains nothing: there is none, or it overwrites the tensor."""
+
+
+def program(problem: Problem) -> Program:
+    """The arrays of a problem; takes some 5 us a use."""
+    steps, tensors = problem.steps, problem.tensors
+    counts = np.array([len(step.uses) for step in steps], np.int64)
+    uses = [*chain.from_iterable(step.uses for step in steps)]
+    of = np.array([use.tensor for use in uses], np.int64)
+    is_output = np.array([use.is_output for use in uses], np.bool_)
+    moved = np.array([use.bytes for use in uses], np.float64)
+    at = np.repeat(np.arange(len(steps)), counts)
+    order = np.lexsort((at, of))
+    new = np.ones(len(uses), np.bool_)
+    new[1:] = (np.diff(of[order]) != 0) | (np.diff(at[order]) != 0)
+    access = np.empty(len(uses), np.int64)
+    access[order] = np.cumsum(new) - 1
+    tensor, step = of[order][new], at[order][new]
+    total = len(tensor)
+    reads, writes = (np.bincount(access, weights=each, minlength=total) > 0 for each in (~is_output, is_output))
+    weight = np.array([each.weight for each in steps], np.float64)
+    slow, floor, alone, final = _latencies(problem, access, total)
+    first = np.searchsorted(tensor, np.arange(len(tensors) + 1))
+    glued, dead, may_copy = _gaps(problem, tensor, reads, writes, first)
+    in_loop = np.zeros(len(steps), np.bool_)
+    for loop in problem.loops:
+        in_loop[loop.start : loop.end] = True
+    return Program(
+        capacity=float(problem.capacity),
+        stalls=problem.stalls == "allowed",
+        weight=weight,
+        slow=slow * weight,
+        floor=floor * weight,
+        operation=np.array([_CLASS.get(each.opcode, len(OPERATIONS)) for each in steps], np.int64),
+        in_loop=in_loop,
+        size=np.array([each.size for each in tensors], np.float64),
+        copy_in=np.array([each.copy_in_ps for each in tensors], np.float64),
+        copy_out=np.array([each.copy_out_ps for each in tensors], np.float64),
+        is_input=np.array([each.is_input for each in tensors], np.bool_),
+        is_output=np.array([each.is_output for each in tensors], np.bool_),
+        may_copy=may_copy,
+        first=first,
+        tensor=tensor,
+        step=step,
+        reads=reads,
+        writes=writes,
+        bytes=np.bincount(access, weights=moved, minlength=total) * weight[step],
+        alone=alone * weight[step],
+        final=final * weight[step],
+        glued=glued,
+        dead=dead,
+    )
+
+
+def _latencies(problem: Problem, access: Ints, total: int) -> tuple[Floats, Floats, Floats, Floats]:
+    """Latency of one run of each step with everything slow, and at least; what each access saves of it alone, and at last."""
+    steps = problem.steps
+    slow, floor = np.zeros(len(steps)), np.zeros(len(steps))
+    alone, final = np.zeros(total), np.zeros(total)
+    pieces = [(number, piece) for number, step in enumerate(steps) for piece in step.pieces]
+    first_use = np.cumsum([0, *(len(step.uses) for step in steps)])
+    for number, step in enumerate(steps):
+        if step.table is not None:
+            _table(step, access[first_use[number] : first_use[number + 1]], number, slow, floor, alone, final)
+    if not pieces:
+        return slow, floor, alone, final
+    step_of = np.array([number for number, _ in pieces], np.int64)
+    base = np.array([piece.base_ps for _, piece in pieces], np.float64)
+    width = np.array([len(piece.slow_ps) for _, piece in pieces], np.int64)
+    terms_slow = np.fromiter(chain.from_iterable(piece.slow_ps for _, piece in pieces), np.float64)
+    terms_fast = np.fromiter(chain.from_iterable(piece.fast_ps for _, piece in pieces), np.float64)
+    owner = np.repeat(np.arange(len(pieces)), width)
+    # Uses of a step follow each other: the term's place in its piece is the use's place in its step.
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(width) - width, width)
+    of = access[first_use[step_of[owner]] + place]
+    all_slow = base + np.bincount(owner, terms_slow, len(pieces))
+    all_fast = base + np.bincount(owner, terms_fast, len(pieces))
+    least = base + np.bincount(owner, np.minimum(terms_slow, terms_fast), len(pieces))
+    for into, values in ((slow, all_slow), (floor, least)):
+        known = np.full(len(steps), -np.inf)
+        np.maximum.at(known, step_of, values)
+        into[:] = np.where(np.isfinite(known), known, into)
+    fastest = np.full(len(steps), -np.inf)
+    np.maximum.at(fastest, step_of, all_fast)
+    # A step that reads and writes a tensor in place has two terms for one access.
+    key, inverse = np.unique(owner * total + of, return_inverse=True)
+    change = np.bincount(inverse, terms_fast - terms_slow)
+    piece, which = key // total, key % total
+    begun, ended = np.full(total, -np.inf), np.full(total, -np.inf)
+    np.maximum.at(begun, which, all_slow[piece] + change)
+    np.maximum.at(ended, which, all_fast[piece] - change)
+    where = np.zeros(total, np.int64)
+    where[which] = step_of[piece]
+    alone[which] = slow[where[which]] - begun[which]
+    final[which] = ended[which] - fastest[where[which]]
+    return slow, floor, alone, final
+
+
+def _table(step: Step, access: Ints, number: int, slow: Floats, floor: Floats, alone: Floats, final: Floats) -> None:
+    assert step.table is not None
+    latency = step.table.latency_ps
+    slow[number], floor[number] = latency[0], min(latency)
+    masks: dict[int, int] = {}
+    for bit, use in enumerate(step.table.uses):
+        masks[int(access[use])] = masks.get(int(access[use]), 0) | 1 << bit
+    for which, mask in masks.items():
+        alone[which] = latency[0] - latency[mask]
+        final[which] = latency[(len(latency) - 1) & ~mask] - latency[-1]
+
+
+def _gaps(problem: Problem, tensor: Ints, reads: Bools, writes: Bools, first: Ints) -> tuple[Bools, Bools, Bools]:
+    """Which gaps are glued, which dead, and which tensors may be copied."""
+    following = np.zeros(len(tensor), np.bool_)
+    following[:-1] = tensor[1:] == tensor[:-1]
+    overwritten = np.zeros(len(tensor), np.bool_)
+    overwritten[:-1] = (writes & ~reads)[1:]
+    glued, dead = np.zeros(len(tensor), np.bool_), ~following | overwritten
+    may_copy = np.ones(len(problem.tensors), np.bool_)
+    if problem.loops:
+        for sequence in access_sequences(problem):
+            may_copy[sequence.tensor] = sequence.may_copy
+            for j in range(1, len(sequence)):
+                here = first[sequence.tensor] + j - 1
+                glued[here] = sequence.is_glued(j)
+                dead[here] = sequence.is_dead(j)
+    return glued, dead & ~glued, may_copy
