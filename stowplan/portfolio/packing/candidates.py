@@ -5,6 +5,7 @@ With a capacity, a candidate is done as soon as it, or another, has a plan that 
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Collection
 
@@ -14,8 +15,8 @@ from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.portfolio.context import Context
-from stowplan.portfolio.packing import arrays, canonical, explain, orders, skyline
-from stowplan.portfolio.packing.arrays import Ints
+from stowplan.portfolio.packing import arrays, beam, beam_restarts, canonical, explain, orders, skyline
+from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.search import Search
 
 #: Work of deterministic runs for each second of the limit: buffer pairs of the greedy, nodes times buffers of the exact search,
@@ -24,6 +25,9 @@ PAIRS, NODES, PLACED = 60_000_000, 80_000_000, 130_000
 
 #: Placements from the bottom up in deterministic runs, at least.
 LEAST_ROUNDS = 8
+
+#: Rounds of climbing by orders before the beams.
+CLIMBS_BEFORE_BEAMS = 60
 
 #: Up to so many buffers, placing in an order is quick.
 FEW_BUFFERS = 1500
@@ -53,7 +57,10 @@ def _closed(problem: Problem, context: Context) -> bool:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """Greedy by simple orders, then orders in which what stood too high comes sooner; large problems from the bottom up."""
+    """Greedy by simple orders, then beams; with gaps or fixed offsets, orders in which what stood too high comes sooner.
+
+    Large problems from the bottom up.
+    """
     _search(problem, context, range(orders.PEAK + 1), "orders", context.options.seed)
 
 
@@ -70,7 +77,10 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
     if n == 0:
         context.plan(arrays.export_plan(problem, data, np.zeros(0, np.int64)), "greedy")
         return
-    target = (load_bound(problem) if problem.capacity is None else problem.capacity) // data.unit
+    if n <= FEW_BUFFERS and beam.takes(data):
+        _search_by_beams(problem, context, data)
+        return
+    target = _target(problem, data)
 
     def improved(height: int, offsets: Ints, source: str) -> None:
         if problem.capacity is None or height <= target:
@@ -108,19 +118,46 @@ def _exact(problem: Problem, context: Context, source: str, seed: int, simple_or
     if _overloaded(problem, context):
         return
     data = arrays.build(problem)
+    known = _known(context)
+    offsets = None if known is None else _in_units(known, data)
+    found = canonical.start(data, _capacity(problem, data), seed, offsets, simple_orders=simple_orders)
+    _close_in(problem, context, data, found, source)
+    if found.infeasible:
+        _explain(problem, context, source, began)
 
-    def known_offsets() -> Ints | None:
-        plan = _known(context)
-        return None if plan is None else np.array(plan.offsets, np.int64)[data.numbers] // data.unit
 
-    capacity = None if problem.capacity is None else problem.capacity // data.unit
-    found = canonical.start(data, capacity, seed, known_offsets(), simple_orders=simple_orders)
-    limit = _node_limit(context, len(data.size)) if context.options.deterministic else None
+def _search_by_beams(problem: Problem, context: Context, data: Data) -> None:
+    """Placing in simple orders, the baseline among them, a few climbs from the best of them, then beams."""
+    best: Ints | None = None
+
+    def improved(height: int, offsets: Ints, source: str) -> None:
+        nonlocal best
+        best = offsets
+        if problem.capacity is None or height * data.unit <= problem.capacity:
+            context.plan(arrays.export_plan(problem, data, offsets), source)
+
+    def should_stop() -> bool:
+        return context.stop() or _closed(problem, context)
+
+    target = _target(problem, data)
+    Search(data, target, context.options.seed, improved, should_stop).climb_orders(
+        range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS
+    )
+    if best is None or (best + data.size).max() <= target:
+        return
+    part_type = functools.partial(beam_restarts.Part, should_stop=should_stop)
+    found = canonical.start(data, _capacity(problem, data), context.options.seed, best, part_type=part_type)
+    _close_in(problem, context, data, found, "beam")
+
+
+def _close_in(problem: Problem, context: Context, data: Data, found: canonical.Search, source: str) -> None:
+    """Run a search, tell of what it finds, and let it go on from plans and bounds of the others."""
 
     def improved() -> None:
         if found.infeasible:
             return
-        context.bound(found.bound * data.unit, source)
+        if any(part.bound > bound for part, bound in zip(found.parts, bounds, strict=True)):
+            context.bound(found.bound * data.unit, source)
         if found.height is not None:
             every = np.zeros(len(data.size), np.int64)
             index = {int(number): at for at, number in enumerate(data.numbers)}
@@ -129,18 +166,18 @@ def _exact(problem: Problem, context: Context, source: str, seed: int, simple_or
             context.plan(arrays.export_plan(problem, data, every), source)
 
     def should_stop() -> bool:
-        plan = _known(context)
-        if problem.capacity is None and plan is not None and plan.objective < (found.height or 0) * data.unit:
-            offsets = known_offsets()
-            if offsets is not None:
-                found.adopt(data, offsets)
+        if problem.capacity is None and not context.options.deterministic:
+            plan, bound = context.incumbent()
+            if plan is not None and plan.objective < (found.height or 0) * data.unit:
+                found.adopt(data, _in_units(plan, data))
+            found.floor = max(found.floor, -(-(bound or 0) // data.unit))
         return context.stop() or _closed(problem, context)
 
+    bounds = [part.bound for part in found.parts]
+    limit = _node_limit(context, len(data.size)) if context.options.deterministic else None
     if found.finished:
         improved()
     found.run(improved, should_stop, limit)
-    if found.infeasible:
-        _explain(problem, context, source, began)
 
 
 def cpsat(problem: Problem, context: Context) -> None:
@@ -175,6 +212,20 @@ def _explain(problem: Problem, context: Context, source: str, began: float) -> N
 
 def _node_limit(context: Context, buffers: int) -> int:
     return int(NODES * context.options.time_limit / (buffers + 50))
+
+
+def _capacity(problem: Problem, data: Data) -> int | None:
+    return None if problem.capacity is None else problem.capacity // data.unit
+
+
+def _target(problem: Problem, data: Data) -> int:
+    """Height in units that is good enough."""
+    return (load_bound(problem) if problem.capacity is None else problem.capacity) // data.unit
+
+
+def _in_units(plan: Plan, data: Data) -> Ints:
+    """Offsets [n] of a plan."""
+    return np.array(plan.offsets, np.int64)[data.numbers] // data.unit
 
 
 def _known(context: Context) -> Plan | None:

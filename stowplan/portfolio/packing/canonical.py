@@ -1,4 +1,7 @@
-"""Exact search over canonical plans with restarts: raises the bound from below and lowers the height from above."""
+"""Exact search over canonical plans with restarts: raises the bound from below and lowers the height from above.
+
+Parts may be searched in other ways too, which find plans and prove nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stowplan.models.packing.problem import Buffer, Problem
-from stowplan.portfolio.packing import arrays, depth_first, orders, search
+from stowplan.portfolio.packing import arrays, beam, depth_first, orders, search
 from stowplan.portfolio.packing.arrays import Data, Ints
 
 #: Nodes of the shortest run; restarts follow Luby's sequence.
@@ -88,11 +91,13 @@ class Search:
     parts: list[Part]
     capacity: int | None
     """Units; None asks for the least height."""
+    floor: int = 0
+    """A bound of the whole that others have proven, in units."""
 
     @property
     def bound(self) -> int:
         """Proven least height, in units."""
-        return max((part.bound for part in self.parts), default=0)
+        return max([self.floor, *(part.bound for part in self.parts)])
 
     @property
     def height(self) -> int | None:
@@ -127,7 +132,8 @@ class Search:
     def run(self, improved: Callable[[], None], should_stop: Callable[[], bool], node_limit: int | None = None) -> int:
         """Steps until finished, stopped or out of nodes, which it returns; calls ``improved`` on a better plan or bound."""
         nodes = 0
-        while not self.finished and not should_stop() and (node_limit is None or nodes < node_limit):
+        # Whoever says whether to stop may also bring a plan or a bound.
+        while not should_stop() and not self.finished and (node_limit is None or nodes < node_limit):
             before = self.height, self.bound
             nodes += self.step()
             if before != (self.height, self.bound):
@@ -135,15 +141,24 @@ class Search:
         return nodes
 
 
-def start(data: Data, capacity: int | None, seed: int, offsets: Ints | None = None, *, simple_orders: bool = True) -> Search:
+def start(
+    data: Data,
+    capacity: int | None,
+    seed: int,
+    offsets: Ints | None = None,
+    *,
+    simple_orders: bool = True,
+    part_type: Callable[..., Part] = Part,
+) -> Search:
     """A search that knows the load bound, and the plan ``offsets`` [n] where one is given.
 
-    It begins with orders by single features of the buffers, unless ``simple_orders`` are left out.
+    It begins with orders by single features of the buffers, unless ``simple_orders`` are left out. ``part_type`` says how parts
+    are searched.
     """
     found = []
     for each in arrays.parts(data):
         bound = max(int(each.load().max()), int((each.fixed + each.size)[each.fixed >= 0].max(initial=0)))
-        found.append(Part(each, np.empty(0, np.int64), bound, seed, simple_orders))
+        found.append(part_type(each, np.empty(0, np.int64), bound, seed, simple_orders))
     every = Search(found, capacity)
     if offsets is not None:
         every.adopt(data, offsets)
@@ -163,4 +178,5 @@ def warm_up() -> None:
     placements = search.Placements(data, lambda: False)
     placements.first_fit(np.zeros(2))
     placements.skyline(np.zeros(2))
+    beam.Beam(data).pack(3, 1, 1.0, np.random.default_rng(0), 0.0, lambda: False)
     start(data, None, seed=0).run(lambda: None, lambda: False)

@@ -54,9 +54,7 @@ def _stack(problem: Problem) -> dict[str, Plan]:
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     small = len(problem.buffers) <= EXACT_BUFFERS
-    fit = small and problem.capacity is not None
-    # Where plans are hard to find at all, the orders find one soon or never.
-    found = [Candidate("search", "heuristic", f"{_HERE}:search", share=0.6 if not small else 0.1 if fit else 0.25)]
+    found = [Candidate("search", "heuristic", f"{_HERE}:search", share=0.6)]
     if small:
         found.append(Candidate("canonical", "exact", f"{_HERE}:exact", share=0.6))
         found.append(Candidate("canonical2", "exact", f"{_HERE}:second", share=0.5))

@@ -1,0 +1,347 @@
+"""Beam search from the bottom up: many unfinished packings side by side, of which the least wasteful go on.
+
+A *state* is a skyline (how high the placed buffers reach, for every section) and what waits. Its lowest valley takes a buffer
+that lives within it, and what of the valley lies before that buffer is closed; or the valley is raised to its lower neighbour.
+Within a height, every section has so much room to waste: its load is known. A state dies when a section has wasted more, and
+the others are compared by what they have wasted of that room, so that it is spared where it is scarce; by the area that they
+cover with it; and by the lives of what they have placed, since short ones are easily placed later. Of states that have placed
+the same buffers the best goes on. Beam search by waste is what does best for packing strips and for cutting (Libralesso and
+Fontan, "An anytime tree search algorithm for the 2018 ROADEF/EURO challenge glass cutting problem", 2021).
+
+Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.compiled import njit, njit_inner
+from stowplan.portfolio.packing import skyline
+from stowplan.portfolio.packing.arrays import Data, Ints
+from stowplan.portfolio.packing.orders import Floats
+
+_FAR = 1 << 62
+
+#: Times that a valley is raised before a buffer is placed, at most: so often that a state leaves it open what to place.
+_RAISES = 4
+
+#: Successors for each state that goes on, at most.
+_SUCCESSORS = 40
+
+#: Part of the height that a section can spare beside its room: with none, the first unit that the fullest section wastes
+#: would count more than everything else.
+_SPARE = 0.003
+
+#: Waste that every state is said to have, so that there is something to compare before there is any.
+_BEGINNING = 0.001
+
+#: Numbers in the arrays of all states, at most.
+_NUMBERS = 12_000_000
+
+
+@dataclass
+class States:
+    """States of one beam; the arrays are of one row for each, those of numbers of one element."""
+
+    level: Ints
+    """[states, sections] how high the placed buffers reach; ``_FAR`` where nothing waits any more."""
+    left: Ints
+    """[states, sections] units that wait."""
+    waits: NDArray[np.int8]
+    """[states, n] 1 where a buffer waits."""
+    waste: Floats
+    area: Floats
+    """What is covered."""
+    lives: Floats
+    """Sections that placed buffers live through."""
+    key: Ints
+    """Of the set of placed buffers."""
+
+    @staticmethod
+    def make(count: int, n: int, sections: int) -> States:
+        """Empty arrays for ``count`` states."""
+        level, left = np.empty((count, sections), np.int64), np.empty((count, sections), np.int64)
+        waste, area, lives = np.zeros(count), np.zeros(count), np.zeros(count)
+        return States(level, left, np.empty((count, n), np.int8), waste, area, lives, np.zeros(count, np.int64))
+
+
+def takes(data: Data) -> bool:
+    """Whether there are buffers, all are free to go anywhere, and no life has gaps."""
+    return skyline.takes(data) and not data.has_gaps
+
+
+class Beam:
+    """Buffers ready to be packed again and again; for data that :func:`takes` is true of.
+
+    Parameters
+    ----------
+    mirrored
+        Whether time runs backwards: valleys are filled from their end.
+    """
+
+    def __init__(self, data: Data, mirrored: bool = False):
+        begin, end = (data.sections - data.end, data.sections - data.begin) if mirrored else (data.begin, data.end)
+        # By begin, so that those that begin within a valley are neighbours.
+        self._order = np.lexsort((end, begin))
+        self._begin, self._end, self._size, self._align = (each[self._order] for each in (begin, end, data.size, data.align))
+        self._first = np.searchsorted(self._begin, np.arange(data.sections + 1))
+        self._load = data.load()[::-1].copy() if mirrored else data.load()
+        self._sections = data.sections
+
+    @property
+    def widest(self) -> int:
+        """States side by side, at most."""
+        return max(16, _NUMBERS // (2 * (2 * self._sections + len(self._order) // 8) + 4 * _SUCCESSORS + 3 * len(self._order)))
+
+    def pack(
+        self, height: int, width: int, emphasis: float, chance: np.random.Generator, noise: float, should_stop: Callable[[], bool]
+    ) -> tuple[Ints | None, int]:
+        """Look for a plan.
+
+        Parameters
+        ----------
+        height
+            Units that it must not exceed.
+        width
+            States side by side; no more than :attr:`widest` are kept.
+        emphasis
+            How much long lives count: the power of the mean life in what states are compared by.
+        chance
+            What sets of buffers are told apart by, and noise.
+        noise
+            Part by which the worth of a state may be off.
+        should_stop
+            Asked after each buffer.
+
+        Returns
+        -------
+        tuple
+            Offsets [n] in units or None, and the number of states.
+        """
+        n, sections = len(self._order), self._sections
+        width = min(width, self.widest)
+        room = height - self._load
+        if room.min() < 0:
+            return None, 0
+        price = np.concatenate([[0.0], np.cumsum(1.0 / (room + max(1.0, _SPARE * height)))])
+        names = chance.integers(1, _FAR, n)
+        old, new = States.make(width, n, sections), States.make(width, n, sections)
+        old.level[0], old.left[0], old.waits[0] = 0, self._load, 1
+        parent, placed, offset = (np.empty((n, width), np.int64) for _ in range(3))
+        children = np.empty((3, width * _SUCCESSORS + n), np.int64)
+        worth = np.empty(children.shape[1])
+        table = np.empty(1 << (4 * width).bit_length(), np.int64)
+        count, states = 1, 0
+        for depth in range(n):
+            if should_stop():
+                return None, states
+            found = expand(
+                count, height, self._size, self._align, self._begin, self._end, self._first, price,
+                old.level, old.left, old.waits, old.waste, old.area, old.lives, depth, emphasis, children, worth,
+            )  # fmt: skip
+            if noise > 0:
+                worth[:found] *= 1.0 + noise * chance.random(found)
+            count = go_on(
+                np.argsort(worth[:found]), height, self._size, self._align, self._begin, self._end, self._first, price,
+                old.level, old.left, old.waits, old.waste, old.area, old.lives, old.key,
+                new.level, new.left, new.waits, new.waste, new.area, new.lives, new.key,
+                names, children, table, parent[depth], placed[depth], offset[depth],
+            )  # fmt: skip
+            states += count
+            if count == 0:
+                return None, states
+            old, new = new, old
+        offsets, state = np.empty(n, np.int64), 0
+        for depth in range(n - 1, -1, -1):
+            offsets[self._order[placed[depth, state]]] = offset[depth, state]
+            state = parent[depth, state]
+        return offsets, states
+
+
+@njit_inner
+def _lowest(level: Ints, state: int, sections: int) -> tuple[int, int]:
+    """The lowest valley [since, until), the first of them; since is -1 where nothing waits."""
+    floor, since = _FAR, -1
+    for s in range(sections):
+        if level[state, s] < floor:
+            floor, since = level[state, s], s
+    until = since
+    while 0 <= until < sections and level[state, until] == floor:
+        until += 1
+    return since, until
+
+
+@njit_inner
+def _lower_wall(level: Ints, state: int, since: int, until: int, sections: int) -> int:
+    """Level of the lower neighbour of a valley; ``_FAR`` where it has none."""
+    wall = _FAR if since == 0 else level[state, since - 1]
+    return wall if until == sections else min(wall, level[state, until])
+
+
+@njit
+def expand(
+    count: int,
+    height: int,
+    size: Ints,
+    align: Ints,
+    begin: Ints,
+    end: Ints,
+    first: Ints,
+    price: Floats,
+    level: Ints,
+    left: Ints,
+    waits: NDArray[np.int8],
+    waste: Floats,
+    area: Floats,
+    lives: Floats,
+    depth: int,
+    emphasis: float,
+    children: Ints,
+    worth: Floats,
+) -> int:
+    """Successors of states; returns how many.
+
+    ``children`` [3, ...] gets state, raises and buffer of each, ``worth`` what they are compared by, the less the better.
+    ``price`` [sections + 1] are sums of what a unit of waste costs, ``first`` [sections + 1] is the first buffer that begins in
+    a section or later.
+    """
+    sections, found, most = len(price) - 1, 0, len(worth)
+    raised = np.empty((1, sections), np.int64)
+    for state in range(count):
+        raised[0] = level[state]
+        wasted = waste[state]
+        for raises in range(_RAISES):
+            since, until = _lowest(raised, 0, sections)
+            floor = raised[0, since]
+            before = _FAR if since == 0 else raised[0, since - 1]
+            # What may be wasted in all sections before the buffer.
+            closed, room = since, _FAR
+            for i in range(first[since], first[until]):
+                while closed < begin[i]:
+                    room = min(room, height - floor - left[state, closed])
+                    closed += 1
+                if room <= 0 or found == most:
+                    break
+                if waits[state, i] == 0 or end[i] > until:
+                    continue
+                gap = -floor % align[i]
+                low = min(before, floor + gap + size[i]) - floor
+                if begin[i] > since and low > room:
+                    continue
+                fits = True
+                for s in range(begin[i], end[i] if gap > 0 else begin[i]):
+                    fits = fits and floor + gap + left[state, s] <= height
+                if not fits:
+                    continue
+                total = wasted + low * (price[begin[i]] - price[since]) + gap * (price[end[i]] - price[begin[i]])
+                life = (lives[state] + end[i] - begin[i]) / (depth + 1)
+                covered = area[state] + size[i] * (end[i] - begin[i])
+                children[0, found], children[1, found], children[2, found] = state, raises, i
+                worth[found] = (total + _BEGINNING) / covered / life**emphasis
+                found += 1
+            wall = _lower_wall(raised, 0, since, until, sections)
+            fits = wall < _FAR
+            for s in range(since, until):
+                fits = fits and wall + left[state, s] <= height
+            if not fits:
+                break
+            wasted += (wall - floor) * (price[until] - price[since])
+            raised[0, since:until] = wall
+    return found
+
+
+@njit
+def go_on(
+    ranked: Ints,
+    height: int,
+    size: Ints,
+    align: Ints,
+    begin: Ints,
+    end: Ints,
+    first: Ints,
+    price: Floats,
+    level: Ints,
+    left: Ints,
+    waits: NDArray[np.int8],
+    waste: Floats,
+    area: Floats,
+    lives: Floats,
+    key: Ints,
+    new_level: Ints,
+    new_left: Ints,
+    new_waits: NDArray[np.int8],
+    new_waste: Floats,
+    new_area: Floats,
+    new_lives: Floats,
+    new_key: Ints,
+    names: Ints,
+    children: Ints,
+    table: Ints,
+    parent: Ints,
+    placed: Ints,
+    offset: Ints,
+) -> int:
+    """Make states of the best successors, in the order of ``ranked``; returns how many.
+
+    Left out are those that waste too much, and all but the first of those that have placed the same buffers. ``table`` is for
+    finding them; its length is a power of two. ``parent``, ``placed`` and ``offset`` get what was placed, on which state.
+    """
+    sections, count, most = len(price) - 1, 0, len(parent)
+    table[:] = -1
+    for child in ranked:
+        state, i = children[0, child], children[2, child]
+        name = key[state] ^ names[i]
+        slot = name & (len(table) - 1)
+        while table[slot] >= 0 and new_key[table[slot]] != name:
+            slot = (slot + 1) & (len(table) - 1)
+        if table[slot] >= 0:
+            continue
+        new_level[count], new_left[count], new_waits[count] = level[state], left[state], waits[state]
+        wasted = waste[state]
+        since, until = _lowest(new_level, count, sections)
+        for _ in range(children[1, child]):
+            wall = _lower_wall(new_level, count, since, until, sections)
+            wasted += (wall - new_level[count, since]) * (price[until] - price[since])
+            new_level[count, since:until] = wall
+            since, until = _lowest(new_level, count, sections)
+        floor = new_level[count, since]
+        gap = -floor % align[i]
+        top = floor + gap + size[i]
+        low = top if since == 0 else min(top, new_level[count, since - 1])
+        new_level[count, since : begin[i]] = low
+        new_waits[count, i] = 0
+        wasted += (low - floor) * (price[begin[i]] - price[since]) + gap * (price[end[i]] - price[begin[i]])
+        for s in range(begin[i], end[i]):
+            new_left[count, s] -= size[i]
+            new_level[count, s] = top if new_left[count, s] > 0 else _FAR
+        # Where nothing that waits lives within the lowest valley, it can only be raised.
+        fits = True
+        since, until = _lowest(new_level, count, sections)
+        while fits and since >= 0:
+            within = False
+            for k in range(first[since], first[until]):
+                if new_waits[count, k] == 1 and end[k] <= until:
+                    within = True
+                    break
+            if within:
+                break
+            wall, floor = _lower_wall(new_level, count, since, until, sections), new_level[count, since]
+            for s in range(since, until):
+                fits = fits and wall + new_left[count, s] <= height
+            wasted += (wall - floor) * (price[until] - price[since])
+            new_level[count, since:until] = wall
+            since, until = _lowest(new_level, count, sections)
+        if not fits:
+            continue
+        new_waste[count], new_key[count], table[slot] = wasted, name, count
+        new_area[count] = area[state] + size[i] * (end[i] - begin[i])
+        new_lives[count] = lives[state] + end[i] - begin[i]
+        parent[count], placed[count], offset[count] = state, i, top - size[i]
+        count += 1
+        if count == most:
+            break
+    return count

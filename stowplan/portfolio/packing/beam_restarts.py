@@ -1,0 +1,62 @@
+"""Beams with restarts: of many widths, forwards and backwards in time, at the bound and between bound and height in turn."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stowplan.portfolio.packing import canonical
+from stowplan.portfolio.packing.beam import Beam
+
+#: States side by side in the narrowest beam; restarts follow Luby's sequence.
+NARROWEST = 250
+
+#: Where to aim between bound and height in every second run: a beam that misses the bound mostly finds what it aims at.
+_AIMS = (0.5, 0.8, 0.3)
+
+#: How much long lives count, and how far the worth of a state may be off, run by run.
+_EMPHASES = (2.5, 3.0, 2.0, 2.5, 4.0)
+_NOISES = (0.0, 0.1, 0.1, 0.05)
+
+
+@dataclass
+class Part(canonical.Part):
+    """Beams for one independent part, whose buffers are such that :func:`stowplan.portfolio.packing.beam.takes` them."""
+
+    should_stop: Callable[[], bool] = lambda: False
+    """Asked after each buffer that all states of a beam have placed."""
+    _beams: tuple[Beam, Beam] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._beams = Beam(self.data), Beam(self.data, mirrored=True)
+        self._chance = np.random.default_rng(self.seed)
+        self._turn = 0
+        self._turns = {at_bound: itertools.count() for at_bound in (True, False)}
+
+    def aim(self, capacity: int | None, floor: int) -> tuple[int, int]:
+        """Height to try next, and width of the beam in terms of the narrowest.
+
+        The capacity where there is one; else the bound, and heights between it and the plan at hand, in turn.
+        """
+        at_bound = capacity is not None or self.best is None or self.runs % 2 == 0
+        turn = self._turn = next(self._turns[at_bound])
+        if capacity is not None:
+            return capacity, canonical.luby(turn + 1)
+        low = max(self.bound, floor)
+        if at_bound or self.best is None:
+            return low, canonical.luby(turn + 1)
+        return low + int(_AIMS[turn % len(_AIMS)] * (self.best - 1 - low)), canonical.luby(turn // len(_AIMS) + 1)
+
+    def run(self, height: int, length: int) -> int:
+        """One beam for a plan within ``height``; returns its states. Improves ``best`` where it finds one."""
+        turn = self._turn
+        self.runs += 1
+        beam = self._beams[turn % 2]
+        emphasis, noise = _EMPHASES[turn % len(_EMPHASES)], _NOISES[turn // 2 % len(_NOISES)]
+        offsets, states = beam.pack(height, NARROWEST * length, emphasis, self._chance, noise, self.should_stop)
+        if offsets is not None:
+            self.adopt(offsets)
+        return states
