@@ -13,6 +13,7 @@ Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,17 +28,17 @@ from stowplan.portfolio.packing.orders import Floats
 _FAR = 1 << 62
 
 #: Times that a valley is raised before a buffer is placed, at most: so often that a state leaves it open what to place.
-_RAISES = 4
+_RAISES = 2
 
 #: Successors for each state that goes on, at most.
 _SUCCESSORS = 40
 
 #: Part of the height that a section can spare beside its room: with none, the first unit that the fullest section wastes
 #: would count more than everything else.
-_SPARE = 0.003
+_SPARE = 0.01
 
 #: Waste that every state is said to have, so that there is something to compare before there is any.
-_BEGINNING = 0.001
+_BEGINNING = 0.01
 
 #: Numbers in the arrays of all states, at most.
 _NUMBERS = 12_000_000
@@ -98,7 +99,7 @@ class Beam:
         return max(16, _NUMBERS // (2 * (2 * self._sections + len(self._order) // 8) + 4 * _SUCCESSORS + 3 * len(self._order)))
 
     def pack(
-        self, height: int, width: int, emphasis: float, chance: np.random.Generator, noise: float, should_stop: Callable[[], bool]
+        self, height: int, width: int, halves: int, chance: np.random.Generator, noise: float, should_stop: Callable[[], bool]
     ) -> tuple[Ints | None, int]:
         """Look for a plan.
 
@@ -108,8 +109,8 @@ class Beam:
             Units that it must not exceed.
         width
             States side by side; no more than :attr:`widest` are kept.
-        emphasis
-            How much long lives count: the power of the mean life in what states are compared by.
+        halves
+            How much long lives count: twice the power of the mean life in what states are compared by.
         chance
             What sets of buffers are told apart by, and noise.
         noise
@@ -141,7 +142,7 @@ class Beam:
                 return None, states
             found = expand(
                 count, height, self._size, self._align, self._begin, self._end, self._first, price,
-                old.level, old.left, old.waits, old.waste, old.area, old.lives, depth, emphasis, children, worth,
+                old.level, old.left, old.waits, old.waste, old.area, old.lives, depth, halves, children, worth,
             )  # fmt: skip
             if noise > 0:
                 worth[:found] *= 1.0 + noise * chance.random(found)
@@ -199,7 +200,7 @@ def expand(
     area: Floats,
     lives: Floats,
     depth: int,
-    emphasis: float,
+    halves: int,
     children: Ints,
     worth: Floats,
 ) -> int:
@@ -207,7 +208,7 @@ def expand(
 
     ``children`` [3, ...] gets state, raises and buffer of each, ``worth`` what they are compared by, the less the better.
     ``price`` [sections + 1] are sums of what a unit of waste costs, ``first`` [sections + 1] is the first buffer that begins in
-    a section or later.
+    a section or later, and ``halves`` twice the power of the mean life.
     """
     sections, found, most = len(price) - 1, 0, len(worth)
     raised = np.empty((1, sections), np.int64)
@@ -241,7 +242,10 @@ def expand(
                 life = (lives[state] + end[i] - begin[i]) / (depth + 1)
                 covered = area[state] + size[i] * (end[i] - begin[i])
                 children[0, found], children[1, found], children[2, found] = state, raises, i
-                worth[found] = (total + _BEGINNING) / covered / life**emphasis
+                power = math.sqrt(life) if halves % 2 else 1.0
+                for _ in range(halves // 2):
+                    power *= life
+                worth[found] = (total + _BEGINNING) / (covered * power)
                 found += 1
             wall = _lower_wall(raised, 0, since, until, sections)
             fits = wall < _FAR

@@ -12,13 +12,13 @@ from stowplan.portfolio.packing import canonical
 from stowplan.portfolio.packing.beam import Beam
 
 #: States side by side in the narrowest beam; restarts follow Luby's sequence.
-NARROWEST = 250
+NARROWEST = 500
 
 #: Where to aim between bound and height in every second run: a beam that misses the bound mostly finds what it aims at.
 _AIMS = (0.5, 0.8, 0.3)
 
-#: How much long lives count, and how far the worth of a state may be off, run by run.
-_EMPHASES = (2.5, 3.0, 2.0, 2.5, 4.0)
+#: How much long lives count (twice a power), and how far the worth of a state may be off, run by run.
+_HALVES = (5, 6, 4, 5, 8)
 _NOISES = (0.0, 0.1, 0.1, 0.05)
 
 
@@ -55,8 +55,8 @@ class Part(canonical.Part):
         turn = self._turn
         self.runs += 1
         beam = self._beams[turn % 2]
-        emphasis, noise = _EMPHASES[turn % len(_EMPHASES)], _NOISES[turn // 2 % len(_NOISES)]
-        offsets, states = beam.pack(height, NARROWEST * length, emphasis, self._chance, noise, self.should_stop)
+        halves, noise = _HALVES[turn % len(_HALVES)], _NOISES[turn // 2 % len(_NOISES)]
+        offsets, states = beam.pack(height, NARROWEST * length, halves, self._chance, noise, self.should_stop)
         if offsets is not None:
             self.adopt(offsets)
         return states

@@ -178,5 +178,5 @@ def warm_up() -> None:
     placements = search.Placements(data, lambda: False)
     placements.first_fit(np.zeros(2))
     placements.skyline(np.zeros(2))
-    beam.Beam(data).pack(3, 1, 1.0, np.random.default_rng(0), 0.0, lambda: False)
+    beam.Beam(data).pack(3, 1, 1, np.random.default_rng(0), 0.0, lambda: False)
     start(data, None, seed=0).run(lambda: None, lambda: False)

@@ -54,7 +54,10 @@ def _stack(problem: Problem) -> dict[str, Plan]:
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     small = len(problem.buffers) <= EXACT_BUFFERS
-    found = [Candidate("search", "heuristic", f"{_HERE}:search", share=0.6)]
+    # Where plans within a capacity are hard to find at all, orders find one soon or never; beams go on.
+    is_plain = not any(buffer.gaps or buffer.offset is not None for buffer in problem.buffers)
+    share = 0.6 if is_plain or not small else 0.1 if problem.capacity is not None else 0.25
+    found = [Candidate("search", "heuristic", f"{_HERE}:search", share=share)]
     if small:
         found.append(Candidate("canonical", "exact", f"{_HERE}:exact", share=0.6))
         found.append(Candidate("canonical2", "exact", f"{_HERE}:second", share=0.5))
