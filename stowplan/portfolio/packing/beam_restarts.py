@@ -1,4 +1,4 @@
-"""Beams with restarts: of many widths, forwards and backwards in time, at the bound and between bound and height in turn."""
+"""Beams with restarts: of many widths, forwards and backwards in time, at the bound and between bound and height."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import numpy as np
 from stowplan.portfolio.packing import canonical
 from stowplan.portfolio.packing.beam import Beam
 
-#: States side by side in the narrowest beam; restarts follow Luby's sequence.
-NARROWEST = 500
+#: States side by side in the narrowest beam at the bound, or at the capacity; and at heights above it, which are found sooner.
+#: Restarts follow Luby's sequence.
+AT_BOUND, ABOVE = 1000, 300
 
-#: Where to aim between bound and height in every second run: a beam that misses the bound mostly finds what it aims at.
+#: Where to aim between bound and height: a beam that misses the bound mostly finds what it aims at.
 _AIMS = (0.5, 0.8, 0.3)
 
 #: How much long lives count (twice a power), and how far the worth of a state may be off, run by run.
@@ -34,29 +35,30 @@ class Part(canonical.Part):
         self._beams = Beam(self.data), Beam(self.data, mirrored=True)
         self._chance = np.random.default_rng(self.seed)
         self._turn = 0
+        self._at_bound = True
         self._turns = {at_bound: itertools.count() for at_bound in (True, False)}
+        self._spent = {True: 0, False: 0}
 
     def aim(self, capacity: int | None, floor: int) -> tuple[int, int]:
-        """Height to try next, and width of the beam in terms of the narrowest.
+        """Height to try next, and width of the beam.
 
-        The capacity where there is one; else the bound, and heights between it and the plan at hand, in turn.
+        The capacity where there is one; else the bound, and heights between it and the plan at hand, both for the same time.
         """
-        at_bound = capacity is not None or self.best is None or self.runs % 2 == 0
-        turn = self._turn = next(self._turns[at_bound])
-        if capacity is not None:
-            return capacity, canonical.luby(turn + 1)
+        self._at_bound = capacity is not None or self.best is None or self._spent[True] <= self._spent[False]
+        turn = self._turn = next(self._turns[self._at_bound])
         low = max(self.bound, floor)
-        if at_bound or self.best is None:
-            return low, canonical.luby(turn + 1)
-        return low + int(_AIMS[turn % len(_AIMS)] * (self.best - 1 - low)), canonical.luby(turn // len(_AIMS) + 1)
+        if self._at_bound or self.best is None:
+            return low if capacity is None else capacity, AT_BOUND * canonical.luby(turn + 1)
+        return low + int(_AIMS[turn % len(_AIMS)] * (self.best - 1 - low)), ABOVE * canonical.luby(turn // len(_AIMS) + 1)
 
     def run(self, height: int, length: int) -> int:
-        """One beam for a plan within ``height``; returns its states. Improves ``best`` where it finds one."""
+        """One beam of ``length`` states for a plan within ``height``; returns its states. Improves ``best`` where it finds one."""
         turn = self._turn
         self.runs += 1
         beam = self._beams[turn % 2]
         halves, noise = _HALVES[turn % len(_HALVES)], _NOISES[turn // 2 % len(_NOISES)]
-        offsets, states = beam.pack(height, NARROWEST * length, halves, self._chance, noise, self.should_stop)
+        offsets, states = beam.pack(height, length, halves, self._chance, noise, self.should_stop)
+        self._spent[self._at_bound] += states
         if offsets is not None:
             self.adopt(offsets)
         return states

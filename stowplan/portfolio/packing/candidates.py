@@ -78,7 +78,7 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
         context.plan(arrays.export_plan(problem, data, np.zeros(0, np.int64)), "greedy")
         return
     if n <= FEW_BUFFERS and beam.takes(data):
-        _search_by_beams(problem, context, data)
+        _search_by_beams(problem, context, data, "beam", context.options.seed)
         return
     target = _target(problem, data)
 
@@ -126,7 +126,15 @@ def _exact(problem: Problem, context: Context, source: str, seed: int, simple_or
         _explain(problem, context, source, began)
 
 
-def _search_by_beams(problem: Problem, context: Context, data: Data) -> None:
+def second_beams(problem: Problem, context: Context) -> None:
+    """Beams of another seed: how long they take is a matter of luck."""
+    if not _overloaded(problem, context):
+        data = arrays.build(problem)
+        if len(data.size) > 0:
+            _search_by_beams(problem, context, data, "beam2", context.options.seed + 1)
+
+
+def _search_by_beams(problem: Problem, context: Context, data: Data, source: str, seed: int) -> None:
     """Placing in simple orders, the baseline among them, a few climbs from the best of them, then beams."""
     best: Ints | None = None
 
@@ -140,14 +148,14 @@ def _search_by_beams(problem: Problem, context: Context, data: Data) -> None:
         return context.stop() or _closed(problem, context)
 
     target = _target(problem, data)
-    Search(data, target, context.options.seed, improved, should_stop).climb_orders(
+    Search(data, target, seed, improved, should_stop).climb_orders(
         range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS
     )
     if best is None or (best + data.size).max() <= target:
         return
     part_type = functools.partial(beam_restarts.Part, should_stop=should_stop)
-    found = canonical.start(data, _capacity(problem, data), context.options.seed, best, part_type=part_type)
-    _close_in(problem, context, data, found, "beam")
+    found = canonical.start(data, _capacity(problem, data), seed, best, part_type=part_type)
+    _close_in(problem, context, data, found, source)
 
 
 def _close_in(problem: Problem, context: Context, data: Data, found: canonical.Search, source: str) -> None:

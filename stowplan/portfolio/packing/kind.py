@@ -54,13 +54,17 @@ def _stack(problem: Problem) -> dict[str, Plan]:
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     small = len(problem.buffers) <= EXACT_BUFFERS
-    # Where plans within a capacity are hard to find at all, orders find one soon or never; beams go on.
+    # Where plans within a capacity are hard to find at all, orders find one soon or never. Beams go on for long.
     is_plain = not any(buffer.gaps or buffer.offset is not None for buffer in problem.buffers)
-    share = 0.6 if is_plain or not small else 0.1 if problem.capacity is not None else 0.25
+    fit = problem.capacity is not None
+    share = 0.6 if not small or (is_plain and fit) else 1.0 if is_plain else 0.1 if fit else 0.25
     found = [Candidate("search", "heuristic", f"{_HERE}:search", share=share)]
     if small:
-        found.append(Candidate("canonical", "exact", f"{_HERE}:exact", share=0.6))
-        found.append(Candidate("canonical2", "exact", f"{_HERE}:second", share=0.5))
+        found.append(Candidate("canonical", "exact", f"{_HERE}:exact", share=0.4 if is_plain and not fit else 0.6))
+        if is_plain and not fit:
+            found.append(Candidate("beam2", "heuristic", f"{_HERE}:second_beams", share=0.6))
+        else:
+            found.append(Candidate("canonical2", "exact", f"{_HERE}:second", share=0.5))
         found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.4))
     else:
         found.append(Candidate("climb", "heuristic", f"{_HERE}:climb", share=0.6))
