@@ -52,7 +52,7 @@ class Part(canonical.Part):
         return low + int(_AIMS[turn % len(_AIMS)] * (self.best - 1 - low)), ABOVE * canonical.luby(turn // len(_AIMS) + 1)
 
     def run(self, height: int, length: int) -> int:
-        """One beam of ``length`` states for a plan within ``height``; returns its states. Improves ``best`` where it finds one."""
+        """One beam of ``length`` states for a plan within ``height``; returns its states, all told."""
         turn = self._turn
         self.runs += 1
         beam = self._beams[turn % 2]

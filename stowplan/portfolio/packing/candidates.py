@@ -148,9 +148,7 @@ def _search_by_beams(problem: Problem, context: Context, data: Data, source: str
         return context.stop() or _closed(problem, context)
 
     target = _target(problem, data)
-    Search(data, target, seed, improved, should_stop).climb_orders(
-        range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS
-    )
+    Search(data, target, seed, improved, should_stop).climb_orders(range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS)
     if best is None or (best + data.size).max() <= target:
         return
     part_type = functools.partial(beam_restarts.Part, should_stop=should_stop)
