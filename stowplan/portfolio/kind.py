@@ -76,6 +76,8 @@ class Kind:
     """Of objectives and bounds."""
     baseline_sources: tuple[str, ...] = field(default=())
     """Sources whose objectives the result lists as baselines."""
+    awaits_baselines: Callable[[Any], bool] = lambda problem: True
+    """Whether a run of a problem that could stop waits for those of ``baseline_sources`` that are missing."""
     asks_for_any: Callable[[Any], bool] = lambda problem: False
     """Whether any valid plan will do, however good others may be."""
     presenter: str = ""

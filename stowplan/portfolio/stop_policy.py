@@ -66,7 +66,8 @@ class StopPolicy:
         if self._options.deterministic:
             return reason if proves_only(at_work) else None
         # A proof may come before the baselines: speedups are over something, so wait for those that heuristics will bring.
-        missing = any(source not in self._state.sources for source in self._state.kind.baseline_sources)
+        kind = self._state.kind
+        missing = kind.awaits_baselines(self._state.problem) and not {*kind.baseline_sources} <= {*self._state.sources}
         return None if missing and any(candidate.family == "heuristic" for candidate in at_work) else reason
 
     def at_limit(self, unfinished: list[Candidate]) -> StopReason:

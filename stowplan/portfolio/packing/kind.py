@@ -109,6 +109,8 @@ KIND = Kind(
     identity=_identity,
     unit="bytes",
     baseline_sources=("greedy",),
+    # Of many buffers it takes long, and is left out where others have met the bound before it.
+    awaits_baselines=lambda problem: len(problem.buffers) <= EXACT_BUFFERS,
     asks_for_any=lambda problem: problem.capacity is not None,
     quick_plan=quick_plan,
     presenter="stowplan.report.packing.presenter:PackingPresenter",

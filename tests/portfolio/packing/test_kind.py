@@ -7,10 +7,17 @@ from pathlib import Path
 import pytest
 
 import stowplan
+from stowplan.deadline import Deadline
 from stowplan.errors import UsageError
 from stowplan.models.packing import plan as plans
 from stowplan.models.packing.csv_files import read_plan
+from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.packing.verify import verify
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.kind import Candidate
+from stowplan.portfolio.packing.kind import KIND
+from stowplan.portfolio.run_state import RunState
+from stowplan.portfolio.stop_policy import StopPolicy
 
 FIVE = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n"
 
@@ -78,6 +85,16 @@ def test_nothing_to_pack(tmp_path: Path) -> None:
 def test_no_target_for_buffers(five: Path) -> None:
     with pytest.raises(UsageError, match="but not --target"):
         stowplan.read(five, target="tpu-v4")
+
+
+@pytest.mark.parametrize(("count", "reason"), [(1500, None), (1501, "optimal")])
+def test_no_waiting_for_a_baseline_that_does_not_come(count: int, reason: str | None) -> None:
+    # Many buffers are placed in other ways first: once these have met the bound, the baseline is left out.
+    problem = Problem(buffers=tuple(Buffer(id=f"b{number}", lower=number, upper=number + 1, size=1) for number in range(count)))
+    state = RunState(KIND, problem, Options(), Deadline(None))
+    state.offer_bound(1, "floor")
+    assert state.offer_plan(plans.Plan(problem=problem.digest, objective=1, offsets=(0,) * count), "climb", (0, 0)) is None
+    assert StopPolicy(state).may_stop([Candidate("search", "heuristic", "")]) == reason
 
 
 def test_a_hard_instance(shared: Path) -> None:
