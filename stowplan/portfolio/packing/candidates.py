@@ -6,6 +6,7 @@ With a capacity, a candidate is done as soon as it, or another, has a plan that 
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Collection
 
@@ -15,7 +16,7 @@ from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.portfolio.context import Context
-from stowplan.portfolio.packing import arrays, beam, beam_restarts, canonical, explain, orders, skyline
+from stowplan.portfolio.packing import arrays, beam, beam_restarts, canonical, explain, orders, peaks, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.search import Search
 
@@ -31,6 +32,9 @@ CLIMBS_BEFORE_BEAMS = 60
 
 #: Up to so many buffers, placing in an order is quick.
 FEW_BUFFERS = 1500
+
+#: Beyond so many, placing from the peaks may take long without a look at the clock.
+MANY_BUFFERS = 200_000
 
 #: Orders to climb from where there is no time for more: by size, and by size and sections lived through.
 _FEW_ORDERS = (0, 2)
@@ -65,8 +69,35 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def climb(problem: Problem, context: Context) -> None:
-    """The same for large problems with other keys, and from few orders, where trying them all takes long."""
+    """Outward from the peaks; then placing from the bottom up with other keys, and from few orders, where all take long."""
+    _place_from_peaks(problem, context)
     _search(problem, context, _FEW_ORDERS, "climb", context.options.seed + 1)
+
+
+def _place_from_peaks(problem: Problem, context: Context) -> None:
+    """From one peak, from some, stacked in some ways; and on at random while that is the best way of all."""
+    data = arrays.build(problem)
+    if _overloaded(problem, context) or len(data.size) > MANY_BUFFERS or not peaks.takes(data):
+        return
+    target, is_deterministic, best = _target(problem, data), context.options.deterministic, None
+
+    def should_stop() -> bool:
+        return context.stop() or _closed(problem, context)
+
+    run = peaks.Peaks(data, target, context.options.seed, should_stop)
+    tries = itertools.chain(((count, ways, False) for count, ways in run.tries()), itertools.repeat((1, peaks.WAYS, True)))
+    for count, ways, at_random in tries:
+        known = _known(context)
+        is_behind = known is not None and (best is None or known.objective < best * data.unit)
+        if should_stop() or (at_random and (is_behind or is_deterministic)):
+            return
+        found = run.place(count, ways, best, at_random=at_random)
+        if found is not None:
+            best, offsets = found
+            if problem.capacity is None or best <= target:
+                context.plan(arrays.export_plan(problem, data, offsets), "peaks")
+            if best <= target:
+                return
 
 
 def _search(problem: Problem, context: Context, chosen_orders: Collection[int], source: str, seed: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stowplan.models.packing.problem import Buffer, Problem
-from stowplan.portfolio.packing import arrays, beam, depth_first, orders, search
+from stowplan.portfolio.packing import arrays, beam, depth_first, orders, peaks, search
 from stowplan.portfolio.packing.arrays import Data, Ints
 
 #: Nodes of the shortest run; restarts follow Luby's sequence.
@@ -179,4 +179,5 @@ def warm_up() -> None:
     placements.first_fit(np.zeros(2))
     placements.skyline(np.zeros(2))
     beam.Beam(data).pack(3, 1, 1, np.random.default_rng(0), 0.0, lambda: False)
+    peaks.Peaks(data, 0, 0, lambda: False).place(1, (0,), 10)
     start(data, None, seed=0).run(lambda: None, lambda: False)
