@@ -76,8 +76,10 @@ def climb(problem: Problem, context: Context) -> None:
 
 def _place_from_peaks(problem: Problem, context: Context) -> None:
     """From one peak, from some, stacked in some ways; and on at random while that is the best way of all."""
+    if len(problem.buffers) > MANY_BUFFERS or _overloaded(problem, context):
+        return
     data = arrays.build(problem)
-    if _overloaded(problem, context) or len(data.size) > MANY_BUFFERS or not peaks.takes(data):
+    if not peaks.takes(data):
         return
     target, is_deterministic, best = _target(problem, data), context.options.deterministic, None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from pathlib import Path
 
@@ -54,20 +55,20 @@ def test_plans_are_valid_and_the_least_height_is_found() -> None:
 
 def test_plans_of_many_buffers_keep_the_height() -> None:
     found = 0
-    for seed in range(60):
-        problem = plain_problem(seed, 40)
+    for seed in range(300):
+        problem = plain_problem(seed, 20 + 20 * (seed % 2))
         data = arrays.build(problem)
         if not beam.takes(data):
             continue
         load = int(data.load().max())
-        for height in (load, load + 2):
-            offsets = pack(data, height, 20, seed, seed % 2 == 1)
+        for height, mirrored in itertools.product((load, load + 1), (False, True)):
+            offsets = pack(data, height, 30, seed, mirrored)
             if offsets is not None:
                 plan = arrays.export_plan(problem, data, offsets)
                 assert verify(problem, plan).ok, seed
                 assert plan.objective <= height * data.unit, seed
                 found += 1
-    assert found > 60
+    assert found > 600
 
 
 def test_the_search_by_beams_reaches_what_the_exact_search_proves() -> None:
