@@ -57,6 +57,11 @@ class Data:
         """Whether some buffer takes no space during a part of its life."""
         return len(self.first) > len(self.size)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether there are buffers, all are free to go anywhere, and no life has gaps."""
+        return len(self.size) > 0 and not self.has_gaps and bool((self.fixed < 0).all())
+
     def load(self) -> Ints:
         """[sections] units live."""
         change = np.zeros(self.sections + 1, np.int64)

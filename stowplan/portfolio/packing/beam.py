@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.compiled import njit, njit_inner
-from stowplan.portfolio.packing import skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.orders import Floats
 
@@ -70,13 +69,8 @@ class States:
         return States(level, left, np.empty((count, n), np.int8), waste, area, lives, np.zeros(count, np.int64))
 
 
-def takes(data: Data) -> bool:
-    """Whether there are buffers, all are free to go anywhere, and no life has gaps."""
-    return skyline.takes(data) and not data.has_gaps
-
-
 class Beam:
-    """Buffers ready to be packed again and again; for data that :func:`takes` is true of.
+    """Buffers ready to be packed again and again; for data that :attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ _NOISES = (0.0, 0.1, 0.1, 0.05)
 
 @dataclass
 class Part(canonical.Part):
-    """Beams for one independent part, whose buffers are such that :func:`stowplan.portfolio.packing.beam.takes` them."""
+    """Beams for one independent part, with data that :attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`."""
 
     should_stop: Callable[[], bool] = lambda: False
     """Asked after each buffer that all states of a beam have placed."""

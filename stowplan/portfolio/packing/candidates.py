@@ -16,7 +16,7 @@ from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.portfolio.context import Context
-from stowplan.portfolio.packing import arrays, beam, beam_restarts, canonical, explain, orders, peaks, skyline
+from stowplan.portfolio.packing import arrays, beam_restarts, canonical, explain, orders, peaks, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.search import Search
 
@@ -79,7 +79,7 @@ def _place_from_peaks(problem: Problem, context: Context) -> None:
     if len(problem.buffers) > MANY_BUFFERS or _overloaded(problem, context):
         return
     data = arrays.build(problem)
-    if not peaks.takes(data):
+    if not data.is_plain:
         return
     target, is_deterministic, best = _target(problem, data), context.options.deterministic, None
 
@@ -110,7 +110,7 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
     if n == 0:
         context.plan(arrays.export_plan(problem, data, np.zeros(0, np.int64)), "greedy")
         return
-    if n <= FEW_BUFFERS and beam.takes(data):
+    if n <= FEW_BUFFERS and data.is_plain:
         _search_by_beams(problem, context, data, "beam", context.options.seed)
         return
     target = _target(problem, data)

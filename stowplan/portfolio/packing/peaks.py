@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from stowplan.compiled import njit, njit_inner
-from stowplan.portfolio.packing import skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.orders import Floats
 
@@ -47,13 +46,8 @@ class Side(NamedTuple):
     offsets: Ints
 
 
-def takes(data: Data) -> bool:
-    """Whether there are buffers, all are free to go anywhere, and no life has gaps."""
-    return skyline.takes(data) and not data.has_gaps
-
-
 class Peaks:
-    """Buffers ready to be placed again and again; for data that :func:`takes` is true of.
+    """Buffers ready to be placed again and again; for data that :attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`.
 
     Parameters
     ----------
