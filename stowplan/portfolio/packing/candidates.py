@@ -88,7 +88,9 @@ def _place_from_peaks(problem: Problem, context: Context) -> None:
 
     run = peaks.Peaks(data, target, context.options.seed, should_stop)
     tries = itertools.chain(((count, ways, False) for count, ways in run.tries()), itertools.repeat((1, peaks.WAYS, True)))
-    for count, ways, at_random in tries:
+    # Each of the first tries is some ten sweeps or more.
+    most = max(1, int(PLACED * context.options.time_limit / (10 * len(data.size)))) if is_deterministic else None
+    for count, ways, at_random in itertools.islice(tries, most):
         known = _known(context)
         is_behind = known is not None and (best is None or known.objective < best * data.unit)
         if should_stop() or (at_random and (is_behind or is_deterministic)):
