@@ -1,219 +1,233 @@
-"""Makes the policy of MMapGame that is shipped: demonstrations on windows of real programs, then training from them.
+"""Makes the policy of MMapGame that is shipped: demonstrations on windows of real programs, imitation, its own games, and again.
 
-    python benchmarks/mmap_policy.py demonstrate ../shared/corpus/tpu_v4/*.hlo.txt.gz -o demonstrations/
-    python benchmarks/mmap_policy.py train demonstrations/ -o stowplan/learned_guidance/checkpoints/mmap_muzero.pt
+    python benchmarks/mmap_policy.py demonstrate ../shared/corpus/tpu_v4/*.hlo.txt.gz -o demonstrations/ --seconds 240 --processes 8
+    python benchmarks/mmap_policy.py train ../shared/corpus/tpu_v4/*.hlo.txt.gz --demonstrations demonstrations/*.jsonl \\
+        --seconds 170 --device cuda -o policy.pt
+    python benchmarks/mmap_policy.py improve ../shared/corpus/tpu_v4/*.hlo.txt.gz --demonstrations demonstrations/*.jsonl \\
+        --policy policy.pt -o improved/ --seconds 200
     python benchmarks/mmap_policy.py compare POLICY ../shared/corpus/tpu_v4/*.hlo.txt.gz
 
 Of the modules given, in the order of their names, every second one is learned from; the policy is judged by the others.
-``demonstrate`` goes on where it was interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import mmap_demonstrations
 import numpy as np
-from mmap_speedups import greedy_plan
-from msgspec import structs
+from mmap_demonstrations import Demonstrated, Source, demonstrated, hint_of, in_processes, take
 
-import stowplan
-from stowplan import files
-from stowplan.deadline import Deadline
-from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
-from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy
-from stowplan.learned_guidance.memory_mapping.game.synthetic import synthetic
-from stowplan.learned_guidance.memory_mapping.game.variants import as_played, training_variants
-from stowplan.models.memory_mapping import problem as problems
-from stowplan.models.memory_mapping.plan import Plan
-from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.memory_mapping import arrays, heuristics
-from stowplan.portfolio.memory_mapping.candidates import LOSS
-from stowplan.portfolio.memory_mapping.convert import export_best
-from stowplan.portfolio.memory_mapping.search import new_search, ruin_and_recreate
+from stowplan.learned_guidance.memory_mapping.muzero.network_config import NetworkConfig
+from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig
+from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 
-#: Moves of the windows that are learned from, at most; programs up to the second number are learned from whole as well.
-WINDOW_MOVES, WHOLE_MOVES = 400, 1500
+#: Part of the programs that are shown without a hint, so that the policy can play where nothing is solved.
+UNHINTED = 0.25
+
+#: Positions in one file of a process, at most (but for one program's).
+CHUNK = 60_000
+
+#: Seconds between two lines of progress.
+EVERY = 20.0
 
 
-def learned_from(modules: list[Path]) -> list[Path]:
-    """Every second module by name."""
-    return sorted(modules)[1::2]
+def network_config() -> NetworkConfig:
+    """Sizes of the network that is shipped."""
+    seen = ObservationConfig(
+        future_buffers=8,
+        same_tensor_buffers=4,
+        map_rows=64,
+        map_columns=64,
+        steps_per_column=2,
+        profile_bins=256,
+        supply_slots=64,
+    )
+    return NetworkConfig(observation=seen, hidden=192, encoder_layers=(256,), dynamics_width=192, head_layers=(64,))
 
 
-def variants(modules: list[Path], windows: int, synthetics: int, seed: int) -> Iterator[tuple[str, Problem]]:
-    """Problems to learn from, each with a name that is a file's."""
-    for number, module in enumerate(learned_from(modules)):
-        problem = as_played(stowplan.read(module, target="tpu-v4"))
-        stem = module.name.split(".")[0]
-        if len(CompiledGame(problem).moves) <= WHOLE_MOVES:
-            yield f"{stem}-whole", problem
-        rng = np.random.default_rng([seed, number])
-        for index, variant in enumerate(training_variants(problem, rng, moves=WINDOW_MOVES, count=windows)):
-            yield f"{stem}-{index:03d}", variant
-    for index in range(synthetics):
-        yield f"synthetic-{index:03d}", as_played(synthetic(np.random.default_rng([seed, 1000, index]), moves=WINDOW_MOVES))
+def is_held_out(found: Demonstrated) -> bool:
+    """Whether a program is kept to look at how well others are learned."""
+    return found.spec[1] % mmap_demonstrations.HELD_OUT == 0
+
+
+def observed(problem: Any, game: CompiledGame, found: Demonstrated, config: ObservationConfig) -> Iterator[Any]:
+    """Positions of a program's games."""
+    from stowplan.learned_guidance.memory_mapping.muzero.imitation import positions_of
+
+    is_shown = np.random.default_rng([7, *found.spec[1:]]).random() >= UNHINTED
+    observer = Observer(game, config, hint_of(problem, found.hint) if is_shown else None)
+    yield positions_of(game, observer, found.actions)
+    for other in found.others:
+        yield positions_of(game, observer, other, np.full(len(other), -1))
+
+
+class Chunks:
+    """Positions as files of a folder, two sorts: learned from, and held out."""
+
+    def __init__(self, folder: Path | None, number: int):
+        self._folder, self._number, self._files = folder, number, 0
+        self._parts: dict[str, list[Any]] = {"learn": [], "held": []}
+
+    def add(self, sort: str, parts: Sequence[Any]) -> None:
+        """More of a sort."""
+        if self._folder is not None:
+            self._parts[sort] += parts
+            if sum(len(part.played) for part in self._parts[sort]) > CHUNK:
+                self.flush(sort)
+
+    def flush(self, *sorts: str) -> None:
+        """Write what is left."""
+        from stowplan.learned_guidance.memory_mapping.muzero.imitation import joined
+
+        for sort in sorts or ("learn", "held"):
+            if self._folder is None or not self._parts[sort]:
+                continue
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path = self._folder / f"{sort}.{self._number}.{self._files}.npz"
+            whole = joined(self._parts[sort])
+            arrays = {f"a{place:02d}": each for place, each in enumerate((*whole.observations, *whole[1:]))}
+            with path.with_suffix(".part").open("wb") as out:
+                np.savez(out, **arrays)  # type: ignore[arg-type]
+            path.with_suffix(".part").rename(path)
+            self._parts[sort] = []
+            self._files += 1
+
+
+def load_chunks(folder: Path, sort: str) -> Iterator[Any]:
+    """What :class:`Chunks` wrote."""
+    from stowplan.learned_guidance.memory_mapping.muzero.imitation import Positions
+    from stowplan.learned_guidance.memory_mapping.observation.layout import Observations
+
+    width = len(Observations._fields)
+    for path in sorted(folder.glob(f"{sort}.*.npz")):
+        with np.load(path) as arrays:
+            columns = [arrays[name] for name in sorted(arrays.files)]
+        yield Positions(Observations._make(columns[:width]), *columns[width:])
+
+
+def warm(modules: Sequence[Path]) -> Source:
+    """Compile what the processes will run, and read the modules; the processes are forked from this one."""
+    from stowplan.portfolio.memory_mapping.warm_up import warm_up
+
+    warm_up()
+    source = Source.of(modules)
+    made = source.make(("", 0, 0))
+    assert made is not None
+    found = demonstrated(("", 0, 0), made, 0.01)
+    assert found is not None
+    list(observed(made, CompiledGame(made), found, network_config().observation))
+    return source
 
 
 def demonstrate(arguments: argparse.Namespace) -> int:
-    """Write one folder of problems and good games of them."""
-    folder: Path = arguments.output
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, problem in variants(arguments.modules, arguments.windows, arguments.synthetic, arguments.seed):
-        path = folder / f"{name}.json"
-        if path.exists():
-            continue
-        game = CompiledGame(problem)
-        plan = good_plan(problem, arguments.seconds, arguments.seed)
-        found = actions_of(problem, plan, game)
-        best = improve(game, found.actions, time_limit=arguments.seconds, seed=arguments.seed)
-        problem.save(folder / f"{name}.problem.json")
-        record = {
-            "problem": f"{name}.problem.json",
-            "moves": len(game.moves),
-            "plan": problem.normalised_return(plan.objective_ps),
-            "greedy_game": problem.normalised_return(problem.all_slow_ps - greedy_return(game)),
-            "game": problem.normalised_return(problem.all_slow_ps - best.return_ps),
-            "actions": [int(action) for action in best.actions],
-        }
-        files.write_atomic(path, json.dumps(record).encode())
-        print(
-            f"{name}: {len(game.moves)} moves, plan {record['plan']:.4f}, game {record['game']:.4f}",
-            file=sys.stderr,
-            flush=True,
-        )
+    """Good games of programs, until time is up."""
+    began = time.monotonic()
+    source = warm(arguments.modules)
+    print(f"{time.monotonic() - began:.1f} s: compiled, {len(source.modules)} modules read", file=sys.stderr, flush=True)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    config = network_config().observation
+
+    def work(number: int, counter: Any) -> None:
+        specs = list(_first(source, arguments.seed, arguments.first, arguments.count))
+        chunks, done, said = Chunks(arguments.positions, number), 0, time.monotonic()
+        with (arguments.output / f"games.{arguments.seed}.{number}.jsonl").open("a") as out:
+            while time.monotonic() - began < arguments.seconds and (place := take(counter)) < len(specs):
+                problem = source.make(specs[place])
+                found = None if problem is None else demonstrated(specs[place], problem, arguments.pace)
+                if problem is None or found is None:
+                    continue
+                out.write(found.pack() + "\n")
+                out.flush()
+                if arguments.positions is not None:
+                    parts = list(observed(problem, CompiledGame(problem), found, config))
+                    chunks.add("held" if is_held_out(found) else "learn", parts)
+                done += 1
+                if time.monotonic() - said > EVERY and number == 0:
+                    said = time.monotonic()
+                    print(f"{said - began:.0f} s: {done} programs by the first process", file=sys.stderr, flush=True)
+        chunks.flush()
+
+    in_processes(arguments.processes, work)
+    found = mmap_demonstrations.read(sorted(arguments.output.glob("games.*.jsonl")))
+    print(summary(found), file=sys.stderr, flush=True)
     return 0
 
 
-def good_plan(problem: Problem, seconds: float, seed: int) -> Plan:
-    """The heuristics' best plan after so many seconds of ruin and recreate."""
-    data = arrays.build(problem)
-    state = min(
-        (heuristics.run(built, lambda: False)[0] for _, built in heuristics.constructive(data)),
-        key=lambda each: each.totals[0].total,
-    )
-    found = new_search(data, state, heuristics.densities(data, 1), seed)
-    started, floor = int(found.status[0].best), sum(step.weight * step.floor_ps for step in problem.steps)
-    deadline = Deadline(seconds)
-    while not deadline.expired:
-        ruin_and_recreate(data, state, found, 10, LOSS * (started - floor) * (1.0 - min(1.0, deadline.elapsed / seconds)) ** 2)
-    return export_best(problem, data, found)
+def _first(source: Source, seed: int, first: int, count: int) -> Iterator[tuple[str, int, int]]:
+    for _, spec in zip(range(count), source.specs(seed, first), strict=False):
+        yield spec
 
 
-def greedy_return(game: CompiledGame) -> int:
-    """Return of the game that always takes what earns most."""
-    return int(play_greedy(game.tables, game.reset().data))
+def summary(found: Sequence[Demonstrated]) -> str:
+    """How many there are, and how good they are."""
+    lines = [f"{len(found)} programs, {sum(each.moves for each in found):,} moves"]
+    for name in ("greedy", "greedy_game", "insertion", "guided", "plan", "game"):
+        rewards = [each.rewards[name] for each in found if name in each.rewards]
+        lines.append(f"  mean R of {name}: {np.mean(rewards or [0.0]):.4f} on {len(rewards)}")
+    return "\n".join(lines)
 
 
 def train(arguments: argparse.Namespace) -> int:
-    """Imitate, at two learning rates; write the policy after each."""
+    """Imitate."""
     import torch
 
+    from stowplan.learned_guidance.memory_mapping.muzero.imitation import DataSet, imitate, judged
+    from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
+
+    torch.set_num_threads(1)
+    began = time.monotonic()
+    data = DataSet(load_chunks(arguments.positions, "learn"), arguments.device)
+    held = DataSet(load_chunks(arguments.positions, "held"), arguments.device)
+    print(f"{time.monotonic() - began:.1f} s: {len(data):,} positions, {len(held):,} held out", file=sys.stderr, flush=True)
+    torch.manual_seed(arguments.seed)
+    network = MMapNetwork(network_config())
+    if arguments.policy is not None:
+        from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+
+        network.load_state_dict(Policy.load(arguments.policy).file.values["weights"])
+    network.to(arguments.device)
+    print(f"{sum(each.numel() for each in network.parameters()):,} weights", file=sys.stderr, flush=True)
+
+    def show(step: int, seconds: float, losses: dict[str, float]) -> None:
+        said = ", ".join(f"{name} {value:.4f}" for name, value in losses.items())
+        line = f"{seconds:6.1f} s, step {step}: {said}"
+        if step % (4 * arguments.report) == 0:
+            line += " | held out: " + ", ".join(f"{name} {value:.4f}" for name, value in judged(network, held, 3).items())
+        print(line, file=sys.stderr, flush=True)
+
+    done = imitate(
+        network,
+        data,
+        steps=arguments.steps,
+        batch=arguments.batch,
+        learning_rate=arguments.rate,
+        seed=arguments.seed,
+        time_limit=arguments.seconds - (time.monotonic() - began),
+        on_report=show,
+        report_every=arguments.report,
+    )
+    print("the mean's held out: ", judged(network, held, 3), file=sys.stderr, flush=True)
+    save_policy(network, arguments, done, time.monotonic() - began)
+    return 0
+
+
+def save_policy(network: Any, arguments: argparse.Namespace, steps: int, seconds: float) -> None:
+    """Write the policy."""
     from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY
-    from stowplan.learned_guidance.memory_mapping.muzero.progress import Progress
-    from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
     from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
-    from stowplan.learned_guidance.training.checkpoint import plain_weights, save
-    from stowplan.learned_guidance.training.run import run
+    from stowplan.learned_guidance.training.checkpoint import Provenance, plain_weights, save
 
-    torch.set_num_threads(1)
-    records = [
-        (path, json.loads(path.read_bytes()))
-        for path in sorted(arguments.demonstrations.glob("*.json"))
-        if ".problem." not in path.name
-    ]
-    found = [problems.Problem.load(path.parent / record["problem"]) for path, record in records]
-    print(f"{len(found)} problems, {sum(record['moves'] for _, record in records)} moves", file=sys.stderr)
-    # Demonstrations show how to play; nothing of a game's own exploration is needed to imitate them.
-    imitating: dict[str, Any] = {
-        "games": 1,
-        "moves_per_iteration": 1,
-        "updates_per_iteration": 100,
-        "unroll_steps": 3,
-        "reanalyse_fraction": 0.0,
-        "kept_fraction": 1.0,
-        "elite_games": 0,
-        "imitation": 1.0,
-        "warm_start_moves": 0,
-        "exploration_bias_fraction": 0.0,
-        "restart_fraction": 0.0,
-        "local_search_moves": 0,
-    }
-    stages = [(arguments.steps, 1e-3), (arguments.steps // 3, 2e-4)]
-    weights: dict[str, Any] | None = None
-    done = 0
-
-    def show(progress: Progress) -> None:
-        if progress.losses is not None:
-            said = f"policy loss {progress.losses.policy:.3f}, value error {progress.losses.value_error:.3f}"
-            print(f"{progress.seconds:7.1f} s, {progress.training_steps} steps, {said}", file=sys.stderr, flush=True)
-
-    for steps, rate in stages:
-        config = TrainingConfig.cpu(training_steps=steps, learning_rate=rate, **imitating)
-        trainer = Trainer(found, config, seed=arguments.seed, weights=weights)
-        for number, (_, record) in enumerate(records):
-            trainer.demonstrate(number, record["actions"])
-        run(trainer, on_progress=show)
-        weights = trainer.learner.network.state_dict()
-        # Who trains it on plays as from scratch, not as it was taught.
-        done += steps
-        came_from = structs.replace(trainer.provenance(), training_steps=done)
-        values = {"weights": plain_weights(weights)}
-        print(save(arguments.output, POLICY, TrainingConfig.cpu(), came_from, values), file=sys.stderr)
-    return 0
-
-
-def compare(arguments: argparse.Namespace) -> int:
-    """The policy's greedy rollouts beside the production-style greedy, on every module."""
-    import torch
-
-    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
-
-    torch.set_num_threads(1)
-    policy = Policy.load(arguments.policy)
-    learned = {path.name for path in learned_from(arguments.modules)}
-    print("| module | learned from | moves | greedy | greedy, no stalls | greedy game | rollout | better | s |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    better, total = 0, 0
-    for module in sorted(arguments.modules):
-        if arguments.unseen and module.name in learned:
-            continue
-        problem = stowplan.read(module, target="tpu-v4")
-        own = as_played(problem)
-        game = CompiledGame(problem)
-        began = time.monotonic()
-        played = policy.rollout(game)
-        seconds = time.monotonic() - began
-        assert played is not None
-        greedy, greedy_own = greedy_objective(problem), greedy_objective(own)
-        objective = problem.all_slow_ps - played.return_ps
-        if module.name not in learned:
-            total += 1
-            better += objective < greedy
-        row = [
-            problem.normalised_return(each)
-            for each in (greedy, greedy_own, problem.all_slow_ps - greedy_return(game), objective)
-        ]
-        cells = [module.name.split(".")[0], "yes" if module.name in learned else "no", str(len(game.moves))]
-        cells += [f"{each:.4f}" for each in row] + ["yes" if objective < greedy else "no", f"{seconds:.1f}"]
-        print(f"| {' | '.join(cells)} |", flush=True)
-    print(f"\nbetter than greedy on {better} of the {total} modules that were not learned from")
-    return 0
-
-
-def greedy_objective(problem: Problem) -> int:
-    """Objective of the production-style greedy's plan, verified."""
-    found = verify(problem, greedy_plan(problem))
-    assert found.ok, found.violations[:1]
-    return int(found.objective_ps)
+    names = tuple(path.name.removesuffix(".gz").removesuffix(".hlo.txt") for path in mmap_demonstrations.learned_from(arguments.modules))
+    came_from = Provenance(programs=names, digests=(), seed=arguments.seed, training_steps=steps, games=0, moves=0, seconds=seconds)
+    config = TrainingConfig.cpu(network=network_config())
+    print(save(arguments.output, POLICY, config, came_from, {"weights": plain_weights(network.state_dict())}), file=sys.stderr)
 
 
 def main() -> int:
@@ -222,22 +236,27 @@ def main() -> int:
     one = commands.add_parser("demonstrate")
     one.add_argument("modules", nargs="+", type=Path)
     one.add_argument("-o", "--output", type=Path, required=True)
-    one.add_argument("--windows", type=int, default=12, help="of each module")
-    one.add_argument("--synthetic", type=int, default=24)
-    one.add_argument("--seconds", type=float, default=1.5, help="of solving, and as many of local search")
+    one.add_argument("--positions", type=Path, help="write observed positions here, too")
+    one.add_argument("--seconds", type=float, default=240.0, help="wall time, of which a program takes its part")
+    one.add_argument("--pace", type=float, default=1.0, help="scales the time for each program")
+    one.add_argument("--processes", type=int, default=1)
+    one.add_argument("--first", type=int, default=0, help="number of the first program")
+    one.add_argument("--count", type=int, default=100_000, help="programs, at most")
     one.add_argument("--seed", type=int, default=0)
     one.set_defaults(run=demonstrate)
     two = commands.add_parser("train")
-    two.add_argument("demonstrations", type=Path)
+    two.add_argument("modules", nargs="+", type=Path)
+    two.add_argument("--positions", type=Path, required=True)
     two.add_argument("-o", "--output", type=Path, required=True)
-    two.add_argument("--steps", type=int, default=1500, help="training steps of imitation; a third more at a lower rate")
+    two.add_argument("--policy", type=Path, help="begin with its weights")
+    two.add_argument("--seconds", type=float, default=600.0)
+    two.add_argument("--steps", type=int, default=1_000_000)
+    two.add_argument("--batch", type=int, default=2048)
+    two.add_argument("--rate", type=float, default=1e-3)
+    two.add_argument("--report", type=int, default=500, help="steps between two lines")
+    two.add_argument("--device", default="cpu")
     two.add_argument("--seed", type=int, default=0)
     two.set_defaults(run=train)
-    three = commands.add_parser("compare")
-    three.add_argument("policy", type=Path)
-    three.add_argument("modules", nargs="+", type=Path)
-    three.add_argument("--unseen", action="store_true", help="only modules that were not learned from")
-    three.set_defaults(run=compare)
     arguments = parser.parse_args()
     return int(arguments.run(arguments))
 

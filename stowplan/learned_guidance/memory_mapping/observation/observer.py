@@ -12,17 +12,25 @@ from stowplan.learned_guidance.memory_mapping.observation.config import Observat
 from stowplan.learned_guidance.memory_mapping.observation.kernel import encode
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.view import view_of
+from stowplan.models.hint import Hint
 
 __all__ = ["Observations", "Observer", "empty_observations"]
 
 
 class Observer:
-    """Observations of the states of one game. Not to be shared between threads."""
+    """Observations of the states of one game. Not to be shared between threads.
 
-    def __init__(self, game: CompiledGame, config: ObservationConfig):
+    Parameters
+    ----------
+    hint
+        Of the game's problem, whose values are shown beside each buffer; its numbers must fit
+        (:func:`stowplan.models.hint.check`). None where nothing is known.
+    """
+
+    def __init__(self, game: CompiledGame, config: ObservationConfig, hint: Hint | None = None):
         self.game = game
         self.config = config
-        self._view = view_of(game, config)
+        self._view = view_of(game, config, hint)
 
     @property
     def scales(self) -> tuple[float, float]:
