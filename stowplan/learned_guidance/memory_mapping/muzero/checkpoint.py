@@ -15,20 +15,9 @@ from stowplan.learned_guidance.memory_mapping.muzero.replay import Trajectory
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.learned_guidance.training.checkpoint import FileFormat
 
-#: What version 1 called fields of the training configuration.
-RENAMED = {
-    "opening_moves": "warm_start_moves",
-    "leaning_fraction": "exploration_bias_fraction",
-    "mend_moves": "local_search_moves",
-}
-
-POLICY = FileFormat("stowplan.mmap_muzero.policy", TrainingConfig, version=2, renamed={1: RENAMED})
-CHECKPOINT = FileFormat(
-    "stowplan.mmap_muzero.checkpoint",
-    TrainingConfig,
-    version=2,
-    hint="train anew, or from a policy by --from; policies of version 1 can still be read",
-)
+#: Files of an earlier version are of networks that see less of a position (version 3 brought what hints say).
+POLICY = FileFormat("stowplan.mmap_muzero.policy", TrainingConfig, version=3, hint="train it anew: networks see more now")
+CHECKPOINT = FileFormat("stowplan.mmap_muzero.checkpoint", TrainingConfig, version=3, hint="train anew, or from a policy by --from")
 
 
 def pack_games(games: Sequence[Trajectory]) -> dict[str, Any]:

@@ -15,22 +15,24 @@ from stowplan.learned_guidance.mcts.search import search
 from stowplan.learned_guidance.memory_mapping.game.best import Point
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY
+from stowplan.learned_guidance.memory_mapping.muzero.exploration_bias import preferences
 from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
 from stowplan.learned_guidance.memory_mapping.muzero.progress import Progress
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import as_f32, first_rows, masked_softmax
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import as_f32, first_rows
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.run import run
+from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
 Stop = Callable[[], bool]
-#: What is played at B positions: observations and legal actions to actions, and to values in units.
-Chooser = Callable[[Observations, NDArray[np.bool_]], tuple[NDArray[np.int64], NDArray[Any]]]
+#: What is played at B positions: observations, legal actions and numbers of the games to actions, and to values in units.
+Chooser = Callable[[Observations, NDArray[np.bool_], NDArray[np.intp]], tuple[NDArray[np.int64], NDArray[Any]]]
 
 
 #: How a policy is trained on for one program, where that is not as from scratch: few games side by side, which end soon, no
@@ -56,6 +58,20 @@ class Played:
         state = game.reset()
         state.play(actions)
         return cls(actions, state.return_ps, state.plan())
+
+
+@dataclass(frozen=True, eq=False)
+class Seat:
+    """A game to play, and who observes it; the same for several games of a program."""
+
+    game: CompiledGame
+    observer: Observer
+
+    @classmethod
+    def of(cls, problem: Problem | CompiledGame, config: TrainingConfig, hint: Hint | None = None) -> Seat:
+        """A program's."""
+        game = problem if isinstance(problem, CompiledGame) else CompiledGame(problem)
+        return cls(game, Observer(game, config.network.observation, hint))
 
 
 class Policy:
@@ -112,14 +128,12 @@ class Policy:
         """sha256 of the policy file, for the provenance of a result."""
         return self.file.digest
 
-    def rollout(self, problem: Problem | CompiledGame, *, should_stop: Stop | None = None) -> Played | None:
-        """One game of the likeliest legal actions; None where it was stopped before its end."""
-
-        def likeliest(observations: Observations, legal: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-            _, logits, values = self._model.initial(observations)
-            return np.asarray(np.where(legal, logits, -np.inf).argmax(axis=1), np.int64), values
-
-        return next(iter(self._play(problem, 1, likeliest, should_stop)), None)
+    def rollout(
+        self, problem: Problem | CompiledGame, *, hint: Hint | None = None, should_stop: Stop | None = None
+    ) -> Played | None:
+        """One game of the likeliest legal actions, shown what a hint of the problem says; None where it was stopped."""
+        seats = [Seat.of(problem, self.config, hint)]
+        return next(iter(self.play(seats, temperatures=np.zeros(1), should_stop=should_stop)), None)
 
     def rollouts(
         self,
@@ -128,6 +142,7 @@ class Policy:
         *,
         temperature: float = 1.0,
         seed: int = 0,
+        hint: Hint | None = None,
         should_stop: Stop | None = None,
     ) -> list[Played]:
         """Games played at once with actions drawn from the policy.
@@ -138,6 +153,8 @@ class Policy:
             Number of games.
         temperature
             Divides the logits: 1 draws from the policy itself, less comes nearer to its likeliest actions.
+        hint
+            Of the problem, whose values are shown to the policy.
         should_stop
             Asked between moves.
 
@@ -146,16 +163,53 @@ class Policy:
         list
             ``count`` games; none where they were stopped before their end.
         """
-        rng = np.random.default_rng(seed)
+        seats = [Seat.of(problem, self.config, hint)] * count
+        return self.play(seats, temperatures=np.full(count, temperature), seed=seed, should_stop=should_stop)
 
-        def drawn(observations: Observations, legal: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    def play(
+        self,
+        seats: Sequence[Seat],
+        *,
+        temperatures: NDArray[np.floating[Any]],
+        biases: NDArray[np.float32] | None = None,
+        seed: int = 0,
+        should_stop: Stop | None = None,
+    ) -> list[Played]:
+        """Games of any programs, side by side, with actions drawn from the policy.
+
+        Parameters
+        ----------
+        seats
+            What is played, one for each of N games.
+        temperatures
+            (N,) of the draws; at 0 the likeliest action is played.
+        biases
+            (N, 4) exploration biases (:mod:`.exploration_bias`); None for none.
+        should_stop
+            Asked between moves.
+
+        Returns
+        -------
+        list
+            N games; none where they were stopped before their end.
+        """
+        rng = np.random.default_rng(seed)
+        heat = np.maximum(temperatures, 1e-6)[:, None]
+        is_drawn = (temperatures > 0)[:, None]
+
+        def drawn(
+            observations: Observations, legal: NDArray[np.bool_], games: NDArray[np.intp]
+        ) -> tuple[NDArray[np.int64], NDArray[Any]]:
             _, logits, values = self._model.initial(observations)
+            weights = as_f32(logits).astype(np.float64)
+            if biases is not None:
+                weights = weights + preferences(biases[games], observations.actions)
             # The largest of log probability and Gumbel noise is a draw from the distribution.
-            noise = rng.gumbel(size=legal.shape)
-            weights = np.log(np.maximum(masked_softmax(as_f32(logits), legal, temperature), 1e-30)) + noise
+            if temperatures.any():
+                weights = weights / heat[games] + np.where(is_drawn[games], rng.gumbel(size=legal.shape), 0.0)
             return np.asarray(np.where(legal, weights, -np.inf).argmax(axis=1), np.int64), values
 
-        return self._play(problem, count, drawn, should_stop)
+        return self._play(seats, drawn, should_stop)
 
     def searched(
         self,
@@ -165,6 +219,7 @@ class Policy:
         simulations: int | None = None,
         explore: bool = False,
         seed: int = 0,
+        hint: Hint | None = None,
         should_stop: Stop | None = None,
     ) -> list[Played]:
         """Games played at once, each move searched; they differ only where the search explores.
@@ -177,6 +232,8 @@ class Policy:
             For each move; None is what the policy was trained with.
         explore
             Whether the search adds noise at its root.
+        hint
+            Of the problem, whose values are shown to the policy.
         should_stop
             Asked between moves.
 
@@ -190,16 +247,17 @@ class Policy:
         if simulations is not None:
             config = replace(config, simulations=simulations)
 
-        def found(observations: Observations, legal: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        def found(
+            observations: Observations, legal: NDArray[np.bool_], _: NDArray[np.intp]
+        ) -> tuple[NDArray[np.int64], NDArray[Any]]:
             searched = search(self._model, observations, legal, config, rng, explore=explore)
             return searched.action, searched.value
 
-        return self._play(problem, count, found, should_stop)
+        return self._play([Seat.of(problem, self.config, hint)] * count, found, should_stop)
 
-    def _play(self, problem: Problem | CompiledGame, count: int, choose: Chooser, should_stop: Stop | None) -> list[Played]:
-        game = problem if isinstance(problem, CompiledGame) else CompiledGame(problem)
-        observer = Observer(game, self.config.network.observation)
-        states = [game.reset() for _ in range(count)]
+    def _play(self, seats: Sequence[Seat], choose: Chooser, should_stop: Stop | None) -> list[Played]:
+        count = len(seats)
+        states = [seat.game.reset() for seat in seats]
         played: list[list[int]] = [[] for _ in states]
         estimates: list[dict[int, tuple[float, int]]] = [{} for _ in states]
         observations = empty_observations(self.config.network.observation, count)
@@ -207,10 +265,10 @@ class Policy:
             if should_stop is not None and should_stop():
                 return []
             for row, number in enumerate(going):
-                observer.observe(states[number], observations, row)
+                seats[number].observer.observe(states[number], observations, row)
             seen = first_rows(observations, len(going))
             legal = np.array([states[number].legal for number in going], np.bool_)
-            actions, values = choose(seen, legal)
+            actions, values = choose(seen, legal, np.array(going))
             for number, action, value in zip(going, actions.tolist(), values.tolist(), strict=True):
                 state = states[number]
                 # A position that is taken back comes again.
@@ -229,6 +287,7 @@ class Policy:
         *,
         seed: int = 0,
         device: str = "cpu",
+        hints: Sequence[Hint | None] = (),
         changes: dict[str, Any] | None = None,
     ) -> Trainer:
         """A trainer that begins with this policy's weights.
@@ -237,6 +296,8 @@ class Policy:
         ----------
         config
             How to train; None as the policy was trained. The network's sizes are always the policy's.
+        hints
+            Of each program, as :class:`Trainer` takes them.
         changes
             Fields of the training configuration to change.
 
@@ -246,7 +307,7 @@ class Policy:
             If a program has no moves.
         """
         config = (config or self.config).changed(**{**(changes or {}), "network": self.config.network})
-        return Trainer(problems, config, seed=seed, device=device, weights=self.file.values["weights"])
+        return Trainer(problems, config, seed=seed, device=device, hints=hints, weights=self.file.values["weights"])
 
     def fine_tune(
         self,
@@ -256,6 +317,7 @@ class Policy:
         training_steps: int | None = None,
         seed: int = 0,
         demonstrations: Sequence[Sequence[int] | NDArray[np.integer[Any]]] = (),
+        hint: Hint | None = None,
         changes: dict[str, Any] | None = None,
         should_stop: Stop | None = None,
         on_progress: Callable[[Progress], None] | None = None,
@@ -270,6 +332,8 @@ class Policy:
             What ends it: seconds, training steps, a callback.
         demonstrations
             Actions of whole games of the program, to learn from.
+        hint
+            Of the problem, whose values are shown to the policy.
         changes
             Fields of the training configuration to change.
         on_progress
@@ -292,7 +356,7 @@ class Policy:
         changes = changes or {}
         if training_steps is not None:
             changes = {**changes, "training_steps": training_steps}
-        trainer = self.trainer([problem], changes=changes, seed=seed, device=device)
+        trainer = self.trainer([problem], changes=changes, seed=seed, device=device, hints=[hint])
         for actions in demonstrations:
             trainer.demonstrate(0, actions)
         game, best = trainer.programs[0].game, trainer.best[0]

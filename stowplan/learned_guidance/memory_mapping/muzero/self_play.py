@@ -18,18 +18,19 @@ from stowplan.learned_guidance.memory_mapping.muzero.targets import F32
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
+from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.problem import Problem
 
 
 class ProgramGame:
-    """The game of one program, with what is needed to play and observe it."""
+    """The game of one program, with what is needed to play and observe it; ``hint`` is shown where there is one."""
 
-    def __init__(self, problem: Problem, config: TrainingConfig):
+    def __init__(self, problem: Problem, config: TrainingConfig, hint: Hint | None = None):
         self.problem = problem
         self.game = CompiledGame(problem)
         if not self.game.moves:
             raise InputError("nothing to learn: the program has no moves", source=problem.name)
-        self.observer = Observer(self.game, config.network.observation)
+        self.observer = Observer(self.game, config.network.observation, hint)
 
     def normalised(self, return_ps: float) -> float:
         """A return as R: 0 where all is slow, 1 where all is fast."""

@@ -43,6 +43,7 @@ from stowplan.learned_guidance.memory_mapping.muzero.training_config import Trai
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import mean
 from stowplan.learned_guidance.training.run import Allowance
+from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.problem import Problem
 
 #: Warm-start episodes come in groups of so many, and every how many of them is remembered in any case.
@@ -66,6 +67,8 @@ class Trainer:
         Of everything random.
     device
         Where the network is: ``"cpu"`` or ``"cuda"``.
+    hints
+        What is shown beside each program, one for each, None where nothing is known; empty for none at all.
     weights
         Of a network of the same sizes to begin with.
 
@@ -84,12 +87,14 @@ class Trainer:
         *,
         seed: int = 0,
         device: str = "cpu",
+        hints: Sequence[Hint | None] = (),
         weights: dict[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.config = config
         self.seed = whole("seed {}", seed, 0)
-        self.programs = [ProgramGame(problem, config) for problem in problems]
+        shown = hints or [None] * len(problems)
+        self.programs = [ProgramGame(problem, config, hint) for problem, hint in zip(problems, shown, strict=True)]
         self.learner = Learner(config, seed, device)
         if weights is not None:
             self.learner.load(weights)
