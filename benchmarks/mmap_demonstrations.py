@@ -22,7 +22,7 @@ import numpy as np
 import stowplan
 from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy
 from stowplan.learned_guidance.memory_mapping.game.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.variants import as_played, training_variants, with_capacity
@@ -36,10 +36,8 @@ from stowplan.models.memory_mapping.milp.guide import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping import arrays, heuristics
-from stowplan.portfolio.memory_mapping.candidates import LOSS
-from stowplan.portfolio.memory_mapping.convert import export_best
+from stowplan.portfolio.memory_mapping.convert import export_plan
 from stowplan.portfolio.memory_mapping.guided import best_guided
-from stowplan.portfolio.memory_mapping.search import new_search, restart, ruin_and_recreate
 
 #: Moves of a program, at least and at most; whole modules up to the third number are learned from as well.
 FEWEST, MOST, WHOLE = 80, 1200, 2500
@@ -49,6 +47,15 @@ SYNTHETIC_PART = 0.25
 
 #: Every how many-th program of a module is the whole one, in another capacity, where that is short enough.
 WHOLE_EVERY = 12
+
+#: Fewer moves than this teach nothing.
+LEAST_MOVES = 20
+
+#: Seconds that a program's relaxation may take.
+RELAXATION_SECONDS = 5.0
+
+#: Best games of a program that are kept, and places at which the noise of a game may begin.
+KEPT, NOISES = 8, 4096
 
 #: Programs of which the number modulo this is 0 are held out.
 HELD_OUT = 20
@@ -151,49 +158,117 @@ def hint_of(problem: Problem, values: Any) -> Hint | None:
     return None if values is None else hints.hint(problem, *values.tolist(), source="relaxation")
 
 
-def demonstrated(spec: tuple[str, int, int], problem: Problem, pace: float) -> Demonstrated | None:
-    """A good game of a program: plans with and without the relaxation, ruin and recreate, local search. ``pace`` scales time."""
-    game = CompiledGame(problem)
-    if len(game.moves) < 20:
-        return None
-    seconds = pace * (0.1 + len(game.moves) / 2000)
-    hint = relaxed(problem, 20 * seconds)
+@dataclass
+class Program:
+    """A program to demonstrate."""
+
+    spec: tuple[str, int, int]
+    problem: Problem
+    game: CompiledGame
+    hint: Hint | None
+
+    @classmethod
+    def of(cls, source: Source, spec: tuple[str, int, int]) -> Program | None:
+        """The program of a spec; None where there is little to decide."""
+        problem = source.make(spec)
+        if problem is None:
+            return None
+        game = CompiledGame(problem)
+        if len(game.moves) < LEAST_MOVES:
+            return None
+        return cls(spec, problem, game, relaxed(problem, RELAXATION_SECONDS))
+
+
+def demonstrated(program: Program, pace: float, begin: Sequence[Any] = ()) -> Demonstrated:
+    """A good game of a program: random exploration biases, and local search from the best.
+
+    Parameters
+    ----------
+    pace
+        Scales the time.
+    begin
+        Actions of games to begin with, beside none.
+    """
+    problem, game = program.problem, program.game
     data = arrays.build(problem)
     constructed = [heuristics.run(built, lambda: False)[0] for _, built in heuristics.constructive(data)]
-    rewards = {"greedy": normalised(problem, constructed[0].totals[0].total)}
-    states = sorted(constructed, key=lambda each: each.totals[0].total)
-    rewards["insertion"] = normalised(problem, states[0].totals[0].total)
-    begins = [states[0]]
-    if hint is not None:
-        begins.append(best_guided(data, hint, lambda: False))
-        rewards["guided"] = normalised(problem, begins[-1].totals[0].total)
-    best = None
-    for number, state in enumerate(begins):
-        search = new_search(data, state, heuristics.densities(data, 1), number)
-        floor, started, began = problem.floor_ps, int(search.status[0].best), time.process_time()
-        while (gone := (time.process_time() - began) / seconds) < 1.0:
-            ruin_and_recreate(data, state, search, 10, LOSS * (started - floor) * (1.0 - gone) ** 2)
-        plan = export_best(problem, data, search)
-        rewards["plan"] = max(rewards.get("plan", 0.0), problem.normalised_return(plan.objective_ps))
-        found = improve(game, actions_of(problem, plan, game).actions, time_limit=seconds)
-        if best is None or found.return_ps > best.return_ps:
-            best = found
-    assert best is not None
-    greedy, rng = game.reset(), np.random.default_rng(spec[1:])
-    rewards["greedy_game"] = game_reward(problem, int(play_greedy(game.tables, greedy.data)))
-    rewards["game"] = game_reward(problem, int(best.return_ps))
-    others = [np.array(greedy.actions, np.int8), biased_game(game, rng)]
-    values = None if hint is None else values_of(hint)
-    return Demonstrated(spec, len(game.moves), np.array(best.actions, np.int8), values, rewards, others)
+    best = min(constructed, key=lambda state: state.totals[0].total)
+    rewards = {
+        "greedy": problem.normalised_return(int(constructed[0].totals[0].total)),
+        "insertion": problem.normalised_return(int(best.totals[0].total)),
+    }
+    plans = [export_plan(problem, data, best)]
+    if program.hint is not None:
+        guided = best_guided(data, program.hint, lambda: False)
+        rewards["guided insertion"] = problem.normalised_return(int(guided.totals[0].total))
+        plans.append(export_plan(problem, data, guided))
+    greedy, rng = game.reset(), np.random.default_rng(program.spec[1:])
+    rewards["greedy game"] = game_reward(problem, int(play_greedy(game.tables, greedy.data)))
+    elite = Elite(game, rng)
+    for actions in (greedy.actions, *(actions_of(problem, plan, game).actions for plan in plans), *begin):
+        elite.offer(actions)
+    rewards["followed"] = game_reward(problem, elite.games[0][0])
+    seconds = pace * (0.1 + len(game.moves) / 2000)
+    for number, part in enumerate((0.6, 0.2, 0.2)):
+        elite.play(part * seconds)
+        if not number:
+            rewards["biased"] = game_reward(problem, elite.games[0][0])
+        found = improve(game, elite.games[0][1], time_limit=part * seconds, seed=number)
+        elite.offer(found.actions)
+    rewards["game"] = game_reward(problem, elite.games[0][0])
+    values = None if program.hint is None else values_of(program.hint)
+    return Demonstrated(
+        program.spec, len(game.moves), elite.games[0][1], values, rewards, [np.array(greedy.actions, np.int8), elite.biased()]
+    )
 
 
-def biased_game(game: CompiledGame, rng: np.random.Generator) -> Any:
-    """Actions of a game by a random exploration bias."""
-    state = game.reset()
-    mean, density = scales(game)
-    noise = rng.gumbel(size=(len(game.moves), 3)).astype(np.float32)
-    play_biased(game.tables, state.data, exploration_bias.draw(rng), noise, mean, density)
-    return np.array(state.actions, np.int8)
+class Elite:
+    """The best games of a program, by random exploration biases, half of them from the beginning of one of these."""
+
+    def __init__(self, game: CompiledGame, rng: np.random.Generator):
+        self.game, self._rng = game, rng
+        self.games: list[tuple[int, Any]] = []
+        """(return in ps, one action for each move), the best first."""
+        self.played = 0
+        self._scales = scales(game)
+        self._noise = rng.gumbel(size=(len(game.moves) + NOISES, 3)).astype(np.float32)
+
+    def offer(self, actions: Any) -> None:
+        """A whole game."""
+        state = self.game.reset()
+        state.play(actions)
+        self._keep(state)
+
+    def _keep(self, state: CompiledState) -> None:
+        found = int(state.return_ps)
+        if any(found == known for known, _ in self.games) or (len(self.games) == KEPT and found < self.games[-1][0]):
+            return
+        self.games.append((found, np.array(state.actions, np.int8)))
+        self.games.sort(key=lambda each: -each[0])
+        del self.games[KEPT:]
+
+    def play(self, seconds: float) -> None:
+        """Games for so many processor seconds."""
+        end, rng = time.process_time() + seconds, self._rng
+        while time.process_time() < end:
+            state = self.game.reset()
+            if self.games and rng.random() < 0.5:
+                begun = self.games[rng.integers(len(self.games))][1]
+                state.play(begun[: rng.integers(len(begun))])
+            self._finish(state)
+            self._keep(state)
+            self.played += 1
+
+    def biased(self) -> Any:
+        """One such game from the start; it is not kept."""
+        state = self.game.reset()
+        self._finish(state)
+        return np.array(state.actions, np.int8)
+
+    def _finish(self, state: CompiledState) -> None:
+        first = int(self._rng.integers(NOISES))
+        noise = self._noise[first : first + len(self.game.moves)]
+        play_biased(self.game.tables, state.data, exploration_bias.draw(self._rng), noise, *self._scales)
 
 
 def scales(game: CompiledGame) -> tuple[float, float]:
@@ -201,11 +276,6 @@ def scales(game: CompiledGame) -> tuple[float, float]:
     from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig
 
     return Observer(game, ObservationConfig(map_rows=1, map_columns=1, profile_bins=1, supply_slots=1)).scales
-
-
-def normalised(problem: Problem, objective: float) -> float:
-    """R of an objective."""
-    return problem.normalised_return(int(objective))
 
 
 def game_reward(problem: Problem, return_ps: int) -> float:

@@ -1,10 +1,9 @@
 """Makes the policy of MMapGame that is shipped: demonstrations on windows of real programs, imitation, its own games, and again.
 
-    python benchmarks/mmap_policy.py demonstrate ../shared/corpus/tpu_v4/*.hlo.txt.gz -o demonstrations/ --seconds 240 --processes 8
-    python benchmarks/mmap_policy.py train ../shared/corpus/tpu_v4/*.hlo.txt.gz --demonstrations demonstrations/*.jsonl \\
-        --seconds 170 --device cuda -o policy.pt
-    python benchmarks/mmap_policy.py improve ../shared/corpus/tpu_v4/*.hlo.txt.gz --demonstrations demonstrations/*.jsonl \\
-        --policy policy.pt -o improved/ --seconds 200
+    python benchmarks/mmap_policy.py demonstrate ../shared/corpus/tpu_v4/*.hlo.txt.gz -o one/ --positions one/ --seconds 240
+    python benchmarks/mmap_policy.py train ../shared/corpus/tpu_v4/*.hlo.txt.gz --positions one/ --seconds 170 -o one.pt
+    python benchmarks/mmap_policy.py demonstrate ../shared/corpus/tpu_v4/*.hlo.txt.gz -o two/ --positions two/ --policy one.pt
+    python benchmarks/mmap_policy.py train ../shared/corpus/tpu_v4/*.hlo.txt.gz --positions two/ --policy one.pt -o two.pt
     python benchmarks/mmap_policy.py compare POLICY ../shared/corpus/tpu_v4/*.hlo.txt.gz
 
 Of the modules given, in the order of their names, every second one is learned from; the policy is judged by the others.
@@ -20,16 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import mmap_demonstrations
+import mmap_own_games
 import numpy as np
-from mmap_demonstrations import Demonstrated, Source, demonstrated, hint_of, in_processes, take
+from mmap_demonstrations import Demonstrated, Program, Source, demonstrated, in_processes, take
 
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.network_config import NetworkConfig
 from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig
-from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
-
-#: Part of the programs that are shown without a hint, so that the policy can play where nothing is solved.
-UNHINTED = 0.25
 
 #: Positions in one file of a process, at most (but for one program's).
 CHUNK = 60_000
@@ -55,17 +50,6 @@ def network_config() -> NetworkConfig:
 def is_held_out(found: Demonstrated) -> bool:
     """Whether a program is kept to look at how well others are learned."""
     return found.spec[1] % mmap_demonstrations.HELD_OUT == 0
-
-
-def observed(problem: Any, game: CompiledGame, found: Demonstrated, config: ObservationConfig) -> Iterator[Any]:
-    """Positions of a program's games."""
-    from stowplan.learned_guidance.memory_mapping.muzero.imitation import positions_of
-
-    is_shown = np.random.default_rng([7, *found.spec[1:]]).random() >= UNHINTED
-    observer = Observer(game, config, hint_of(problem, found.hint) if is_shown else None)
-    yield positions_of(game, observer, found.actions)
-    for other in found.others:
-        yield positions_of(game, observer, other, np.full(len(other), -1))
 
 
 class Chunks:
@@ -118,37 +102,46 @@ def warm(modules: Sequence[Path]) -> Source:
 
     warm_up()
     source = Source.of(modules)
-    made = source.make(("", 0, 0))
+    made = Program.of(source, ("", 0, 0))
     assert made is not None
-    found = demonstrated(("", 0, 0), made, 0.01)
-    assert found is not None
-    list(observed(made, CompiledGame(made), found, network_config().observation))
+    found = demonstrated(made, 0.01)
+    mmap_own_games.positions(made, found, [], network_config().observation)
     return source
 
 
 def demonstrate(arguments: argparse.Namespace) -> int:
-    """Good games of programs, until time is up."""
+    """Good games of programs, until time is up; with a policy, what it plays there as well."""
     began = time.monotonic()
     source = warm(arguments.modules)
     print(f"{time.monotonic() - began:.1f} s: compiled, {len(source.modules)} modules read", file=sys.stderr, flush=True)
     arguments.output.mkdir(parents=True, exist_ok=True)
-    config = network_config().observation
+    specs = list(_first(source, arguments.seed, arguments.first, arguments.count))
+    groups = [specs[first : first + arguments.group] for first in range(0, len(specs), arguments.group)]
 
     def work(number: int, counter: Any) -> None:
-        specs = list(_first(source, arguments.seed, arguments.first, arguments.count))
+        policy = None
+        if arguments.policy is not None:
+            import torch
+
+            from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+
+            torch.set_num_threads(1)
+            policy = Policy.load(arguments.policy, arguments.device)
         chunks, done, said = Chunks(arguments.positions, number), 0, time.monotonic()
         with (arguments.output / f"games.{arguments.seed}.{number}.jsonl").open("a") as out:
-            while time.monotonic() - began < arguments.seconds and (place := take(counter)) < len(specs):
-                problem = source.make(specs[place])
-                found = None if problem is None else demonstrated(specs[place], problem, arguments.pace)
-                if problem is None or found is None:
-                    continue
-                out.write(found.pack() + "\n")
+            while time.monotonic() - began < arguments.seconds and (place := take(counter)) < len(groups):
+                programs = [made for spec in groups[place] if (made := Program.of(source, spec)) is not None]
+                played = [[] for _ in programs] if policy is None else mmap_own_games.play(policy, programs, place)
+                for program, games in zip(programs, played, strict=True):
+                    found = demonstrated(program, arguments.pace, [game.actions for game in games])
+                    if games:
+                        mmap_own_games.note(program, found, games)
+                    out.write(found.pack() + "\n")
+                    if arguments.positions is not None:
+                        parts = mmap_own_games.positions(program, found, games, network_config().observation)
+                        chunks.add("held" if is_held_out(found) else "learn", parts)
+                    done += 1
                 out.flush()
-                if arguments.positions is not None:
-                    parts = list(observed(problem, CompiledGame(problem), found, config))
-                    chunks.add("held" if is_held_out(found) else "learn", parts)
-                done += 1
                 if time.monotonic() - said > EVERY and number == 0:
                     said = time.monotonic()
                     print(f"{said - began:.0f} s: {done} programs by the first process", file=sys.stderr, flush=True)
@@ -168,9 +161,9 @@ def _first(source: Source, seed: int, first: int, count: int) -> Iterator[tuple[
 def summary(found: Sequence[Demonstrated]) -> str:
     """How many there are, and how good they are."""
     lines = [f"{len(found)} programs, {sum(each.moves for each in found):,} moves"]
-    for name in ("greedy", "greedy_game", "insertion", "guided", "plan", "game"):
+    for name in dict.fromkeys(name for each in found for name in each.rewards):
         rewards = [each.rewards[name] for each in found if name in each.rewards]
-        lines.append(f"  mean R of {name}: {np.mean(rewards or [0.0]):.4f} on {len(rewards)}")
+        lines.append(f"  mean R of {name}: {np.mean(rewards):.4f} on {len(rewards)}")
     return "\n".join(lines)
 
 
@@ -182,6 +175,7 @@ def train(arguments: argparse.Namespace) -> int:
     from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
 
     torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("high")
     began = time.monotonic()
     data = DataSet(load_chunks(arguments.positions, "learn"), arguments.device)
     held = DataSet(load_chunks(arguments.positions, "held"), arguments.device)
@@ -218,6 +212,54 @@ def train(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def compare(arguments: argparse.Namespace) -> int:
+    """The policy beside heuristics on every module."""
+    import mmap_compare
+    import msgspec
+
+    warm(())
+    learned = {path.name for path in mmap_demonstrations.learned_from(arguments.modules)}
+    paths = [path for path in arguments.modules if not (arguments.unseen and path.name in learned)]
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+
+    def work(_: int, counter: Any) -> None:
+        import torch
+
+        from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+
+        torch.set_num_threads(1)
+        policy = Policy.load(arguments.policy)
+        untrained = without_training(policy, arguments.seed) if arguments.untrained else None
+        # The largest first, so that no process is left with one at the end.
+        ordered = sorted(paths, key=lambda path: -path.stat().st_size)
+        while (place := take(counter)) < len(ordered) and time.monotonic() - began < arguments.seconds:
+            path = ordered[place]
+            row = mmap_compare.measure(
+                path, policy, is_learned_from=path.name in learned, untrained=untrained, seed=arguments.seed
+            )
+            (arguments.folder / f"{row.module}.json").write_bytes(msgspec.json.encode(row))
+
+    in_processes(arguments.processes, work)
+    names = {path.name.removesuffix(".gz").removesuffix(".hlo.txt") for path in paths}
+    found = [msgspec.json.decode(path.read_bytes(), type=mmap_compare.Compared) for path in arguments.folder.glob("*.json")]
+    print(mmap_compare.markdown([row for row in found if row.module in names]))
+    return 0
+
+
+def without_training(policy: Any, seed: int) -> Any:
+    """A policy of the same sizes with the weights that training begins with."""
+    import torch
+    from dataclasses import replace
+
+    from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
+    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+
+    torch.manual_seed(seed)
+    weights = MMapNetwork(policy.config.network).state_dict()
+    return Policy(replace(policy.file, values={**policy.file.values, "weights": weights}))
+
+
 def save_policy(network: Any, arguments: argparse.Namespace, steps: int, seconds: float) -> None:
     """Write the policy."""
     from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY
@@ -239,6 +281,9 @@ def main() -> int:
     one.add_argument("--positions", type=Path, help="write observed positions here, too")
     one.add_argument("--seconds", type=float, default=240.0, help="wall time, of which a program takes its part")
     one.add_argument("--pace", type=float, default=1.0, help="scales the time for each program")
+    one.add_argument("--policy", type=Path, help="play with it, and show it what it should have done")
+    one.add_argument("--device", default="cpu", help="of the policy's network in each process")
+    one.add_argument("--group", type=int, default=16, help="programs made, and played by the policy, side by side")
     one.add_argument("--processes", type=int, default=1)
     one.add_argument("--first", type=int, default=0, help="number of the first program")
     one.add_argument("--count", type=int, default=100_000, help="programs, at most")
@@ -257,6 +302,16 @@ def main() -> int:
     two.add_argument("--device", default="cpu")
     two.add_argument("--seed", type=int, default=0)
     two.set_defaults(run=train)
+    three = commands.add_parser("compare")
+    three.add_argument("policy", type=Path)
+    three.add_argument("modules", nargs="+", type=Path)
+    three.add_argument("--unseen", action="store_true", help="only modules that were not learned from")
+    three.add_argument("--untrained", action="store_true", help="an untrained network of the same sizes, too")
+    three.add_argument("--folder", type=Path, default=Path("results/mmap_compare"), help="where rows are kept")
+    three.add_argument("--processes", type=int, default=1)
+    three.add_argument("--seconds", type=float, default=3600.0, help="begin no module after so long")
+    three.add_argument("--seed", type=int, default=0)
+    three.set_defaults(run=compare)
     arguments = parser.parse_args()
     return int(arguments.run(arguments))
 

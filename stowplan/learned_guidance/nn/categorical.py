@@ -33,6 +33,7 @@ class Support:
             raise InputError(f"found a limit of {limit}, expected a positive number", place="limit")
         self.bins = bins
         self.limit = limit
+        self._atoms_on: dict[torch.device, Tensor] = {}
 
     @cached_property
     def atoms(self) -> Tensor:
@@ -42,9 +43,16 @@ class Support:
         half = grid[self.bins // 2 + 1 :].square() * self.limit
         return torch.cat([-half.flip(0), torch.zeros(1, dtype=torch.float64), half]).to(torch.float32)
 
+    def atoms_on(self, device: torch.device) -> Tensor:
+        """The atoms on a device, moved there once."""
+        found = self._atoms_on.get(device)
+        if found is None:
+            found = self._atoms_on[device] = self.atoms.to(device)
+        return found
+
     def two_hot(self, x: Tensor) -> Tensor:
         """Distributions (..., bins) with means ``x`` (...), each over two neighbouring atoms at most."""
-        atoms = self.atoms.to(x.device)
+        atoms = self.atoms_on(x.device)
         # Atoms are float32: 0.1 * limit of a caller's float64 must not fall beyond the last.
         x = x.to(torch.float32).clamp(-self.limit, self.limit).clamp(atoms[0], atoms[-1])
         upper = torch.searchsorted(atoms, x.contiguous(), right=True).clamp(1, self.bins - 1)
@@ -57,4 +65,4 @@ class Support:
 
     def mean(self, logits: Tensor) -> Tensor:
         """Means (...) of the distributions with these logits (..., bins)."""
-        return torch.softmax(logits, dim=-1) @ self.atoms.to(logits.device)
+        return torch.softmax(logits, dim=-1) @ self.atoms_on(logits.device)

@@ -25,6 +25,10 @@ from stowplan.learned_guidance.memory_mapping.observation.observer import Observ
 from stowplan.learned_guidance.nn.categorical import Support
 
 
+#: Steps before one is recorded, on a device that can.
+EAGER_STEPS = 10
+
+
 class Positions(NamedTuple):
     """Positions of games, N in all: game after game, each in the order in which it was played."""
 
@@ -184,6 +188,28 @@ def judged(network: MMapNetwork, data: DataSet, unroll: int, most: int = 50_000)
     }
 
 
+def _recorded(optimizer: torch.optim.Optimizer, update: Callable[[], Step]) -> Callable[[], Step]:
+    """A step as one CUDA graph: it is hundreds of small kernels, which take longer to start than to run."""
+    # Libraries set themselves up outside of the recording, on a stream that is not the default one.
+    here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+    aside.wait_stream(here)
+    with torch.cuda.stream(aside):
+        for _ in range(EAGER_STEPS):
+            optimizer.zero_grad(set_to_none=True)
+            update()
+    here.wait_stream(aside)
+    optimizer.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = update()
+
+    def replay() -> Step:
+        graph.replay()
+        return found
+
+    return replay
+
+
 def imitate(
     network: MMapNetwork,
     data: DataSet,
@@ -195,7 +221,7 @@ def imitate(
     unroll: int = 3,
     policy_weight: float = 3.0,
     value_weight: float = 0.25,
-    smoothing: float = 0.999,
+    smoothing: float = 0.99,
     seed: int = 0,
     time_limit: float = math.inf,
     on_report: Callable[[int, float, dict[str, float]], None] | None = None,
@@ -220,26 +246,40 @@ def imitate(
         Training steps done.
     """
     began = time.monotonic()
-    optimizer = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=weight_decay)
+    rate = torch.tensor(learning_rate, device=data.device)
+    optimizer = torch.optim.AdamW(
+        network.parameters(), lr=rate, weight_decay=weight_decay, capturable=data.device.type == "cuda"
+    )
     draw = torch.Generator(device=data.device).manual_seed(seed)
-    means = [weight.detach().clone() for weight in network.parameters()]
-    done = 0
-    while done < steps and time.monotonic() - began < time_limit:
-        network.train()
-        part = max(done / steps, (time.monotonic() - began) / time_limit)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate * min(1.0, (done + 1) / 200) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, part)))
-        rows = torch.randint(len(data), (batch,), device=data.device, generator=draw)
+    rows = torch.zeros(batch, dtype=torch.int64, device=data.device)
+
+    def update() -> Step:
         found = losses(network, data, rows, unroll)
-        optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(policy_weight * found.policy + value_weight * found.value + found.reward)
         torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
         optimizer.step()
+        return Step(*(each.detach() for each in found))
+
+    def plain() -> Step:
+        optimizer.zero_grad(set_to_none=True)
+        return update()
+
+    network.train()
+    rate.fill_(learning_rate / 200)
+    step = _recorded(optimizer, update) if data.device.type == "cuda" else plain
+    means = [weight.detach().clone() for weight in network.parameters()]
+    done = 0
+    while done < steps and time.monotonic() - began < time_limit:
+        part = max(done / steps, (time.monotonic() - began) / time_limit)
+        rate.fill_(learning_rate * min(1.0, (done + 1) / 200) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, part))))
+        rows.copy_(torch.randint(len(data), (batch,), device=data.device, generator=draw))
+        found = step()
         done += 1
         with torch.no_grad():
             torch._foreach_lerp_(means, [*network.parameters()], max(1.0 - smoothing, 1.0 / done))
         if on_report is not None and (done % report_every == 0 or done == steps):
-            on_report(done, time.monotonic() - began, {name: float(value.detach()) for name, value in found._asdict().items()})
+            on_report(done, time.monotonic() - began, {name: float(value) for name, value in found._asdict().items()})
+            network.train()
     with torch.no_grad():
         for weight, mean in zip(network.parameters(), means, strict=True):
             weight.copy_(mean)

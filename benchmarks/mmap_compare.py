@@ -1,0 +1,144 @@
+"""A policy of MMapGame beside constructive heuristics, module by module, under equal rules: no stalls, no preloads, one channel.
+
+The baseline is the stronger of two production-style greedies: planning with stalls, where the target allows them, and without.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from mmap_demonstrations import relaxed
+from msgspec.structs import replace
+from tables import table
+
+import stowplan
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy
+from stowplan.learned_guidance.memory_mapping.game.variants import as_played
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.verify import verify
+from stowplan.portfolio.memory_mapping import arrays, heuristics
+from stowplan.portfolio.memory_mapping.convert import export_plan
+from stowplan.portfolio.memory_mapping.guided import best_guided
+
+
+class Compared(msgspec.Struct):
+    """One module: R of each way to plan it, and processor seconds."""
+
+    module: str
+    moves: int
+    is_learned_from: bool
+    rewards: dict[str, float]
+    seconds: dict[str, float]
+
+    @property
+    def greedy(self) -> float:
+        """The stronger one."""
+        return max(self.rewards["greedy"], self.rewards["greedy, no stalls"])
+
+
+#: Drawn games, beside the likeliest, of ``policy x 16``, and at which temperature.
+DRAWN, TEMPERATURE = 15, 0.5
+
+#: Processor seconds that the relaxation may take.
+RELAXATION_SECONDS = 20.0
+
+
+def measure(path: Path, policy: Any, *, is_learned_from: bool, untrained: Any = None, seed: int = 0) -> Compared:
+    """All ways on one module; AssertionError where a plan does not verify."""
+    problem = stowplan.read(path, target="tpu-v4")
+    own = as_played(problem)
+    rewards: dict[str, float] = {}
+    seconds: dict[str, float] = {}
+
+    def note(name: str, began: float, objective_ps: int) -> None:
+        seconds[name] = time.process_time() - began
+        rewards[name] = problem.normalised_return(objective_ps)
+
+    began = time.process_time()
+    note("greedy", began, greedy_objective(problem))
+    began = time.process_time()
+    note("greedy, no stalls", began, greedy_objective(own))
+    game = CompiledGame(own)
+    state = game.reset()
+    began = time.process_time()
+    note("greedy game", began, problem.all_slow_ps - int(play_greedy(game.tables, state.data)))
+    began = time.process_time()
+    data = arrays.build(own)
+    built = [heuristics.run(each, lambda: False)[0] for _, each in heuristics.constructive(data)]
+    note("insertion", began, min(int(each.totals[0].total) for each in built))
+    began = time.process_time()
+    hint = relaxed(own, RELAXATION_SECONDS)
+    seconds["relaxation"] = time.process_time() - began
+    if hint is not None:
+        began = time.process_time()
+        note("guided insertion", began, int(best_guided(data, hint, lambda: False).totals[0].total))
+    for name, player, shown in (("policy", policy, None), ("policy, hint", policy, hint), ("untrained", untrained, None)):
+        if player is None or (name == "policy, hint" and hint is None):
+            continue
+        began = time.process_time()
+        games = [player.rollout(game, hint=shown)]
+        note(name, began, problem.all_slow_ps - games[0].return_ps)
+        began = time.process_time()
+        games += player.rollouts(game, DRAWN, temperature=TEMPERATURE, seed=seed, hint=shown)
+        best = max(games, key=lambda played: played.return_ps)
+        note(f"{name} x {DRAWN + 1}", began, problem.all_slow_ps - best.return_ps)
+        assert verify(own, best.plan).ok
+    name = path.name.removesuffix(".gz").removesuffix(".hlo.txt")
+    return Compared(name, len(game.moves), is_learned_from, rewards, seconds)
+
+
+def greedy_objective(problem: Problem) -> int:
+    """Objective of the production-style greedy's plan, verified."""
+    data = arrays.build(problem)
+    state, _ = heuristics.run(heuristics.production_greedy(data), lambda: False)
+    found = verify(problem, export_plan(problem, data, state))
+    assert found.ok and found.objective_ps is not None, found.violations[:1]
+    return int(found.objective_ps)
+
+
+def stronger_greedy(problem: Problem) -> Any:
+    """The better of the production-style greedy's plans with the problem's own rule for stalls, and with stalls forbidden."""
+    plans = []
+    for rule in dict.fromkeys((problem.stalls, "forbidden")):
+        ruled = replace(problem, stalls=rule)
+        data = arrays.build(ruled)
+        state, _ = heuristics.run(heuristics.production_greedy(data), lambda: False)
+        plan = export_plan(ruled, data, state)
+        plan = msgspec.structs.replace(plan, problem=problem.digest)
+        found = verify(problem, plan)
+        assert found.ok and found.objective_ps is not None, found.violations[:1]
+        plans.append(msgspec.structs.replace(plan, objective_ps=found.objective_ps))
+    return min(plans, key=lambda plan: plan.objective_ps)
+
+
+def markdown(rows: Sequence[Compared]) -> str:
+    """Every module, then the means of those not learned from."""
+    names = list(dict.fromkeys(name for row in rows for name in row.rewards))
+    lines: list[list[object]] = []
+    for row in sorted(rows, key=lambda row: (row.is_learned_from, row.module)):
+        cells = [f"{row.rewards[name]:.4f}" if name in row.rewards else "" for name in names]
+        lines.append([row.module, "yes" if row.is_learned_from else "no", f"{row.moves:,}", *cells])
+    parts = [table(lines, ["module", "learned from", "moves", *names])]
+    fresh = [row for row in rows if not row.is_learned_from]
+    for title, group in (("not learned from", fresh), ("learned from", [row for row in rows if row.is_learned_from])):
+        if not group:
+            continue
+        summary: list[list[object]] = []
+        for name in names:
+            with_it = [row for row in group if name in row.rewards]
+            found = [row.rewards[name] for row in with_it]
+            reached = sum(row.rewards[name] >= row.greedy - 1e-9 for row in with_it)
+            inserted = sum(row.rewards[name] >= row.rewards["insertion"] - 1e-9 for row in with_it)
+            total = f"{sum(row.seconds[name] for row in with_it):.1f}"
+            count = len(with_it)
+            summary.append([name, f"{np.mean(found):.4f}", f"{reached}/{count}", f"{inserted}/{count}", total])
+        parts.append(table(summary, [title, "mean R", "at least the greedy", "at least insertion", "processor s"]))
+    solved = [row.seconds["relaxation"] for row in rows]
+    parts.append(f"The relaxation takes {np.median(solved):.2f} processor seconds in the median, {max(solved):.1f} at most.")
+    return "\n\n".join(parts)
