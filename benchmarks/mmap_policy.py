@@ -203,6 +203,7 @@ def train(arguments: argparse.Namespace) -> int:
         batch=arguments.batch,
         learning_rate=arguments.rate,
         seed=arguments.seed,
+        record=not arguments.plain,
         time_limit=arguments.seconds - (time.monotonic() - began),
         on_report=show,
         report_every=arguments.report,
@@ -299,6 +300,7 @@ def main() -> int:
     two.add_argument("--batch", type=int, default=2048)
     two.add_argument("--rate", type=float, default=1e-3)
     two.add_argument("--report", type=int, default=500, help="steps between two lines")
+    two.add_argument("--plain", action="store_true", help="make each step anew, on a GPU, too")
     two.add_argument("--device", default="cpu")
     two.add_argument("--seed", type=int, default=0)
     two.set_defaults(run=train)

@@ -224,6 +224,7 @@ def imitate(
     smoothing: float = 0.99,
     seed: int = 0,
     time_limit: float = math.inf,
+    record: bool = True,
     on_report: Callable[[int, float, dict[str, float]], None] | None = None,
     report_every: int = 500,
 ) -> int:
@@ -235,6 +236,8 @@ def imitate(
         On the device of ``data``.
     steps, time_limit
         What ends it: training steps, seconds. The learning rate falls to 0 towards whichever comes first.
+    record
+        Whether a step is recorded once and replayed from then on, on a device that can.
     smoothing
         Share of the running mean that stays at each step.
     on_report
@@ -266,7 +269,7 @@ def imitate(
 
     network.train()
     rate.fill_(learning_rate / 200)
-    step = _recorded(optimizer, update) if data.device.type == "cuda" else plain
+    step = _recorded(optimizer, update) if record and data.device.type == "cuda" else plain
     means = [weight.detach().clone() for weight in network.parameters()]
     done = 0
     while done < steps and time.monotonic() - began < time_limit:
