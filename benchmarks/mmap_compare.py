@@ -1,4 +1,4 @@
-"""A policy of MMapGame beside constructive heuristics, module by module, under equal rules: no stalls, no preloads, one channel.
+"""A policy of MMapGame beside constructive heuristics under equal rules: no stalls, no preloads, one channel.
 
 The baseline is the stronger of two production-style greedies: planning with stalls, where the target allows them, and without.
 """
@@ -13,17 +13,15 @@ from typing import Any
 import msgspec
 import numpy as np
 from mmap_demonstrations import relaxed
-from msgspec.structs import replace
 from tables import table
 
 import stowplan
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy
 from stowplan.learned_guidance.memory_mapping.game.variants import as_played
-from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping import arrays, heuristics
-from stowplan.portfolio.memory_mapping.convert import export_plan
+from stowplan.portfolio.memory_mapping.baseline import AS_ALLOWED, WITHOUT_STALLS, greedies
 from stowplan.portfolio.memory_mapping.guided import best_guided
 
 
@@ -39,7 +37,7 @@ class Compared(msgspec.Struct):
     @property
     def greedy(self) -> float:
         """The stronger one."""
-        return max(self.rewards["greedy"], self.rewards["greedy, no stalls"])
+        return max(self.rewards[name] for name in (AS_ALLOWED, WITHOUT_STALLS) if name in self.rewards)
 
 
 #: Drawn games, beside the likeliest, of ``policy x 16``, and at which temperature.
@@ -61,9 +59,10 @@ def measure(path: Path, policy: Any, *, is_learned_from: bool, untrained: Any = 
         rewards[name] = problem.normalised_return(objective_ps)
 
     began = time.process_time()
-    note("greedy", began, greedy_objective(problem))
-    began = time.process_time()
-    note("greedy, no stalls", began, greedy_objective(own))
+    for name, plan in greedies(problem).items():
+        assert verify(problem, plan).ok
+        note(name, began, plan.objective_ps)
+        began = time.process_time()
     game = CompiledGame(own)
     state = game.reset()
     began = time.process_time()
@@ -91,30 +90,6 @@ def measure(path: Path, policy: Any, *, is_learned_from: bool, untrained: Any = 
         assert verify(own, best.plan).ok
     name = path.name.removesuffix(".gz").removesuffix(".hlo.txt")
     return Compared(name, len(game.moves), is_learned_from, rewards, seconds)
-
-
-def greedy_objective(problem: Problem) -> int:
-    """Objective of the production-style greedy's plan, verified."""
-    data = arrays.build(problem)
-    state, _ = heuristics.run(heuristics.production_greedy(data), lambda: False)
-    found = verify(problem, export_plan(problem, data, state))
-    assert found.ok and found.objective_ps is not None, found.violations[:1]
-    return int(found.objective_ps)
-
-
-def stronger_greedy(problem: Problem) -> Any:
-    """The better of the production-style greedy's plans with the problem's own rule for stalls, and with stalls forbidden."""
-    plans = []
-    for rule in dict.fromkeys((problem.stalls, "forbidden")):
-        ruled = replace(problem, stalls=rule)
-        data = arrays.build(ruled)
-        state, _ = heuristics.run(heuristics.production_greedy(data), lambda: False)
-        plan = export_plan(ruled, data, state)
-        plan = msgspec.structs.replace(plan, problem=problem.digest)
-        found = verify(problem, plan)
-        assert found.ok and found.objective_ps is not None, found.violations[:1]
-        plans.append(msgspec.structs.replace(plan, objective_ps=found.objective_ps))
-    return min(plans, key=lambda plan: plan.objective_ps)
 
 
 def markdown(rows: Sequence[Compared]) -> str:

@@ -7,7 +7,6 @@ Programs are windows of modules with other capacities and copy times, whole modu
 from __future__ import annotations
 
 import base64
-import gzip
 import json
 import multiprocessing
 import time
@@ -287,8 +286,7 @@ def read(paths: Sequence[Path]) -> list[Demonstrated]:
     """All records of these files."""
     found = []
     for path in paths:
-        opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
-        with opened as lines:
+        with path.open() as lines:
             # A process that was stopped may have left half a line.
             found += [Demonstrated.unpack(line) for line in lines if line.endswith("}\n")]
     return found

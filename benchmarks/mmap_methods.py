@@ -67,9 +67,14 @@ def _agent(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str
     return _train(game, seed, seconds, settings)
 
 
-def _alone(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
-    """MMap-MuZero from scratch, with nothing that the paper does not have."""
+def _self_play(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
+    """The ``cpu`` preset by self-play alone: small network, 16 Gumbel simulations, nothing that the paper does not have."""
     return _train(game, seed, seconds, settings, change=TrainingConfig.by_self_play_alone)
+
+
+def _paper(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
+    """The ``paper`` preset: table 6, a network of 10 million weights, PUCT with 400 simulations."""
+    return _train(game, seed, seconds, settings, preset=TrainingConfig.paper)
 
 
 def _warm_start(game: CompiledGame, seed: int, seconds: float, settings: Sequence[str]) -> Best:
@@ -104,6 +109,7 @@ def _train(
     *,
     demonstrate: bool = False,
     is_warm_start: bool = False,
+    preset: Callable[..., TrainingConfig] = TrainingConfig.cpu,
     change: Callable[[TrainingConfig], TrainingConfig] = lambda config: config,
 ) -> Best:
     import torch
@@ -113,7 +119,7 @@ def _train(
 
     torch.set_num_threads(1)
     began = time.monotonic()
-    config = change(with_settings(TrainingConfig.cpu(training_steps=NO_END), list(settings)))
+    config = change(with_settings(preset(training_steps=NO_END), list(settings)))
     trainer = Trainer([game.problem], config, seed=seed)
     if demonstrate:
         for plan in _constructed(game.problem, began + DEMONSTRATION_SHARE * seconds):
@@ -140,7 +146,8 @@ def _constructed(problem: Problem, until: float) -> list[Plan]:
 
 METHODS: dict[str, Method] = {
     "agent": _agent,
-    "agent-alone": _alone,
+    "self-play": _self_play,
+    "paper": _paper,
     "agent-demonstrated": _demonstrated,
     "warm-start": _warm_start,
     "evolution": _evolution,
@@ -152,10 +159,10 @@ METHODS: dict[str, Method] = {
 }
 
 #: Methods that settings of the training configuration change.
-TRAINED = ("agent", "agent-alone", "agent-demonstrated", "warm-start", "learning")
+TRAINED = ("agent", "self-play", "paper", "agent-demonstrated", "warm-start", "learning")
 
 #: Both, search only, learning only.
-ABLATION = ("agent", "agent-alone", "search", "learning")
+ABLATION = ("agent", "self-play", "search", "learning")
 
 
 def settings_of(method: str, settings: Sequence[str]) -> tuple[str, ...]:

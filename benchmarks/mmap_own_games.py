@@ -1,7 +1,8 @@
 """A policy's own games (expert iteration): what it plays on programs, and what it is to learn from their best games.
 
-The best game of a program is shown with its hint and without. Besides, at the positions of the policy's own likeliest games, it is
-shown what the best game does there (Ross et al. 2011, DAgger): what it meets when it plays is not what it meets in good games.
+The best game of a program is shown with its hint and without. Besides, at the positions of the policy's own likeliest games,
+it is shown what the best game does there (Ross et al. 2011, DAgger): what it meets when it plays is not what it meets in good
+games.
 """
 
 from __future__ import annotations
@@ -41,9 +42,7 @@ def note(program: Program, found: Demonstrated, games: Sequence[Played]) -> None
     found.rewards.update({"likeliest": rewards[0], "likeliest without hint": rewards[1], "drawn": max(rewards)})
 
 
-def positions(
-    program: Program, found: Demonstrated, games: Sequence[Played], config: ObservationConfig
-) -> list[Positions]:
+def positions(program: Program, found: Demonstrated, games: Sequence[Played], config: ObservationConfig) -> list[Positions]:
     """What is to be learned from a program; ``games`` are the policy's, where there is one."""
     game = program.game
     shown, bare = Observer(game, config, program.hint), Observer(game, config)

@@ -1,4 +1,4 @@
-"""Makes the policy of MMapGame that is shipped: demonstrations on windows of real programs, imitation, its own games, and again.
+"""Makes the policy of MMapGame that is shipped: demonstrations on windows of programs, imitation, own games, and again.
 
     python benchmarks/mmap_policy.py demonstrate ../shared/corpus/tpu_v4/*.hlo.txt.gz -o one/ --positions one/ --seconds 240
     python benchmarks/mmap_policy.py train ../shared/corpus/tpu_v4/*.hlo.txt.gz --positions one/ --seconds 170 -o one.pt
@@ -250,8 +250,9 @@ def compare(arguments: argparse.Namespace) -> int:
 
 def without_training(policy: Any, seed: int) -> Any:
     """A policy of the same sizes with the weights that training begins with."""
-    import torch
     from dataclasses import replace
+
+    import torch
 
     from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
     from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
@@ -267,8 +268,12 @@ def save_policy(network: Any, arguments: argparse.Namespace, steps: int, seconds
     from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
     from stowplan.learned_guidance.training.checkpoint import Provenance, plain_weights, save
 
-    names = tuple(path.name.removesuffix(".gz").removesuffix(".hlo.txt") for path in mmap_demonstrations.learned_from(arguments.modules))
-    came_from = Provenance(programs=names, digests=(), seed=arguments.seed, training_steps=steps, games=0, moves=0, seconds=seconds)
+    names = tuple(
+        path.name.removesuffix(".gz").removesuffix(".hlo.txt") for path in mmap_demonstrations.learned_from(arguments.modules)
+    )
+    came_from = Provenance(
+        programs=names, digests=(), seed=arguments.seed, training_steps=steps, games=0, moves=0, seconds=seconds
+    )
     config = TrainingConfig.cpu(network=network_config())
     print(save(arguments.output, POLICY, config, came_from, {"weights": plain_weights(network.state_dict())}), file=sys.stderr)
 

@@ -14,6 +14,7 @@ import msgspec
 from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Problem, Step, Table
+from stowplan.portfolio.memory_mapping.baseline import without_stalls
 from stowplan.portfolio.memory_mapping.kind import COMPLETE_MODEL_USES
 from stowplan.portfolio.memory_mapping.learned import POLICY
 from stowplan.portfolio.validation.adapter import Adapter, Completion, Effort, Estimate, Game, Stop
@@ -210,4 +211,5 @@ ADAPTER = Adapter(
     untrained=_untrained,
     decisions=_decisions,
     simulated=lambda problem, plan: simulate(problem, plan).total_ps,
+    rival=without_stalls,
 )

@@ -118,5 +118,7 @@ class Adapter:
     """(problem, likeliest game, best plan known) to its decisions; None where there are none."""
     simulated: Callable[[Any, Any], int] | None = None
     """(problem, plan) to the latency that the simulator measures, where there is a simulator beside the objective."""
+    rival: Callable[[Any, Stop], tuple[str, float]] | None = None
+    """(problem, stop) to name and objective of another baseline, where the kind's own is often weak; the better counts."""
     values: str = ""
     """Why there are no value estimates; empty where there are."""

@@ -138,6 +138,7 @@ class _Run(NamedTuple):
         if result.stop_reason == "cancelled":
             raise Cancelled
         judge = Judge(kind, problem, result)
+        baseline_name, baseline = self._baseline(opened, problem, result, deadline)
         self.stage("games")
         games_until = deadline.within(max(0.2, deadline.remaining - (1 - GAMES_UNTIL) * limit) if limit < math.inf else limit)
         policy, likeliest, sampled = self._play(opened.policy, problem, judge, games_until)
@@ -153,8 +154,8 @@ class _Run(NamedTuple):
             unit=kind.unit,
             digest=kind.identity(problem)["digest"],
             exact=judge.exact,
-            baseline_name=result.baseline_name,
-            baseline=None if result.baseline is None else judge.outcome(result.baseline),
+            baseline_name=baseline_name,
+            baseline=None if baseline is None else judge.outcome(baseline),
             policy=policy,
             control=control,
             values=values_of(sampled, opened.adapter.values),
@@ -181,6 +182,14 @@ class _Run(NamedTuple):
             baseline=settings.baseline,
             cancel=self.cancel,
         )
+
+    def _baseline(self, opened: Opened, problem: Any, result: Result, deadline: Deadline) -> tuple[str, int | None]:
+        """Name and objective of the stronger baseline, where the kind's own is the one to compare with."""
+        rival = opened.adapter.rival
+        if rival is None or result.baseline is None or self.settings.baseline is not None:
+            return result.baseline_name, result.baseline
+        name, objective = rival(problem, deadline.stopper())
+        return (name, int(objective)) if objective < result.baseline else (result.baseline_name, result.baseline)
 
     def _play(self, player: Player, problem: Any, judge: Judge, deadline: Deadline) -> tuple[Side, Game | None, Sequence[Game]]:
         began, stop = time.monotonic(), deadline.stopper()

@@ -74,7 +74,8 @@ def test_a_perfect_policy_has_no_gap_and_no_costly_decision(report: Callable[...
     assert found.control is not None
     assert found.control.likeliest.gap == pytest.approx((ALL_SLOW - OPTIMUM) / ALL_SLOW)
     assert found.baseline is not None
-    assert found.baseline.objective == ALL_SLOW
+    # The portfolio's, of these players, is all slow; the greedy without stalls is better, and counts.
+    assert (found.baseline_name, found.baseline.objective) == ("greedy, no stalls", OPTIMUM)
 
 
 def test_one_bad_decision_is_named_and_no_other(report: Callable[..., ProblemReport]) -> None:

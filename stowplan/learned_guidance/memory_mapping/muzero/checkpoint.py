@@ -17,7 +17,9 @@ from stowplan.learned_guidance.training.checkpoint import FileFormat
 
 #: Files of an earlier version are of networks that see less of a position (version 3 brought what hints say).
 POLICY = FileFormat("stowplan.mmap_muzero.policy", TrainingConfig, version=3, hint="train it anew: networks see more now")
-CHECKPOINT = FileFormat("stowplan.mmap_muzero.checkpoint", TrainingConfig, version=3, hint="train anew, or from a policy by --from")
+CHECKPOINT = FileFormat(
+    "stowplan.mmap_muzero.checkpoint", TrainingConfig, version=3, hint="train anew, or from a policy by --from"
+)
 
 
 def pack_games(games: Sequence[Trajectory]) -> dict[str, Any]:

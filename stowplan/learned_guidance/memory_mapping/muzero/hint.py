@@ -46,9 +46,7 @@ def policy_hint(
         return None
     found = [played for played in [policy.rollout(game, hint=shown, should_stop=should_stop)] if played is not None]
     if games > 1 and found:
-        found += policy.rollouts(
-            game, games - 1, temperature=temperature, seed=seed, hint=shown, should_stop=should_stop
-        )
+        found += policy.rollouts(game, games - 1, temperature=temperature, seed=seed, hint=shown, should_stop=should_stop)
     if not found:
         return None
     best = max(found, key=lambda played: played.return_ps)

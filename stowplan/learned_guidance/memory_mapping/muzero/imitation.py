@@ -1,8 +1,8 @@
 """Learning from games that were played elsewhere, whole data sets at once: what a policy that is shipped begins with.
 
-All positions are observed once, and lie on the training device from then on, so that a step is one gather and one update there:
-no processor is asked for anything. Losses are those of :mod:`.learner`, but for the policy's, which is of legal actions alone at
-the positions themselves.
+All positions are observed once, and lie on the training device from then on, so that a step is one gather and one update
+there: no processor is asked for anything. Losses are those of :mod:`.learner`, but for the policy's, which is of legal actions
+alone at the positions themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork,
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from stowplan.learned_guidance.nn.categorical import Support
-
 
 #: Steps before one is recorded, on a device that can.
 EAGER_STEPS = 10
@@ -183,9 +182,7 @@ def judged(network: MMapNetwork, data: DataSet, unroll: int, most: int = 50_000)
     network.eval()
     rows = torch.linspace(0, len(data) - 1, min(len(data), most), device=data.device).long()
     parts = [(len(part), losses(network, data, part, unroll)) for part in rows.split(4096)]
-    return {
-        name: float(sum(count * getattr(step, name) for count, step in parts)) / len(rows) for name in Step._fields
-    }
+    return {name: float(sum(count * getattr(step, name) for count, step in parts)) / len(rows) for name in Step._fields}
 
 
 def _recorded(optimizer: torch.optim.Optimizer, update: Callable[[], Step]) -> Callable[[], Step]:
@@ -249,6 +246,7 @@ def imitate(
         Training steps done.
     """
     began = time.monotonic()
+    warm_up = min(200, 1 + steps // 10)
     rate = torch.tensor(learning_rate, device=data.device)
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=rate, weight_decay=weight_decay, capturable=data.device.type == "cuda"
@@ -274,7 +272,7 @@ def imitate(
     done = 0
     while done < steps and time.monotonic() - began < time_limit:
         part = max(done / steps, (time.monotonic() - began) / time_limit)
-        rate.fill_(learning_rate * min(1.0, (done + 1) / 200) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, part))))
+        rate.fill_(learning_rate * min(1.0, (done + 1) / warm_up) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, part))))
         rows.copy_(torch.randint(len(data), (batch,), device=data.device, generator=draw))
         found = step()
         done += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -289,6 +290,7 @@ class Policy:
         device: str = "cpu",
         hints: Sequence[Hint | None] = (),
         changes: dict[str, Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> Trainer:
         """A trainer that begins with this policy's weights.
 
@@ -307,7 +309,8 @@ class Policy:
             If a program has no moves.
         """
         config = (config or self.config).changed(**{**(changes or {}), "network": self.config.network})
-        return Trainer(problems, config, seed=seed, device=device, hints=hints, weights=self.file.values["weights"])
+        weights = self.file.values["weights"]
+        return Trainer(problems, config, seed=seed, device=device, hints=hints, weights=weights, clock=clock)
 
     def fine_tune(
         self,
