@@ -288,7 +288,8 @@ def show(options: argparse.Namespace) -> None:
         rows.append([name, f"{moves:,}", *cells])
     for title, names in (("mean of table 2's", TABLE_2), ("mean of unseen", UNSEEN)):
         here = [name for name in names if name in programs]
-        rows.append([title, "", *(f"{np.nanmean([means[method][name] for name in here]):.4f}" for method in methods)])
+        if here:
+            rows.append([title, "", *(f"{np.nanmean([means[method][name] for name in here]):.4f}" for method in methods)])
     print(table(rows, ["program", "moves", *methods]), end="\n\n")
     if "both" not in means:
         return

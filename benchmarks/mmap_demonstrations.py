@@ -167,15 +167,16 @@ class Program:
     hint: Hint | None
 
     @classmethod
-    def of(cls, source: Source, spec: tuple[str, int, int]) -> Program | None:
-        """The program of a spec; None where there is little to decide."""
+    def of(cls, source: Source, spec: tuple[str, int, int], values: Any = None) -> Program | None:
+        """The program of a spec, its hint of these values (2, accesses); None where there is little to decide."""
         problem = source.make(spec)
         if problem is None:
             return None
         game = CompiledGame(problem)
         if len(game.moves) < LEAST_MOVES:
             return None
-        return cls(spec, problem, game, relaxed(problem, RELAXATION_SECONDS))
+        hint = relaxed(problem, RELAXATION_SECONDS) if values is None else hint_of(problem, values)
+        return cls(spec, problem, game, hint)
 
 
 def demonstrated(program: Program, pace: float, begin: Sequence[Any] = ()) -> Demonstrated:
@@ -219,6 +220,14 @@ def demonstrated(program: Program, pace: float, begin: Sequence[Any] = ()) -> De
     return Demonstrated(
         program.spec, len(game.moves), elite.games[0][1], values, rewards, [np.array(greedy.actions, np.int8), elite.biased()]
     )
+
+
+def again(program: Program, found: Demonstrated) -> Demonstrated:
+    """A game from an earlier round, as :func:`demonstrated` has it."""
+    greedy = program.game.reset()
+    play_greedy(program.game.tables, greedy.data)
+    found.others = [np.array(greedy.actions, np.int8), Elite(program.game, np.random.default_rng(program.spec[1:])).biased()]
+    return found
 
 
 class Elite:

@@ -1,8 +1,8 @@
-"""A policy's own games (expert iteration): what it plays on programs, and what it is to learn from their best games.
+"""A policy's own games (policy iteration): what it plays on programs, and what it is to learn there.
 
-The best game of a program is shown with its hint and without. Besides, at the positions of the policy's own likeliest games,
-it is shown what the best game does there (Ross et al. 2011, DAgger): what it meets when it plays is not what it meets in good
-games.
+The best game of a program is shown with its hint and without. Besides, the policy's own likeliest games are looked at move by move:
+what it meets when it plays is not what it meets in good games (Ross et al. 2011), and what another action would have come to there
+says what it should have done (Bertsekas et al. 1997).
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ import numpy as np
 from mmap_demonstrations import Demonstrated, Program, game_reward
 from numpy.typing import NDArray
 
-from stowplan.learned_guidance.memory_mapping.game.demonstrations import ORDERS
-from stowplan.learned_guidance.memory_mapping.game.game import Action
+from stowplan.learned_guidance.memory_mapping.baselines.deviations import deviations
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.muzero.imitation import Positions, positions_of
+from stowplan.learned_guidance.memory_mapping.muzero.imitation import Positions, positions_of, preferred
 from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy, Seat
 from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 
-#: Temperatures of a program's games: the likeliest with its hint and without, and drawn ones.
-TEMPERATURES = (0.0, 0.0, 0.3, 0.5, 0.7, 1.0)
+#: Temperatures of a program's games: the likeliest with its hint and without.
+TEMPERATURES = (0.0, 0.0)
+
+#: What a game may lose by being made plain, of its return.
+SLACK = 5e-4
 
 
 def play(policy: Policy, programs: Sequence[Program], seed: int) -> list[list[Played]]:
-    """Games of each program, all side by side: the likeliest with its hint, without, and drawn ones."""
+    """Games of each program, all side by side: the likeliest with its hint and without."""
     seats: list[Seat] = []
     for program in programs:
         shown, bare = (Seat.of(program.game, policy.config, hint) for hint in (program.hint, None))
-        seats += [shown, bare, *[shown] * (len(TEMPERATURES) - 2)]
+        seats += [shown, bare]
     games = policy.play(seats, temperatures=np.array(TEMPERATURES * len(programs)), seed=seed)
     return [games[first : first + len(TEMPERATURES)] for first in range(0, len(games), len(TEMPERATURES))]
 
@@ -39,25 +41,30 @@ def play(policy: Policy, programs: Sequence[Program], seed: int) -> list[list[Pl
 def note(program: Program, found: Demonstrated, games: Sequence[Played]) -> None:
     """Put what the policy reached beside the best game's R."""
     rewards = [game_reward(program.problem, played.return_ps) for played in games]
-    found.rewards.update({"likeliest": rewards[0], "likeliest without hint": rewards[1], "drawn": max(rewards)})
+    found.rewards.update({"likeliest": rewards[0], "likeliest without hint": rewards[1]})
 
 
 def positions(program: Program, found: Demonstrated, games: Sequence[Played], config: ObservationConfig) -> list[Positions]:
-    """What is to be learned from a program; ``games`` are the policy's, where there is one."""
+    """What is to be learned from a program; ``games`` are the policy's, where there is one. The best game becomes a plain one."""
     game = program.game
     shown, bare = Observer(game, config, program.hint), Observer(game, config)
-    parts = [positions_of(game, observer, found.actions) for observer in (shown, bare)]
-    for observer, played in zip((shown, bare), games[:2], strict=False):
-        parts.append(positions_of(game, observer, played.actions, advised(game, played.actions, found.actions)))
-    others = [*found.others, *(played.actions for played in games[-1:])]
-    return parts + [positions_of(game, shown, other, np.full(len(other), -1)) for other in others]
+    best = settled(game, found.actions)
+    found.actions = best[0]
+    found.rewards["plain"] = game_reward(program.problem, int(best[1][-1, best[0][-1]]))
+    wanted = preferred(best[1], best[0], game.unit_ps)
+    parts = [positions_of(game, observer, best[0], wanted) for observer in (shown, bare)]
+    for observer, played in zip((shown, bare), games, strict=False):
+        state = game.reset()
+        state.play(played.actions)
+        own = np.array(state.actions, np.int8)
+        # One deviation at a time says what was better where the policy is; moves that were taken back are left out.
+        parts.append(positions_of(game, observer, own, preferred(deviations(game, own)[1], own, game.unit_ps)))
+    return parts + [positions_of(game, shown, other, np.zeros((len(other), 3))) for other in found.others]
 
 
-def advised(game: CompiledGame, actions: NDArray[np.int8], best: Any) -> NDArray[np.int8]:
-    """At each position of a game what the best game does there, or what comes nearest to it."""
-    state, wanted = game.reset(), np.zeros(len(actions), np.int8)
-    for number, action in enumerate(actions.tolist()):
-        legal = state.legal
-        wanted[number] = next(order for order in ORDERS[Action(int(best[state.position]))] if legal[order])
-        state.step(action)
-    return wanted
+def settled(game: CompiledGame, actions: Any) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
+    """The game made plain, and its deviations."""
+    state = game.reset()
+    state.play(actions)
+    plain, _ = deviations(game, actions, slack_ps=int(SLACK * abs(state.return_ps)))
+    return deviations(game, plain)

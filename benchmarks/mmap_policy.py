@@ -21,7 +21,7 @@ from typing import Any
 import mmap_demonstrations
 import mmap_own_games
 import numpy as np
-from mmap_demonstrations import Demonstrated, Program, Source, demonstrated, in_processes, take
+from mmap_demonstrations import Demonstrated, Program, Source, again, demonstrated, in_processes, take
 
 from stowplan.learned_guidance.memory_mapping.muzero.network_config import NetworkConfig
 from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig
@@ -38,13 +38,15 @@ def network_config() -> NetworkConfig:
     seen = ObservationConfig(
         future_buffers=8,
         same_tensor_buffers=4,
+        # Ids of other programs' tensors say nothing, and are what a network remembers programs by.
+        id_buckets=2,
         map_rows=64,
         map_columns=64,
         steps_per_column=2,
         profile_bins=256,
         supply_slots=64,
     )
-    return NetworkConfig(observation=seen, hidden=192, encoder_layers=(256,), dynamics_width=192, head_layers=(64,))
+    return NetworkConfig(observation=seen, hidden=160, encoder_layers=(192,), dynamics_width=160, head_layers=(64,))
 
 
 def is_held_out(found: Demonstrated) -> bool:
@@ -116,7 +118,9 @@ def demonstrate(arguments: argparse.Namespace) -> int:
     print(f"{time.monotonic() - began:.1f} s: compiled, {len(source.modules)} modules read", file=sys.stderr, flush=True)
     arguments.output.mkdir(parents=True, exist_ok=True)
     specs = list(_first(source, arguments.seed, arguments.first, arguments.count))
-    groups = [specs[first : first + arguments.group] for first in range(0, len(specs), arguments.group)]
+    known = {found.spec: found for found in mmap_demonstrations.read(arguments.known)}
+    wanted = [*known, *(spec for spec in specs if spec not in known)]
+    groups = [wanted[first : first + arguments.group] for first in range(0, len(wanted), arguments.group)]
 
     def work(number: int, counter: Any) -> None:
         policy = None
@@ -130,16 +134,20 @@ def demonstrate(arguments: argparse.Namespace) -> int:
         chunks, done, said = Chunks(arguments.positions, number), 0, time.monotonic()
         with (arguments.output / f"games.{arguments.seed}.{number}.jsonl").open("a") as out:
             while time.monotonic() - began < arguments.seconds and (place := take(counter)) < len(groups):
-                programs = [made for spec in groups[place] if (made := Program.of(source, spec)) is not None]
+                shown = [known[spec].hint if spec in known else None for spec in groups[place]]
+                made = [Program.of(source, spec, hint) for spec, hint in zip(groups[place], shown, strict=True)]
+                programs = [program for program in made if program is not None]
                 played = [[] for _ in programs] if policy is None else mmap_own_games.play(policy, programs, place)
                 for program, games in zip(programs, played, strict=True):
-                    found = demonstrated(program, arguments.pace, [game.actions for game in games])
+                    if program.spec in known:
+                        found = again(program, known[program.spec])
+                    else:
+                        found = demonstrated(program, arguments.pace, [game.actions for game in games])
                     if games:
                         mmap_own_games.note(program, found, games)
+                    parts = mmap_own_games.positions(program, found, games, network_config().observation)
+                    chunks.add("held" if is_held_out(found) else "learn", parts)
                     out.write(found.pack() + "\n")
-                    if arguments.positions is not None:
-                        parts = mmap_own_games.positions(program, found, games, network_config().observation)
-                        chunks.add("held" if is_held_out(found) else "learn", parts)
                     done += 1
                 out.flush()
                 if time.monotonic() - said > EVERY and number == 0:
@@ -205,6 +213,8 @@ def train(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         record=not arguments.plain,
         time_limit=arguments.seconds - (time.monotonic() - began),
+        weight_decay=arguments.decay,
+        held=held if len(held) else None,
         on_report=show,
         report_every=arguments.report,
     )
@@ -268,11 +278,15 @@ def save_policy(network: Any, arguments: argparse.Namespace, steps: int, seconds
     from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
     from stowplan.learned_guidance.training.checkpoint import Provenance, plain_weights, save
 
-    names = tuple(
-        path.name.removesuffix(".gz").removesuffix(".hlo.txt") for path in mmap_demonstrations.learned_from(arguments.modules)
-    )
+    source = Source.of(arguments.modules)
     came_from = Provenance(
-        programs=names, digests=(), seed=arguments.seed, training_steps=steps, games=0, moves=0, seconds=seconds
+        programs=tuple(problem.name for problem in source.problems.values()),
+        digests=tuple(problem.digest for problem in source.problems.values()),
+        seed=arguments.seed,
+        training_steps=steps,
+        games=0,
+        moves=0,
+        seconds=seconds,
     )
     config = TrainingConfig.cpu(network=network_config())
     print(save(arguments.output, POLICY, config, came_from, {"weights": plain_weights(network.state_dict())}), file=sys.stderr)
@@ -287,6 +301,7 @@ def main() -> int:
     one.add_argument("--positions", type=Path, help="write observed positions here, too")
     one.add_argument("--seconds", type=float, default=240.0, help="wall time, of which a program takes its part")
     one.add_argument("--pace", type=float, default=1.0, help="scales the time for each program")
+    one.add_argument("--known", type=Path, nargs="*", default=[], help="files of games of an earlier round, used again first")
     one.add_argument("--policy", type=Path, help="play with it, and show it what it should have done")
     one.add_argument("--device", default="cpu", help="of the policy's network in each process")
     one.add_argument("--group", type=int, default=16, help="programs made, and played by the policy, side by side")
@@ -304,6 +319,7 @@ def main() -> int:
     two.add_argument("--steps", type=int, default=1_000_000)
     two.add_argument("--batch", type=int, default=2048)
     two.add_argument("--rate", type=float, default=1e-3)
+    two.add_argument("--decay", type=float, default=0.05, help="weight decay")
     two.add_argument("--report", type=int, default=500, help="steps between two lines")
     two.add_argument("--plain", action="store_true", help="make each step anew, on a GPU, too")
     two.add_argument("--device", default="cpu")

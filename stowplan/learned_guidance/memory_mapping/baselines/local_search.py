@@ -165,9 +165,9 @@ def begin(tables: Tables, wanted: Ints, states: Ints, trial: Ints, best: Ints, n
     (D,).
     """
     _load(tables, states, 0, trial)
-    _play_on(tables, trial, wanted)
+    play_on(tables, trial, wanted)
     # What a reset took back is not part of the game.
-    _adopt(tables, trial, wanted)
+    adopt(tables, trial, wanted)
     _keep_states(tables, wanted, states, trial, 0)
     for position in range(len(wanted)):
         best[position] = wanted[position]
@@ -202,11 +202,11 @@ def play_changed(
             continue
         kept = first * KEPT // moves
         _load(tables, states, kept, trial)
-        _play_on(tables, trial, wanted)
+        play_on(tables, trial, wanted)
         if trial[RETURN_PS] >= numbers[_CURRENT] - loss_ps:
             numbers[_CURRENT] = trial[RETURN_PS]
             # A reset may have gone back to before the first change.
-            kept = min(first, _adopt(tables, trial, wanted)) * KEPT // moves
+            kept = min(first, adopt(tables, trial, wanted)) * KEPT // moves
             if trial[RETURN_PS] > numbers[_BEST]:
                 numbers[_BEST] = trial[RETURN_PS]
                 for position in range(moves):
@@ -222,7 +222,7 @@ def play_changed(
 
 
 @njit_inner
-def _play_on(tables: Tables, data: Ints, wanted: Ints) -> None:
+def play_on(tables: Tables, data: Ints, wanted: Ints) -> None:
     """Play to the end, at each move what is wanted or else what is nearest to it: fast some other way before slow."""
     while not is_over(tables, data):
         step(tables, data, _nearest(data[LEGAL], wanted[data[POSITION]]))
@@ -240,7 +240,7 @@ def _nearest(legal: int, action: int) -> int:
 
 
 @njit_inner
-def _adopt(tables: Tables, data: Ints, wanted: Ints) -> int:
+def adopt(tables: Tables, data: Ints, wanted: Ints) -> int:
     """Want what was played; the first move where that was something else."""
     rows = tables.program[0].at_rows
     first = len(wanted)

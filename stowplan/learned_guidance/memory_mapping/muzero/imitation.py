@@ -18,11 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from stowplan.learned_guidance.memory_mapping.baselines.deviations import ILLEGAL
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, ObservationTensors
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from stowplan.learned_guidance.nn.categorical import Support
+
+#: Nats by which a game's own action is preferred to one that is as good; and weight of a move where all are.
+CHOSEN, LEAST_WEIGHT = 1.5, 0.1
 
 #: Steps before one is recorded, on a device that can.
 EAGER_STEPS = 10
@@ -37,8 +41,8 @@ class Positions(NamedTuple):
     """(N, 3)"""
     played: NDArray[np.int8]
     """(N,) actions."""
-    wanted: NDArray[np.int8]
-    """(N,) actions to imitate; -1 where nothing is to be imitated."""
+    policy: NDArray[np.float16]
+    """(N, 3) what to imitate; a row sums to its weight, 0 where nothing is to be imitated."""
     rewards: NDArray[np.float32]
     """(N,) in units."""
     returns: NDArray[np.float32]
@@ -51,7 +55,7 @@ def positions_of(
     game: CompiledGame,
     observer: Observer,
     actions: Sequence[int] | NDArray[np.integer[Any]],
-    wanted: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+    policy: NDArray[np.floating[Any]] | None = None,
     *,
     discount: float = 1.0,
 ) -> Positions:
@@ -61,8 +65,8 @@ def positions_of(
     ----------
     actions
         Of a whole game, legal.
-    wanted
-        What is to be imitated at each position, -1 for nothing; None for the actions themselves.
+    policy
+        (N, 3) what is to be imitated at each position, rows of zeros for nothing; None for the actions themselves.
     """
     count = len(actions)
     observations = empty_observations(observer.config, count)
@@ -83,11 +87,42 @@ def positions_of(
         halved,
         legal,
         played,
-        played if wanted is None else np.asarray(wanted, np.int8),
+        np.eye(3, dtype=np.float16)[played] if policy is None else policy.astype(np.float16),
         rewards,
         returns.astype(np.float32),
         np.arange(count, 0, -1, dtype=np.int32),
     )
+
+
+def preferred(
+    returns: NDArray[np.integer[Any]], chosen: NDArray[np.integer[Any]], unit_ps: float, *, scale: float = 0.5
+) -> NDArray[np.float32]:
+    """What to imitate at the moves of a game whose one-step deviations have these returns.
+
+    Parameters
+    ----------
+    returns
+        (M, 3) in ps, as :func:`~stowplan.learned_guidance.memory_mapping.baselines.deviations.deviations` has them.
+    chosen
+        (M,) the game's actions, which are preferred where there is nothing in it.
+    scale
+        Temperature, in mean rewards of a move; what matters less than four times as much weighs less.
+
+    Returns
+    -------
+    array
+        (M, 3), rows that sum to their weights.
+    """
+    is_legal = returns > ILLEGAL
+    values = np.where(is_legal, returns, 0) / unit_ps
+    best = np.where(is_legal, values, -np.inf).max(axis=1, keepdims=True)
+    worst = np.where(is_legal, values, np.inf).min(axis=1, keepdims=True)
+    heat = scale * max(float(np.abs(best).max(initial=0.0)), 1e-9) / max(len(returns), 1)
+    scores = np.where(is_legal, (values - best) / heat, -np.inf)
+    scores[np.arange(len(chosen)), chosen] += CHOSEN
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    share = LEAST_WEIGHT + (1.0 - LEAST_WEIGHT) * np.minimum((best - worst) / (4.0 * heat), 1.0)
+    return np.asarray(share * weights / weights.sum(axis=1, keepdims=True), np.float32)
 
 
 def joined(parts: Sequence[Positions]) -> Positions:
@@ -118,7 +153,7 @@ class DataSet:
                 part[column] = columns[-1][:0]
         width = len(Observations._fields)
         self._observations = columns[:width]
-        self.legal, self.played, self.wanted, self.rewards, self.returns, self.left = columns[width:]
+        self.legal, self.played, self.policy, self.rewards, self.returns, self.left = columns[width:]
         self.device = torch.device(device)
 
     def __len__(self) -> int:
@@ -137,7 +172,7 @@ class Step(NamedTuple):
     value: Tensor
     reward: Tensor
     agreement: Tensor
-    """Part of the moves with a choice where the likeliest action is the wanted one."""
+    """Part of the moves with a choice, by weight, where the likeliest action is the one that is wanted most."""
     value_error: Tensor
 
 
@@ -145,13 +180,13 @@ def losses(network: MMapNetwork, data: DataSet, rows: Tensor, unroll: int) -> St
     """Losses at these rows, unrolled so many steps."""
     hidden, logits, value_logits = network.initial(data.observations(rows))
     legal = data.legal.index_select(0, rows)
-    wanted = data.wanted.index_select(0, rows).long()
+    wanted = data.policy.index_select(0, rows).float()
     returns = data.returns.index_select(0, rows)
     left = data.left.index_select(0, rows)
     masked = logits.masked_fill(~legal, -1e4)
-    counts = (wanted >= 0) & (legal.sum(1) > 1)
-    policy = functional.cross_entropy(masked, wanted.clamp(min=0), reduction="none") * counts
-    agreement = ((masked.argmax(1) == wanted) & counts).sum() / counts.sum().clamp(min=1)
+    weight = wanted.sum(1) * (legal.sum(1) > 1)
+    policy = -(wanted * functional.log_softmax(masked, dim=1)).sum(1) * (weight > 0)
+    agreement = ((masked.argmax(1) == wanted.argmax(1)) * weight).sum() / weight.sum().clamp(min=1e-6)
     value = _categorical(network.value_support, value_logits, returns)
     error = (network.value_support.mean(value_logits.detach()) - returns).abs().mean()
     reward = torch.zeros_like(value)
@@ -166,9 +201,8 @@ def losses(network: MMapNetwork, data: DataSet, rows: Tensor, unroll: int) -> St
         reward = reward + _categorical(network.reward_support, reward_logits, earned) / unroll
         expected = data.returns.index_select(0, there) * goes_on
         value = value + _categorical(network.value_support, value_logits, expected) / unroll
-        want = data.wanted.index_select(0, there).long()
-        known = goes_on & (want >= 0)
-        policy = policy + functional.cross_entropy(logits, want.clamp(min=0), reduction="none") * known / unroll
+        wanted = data.policy.index_select(0, there).float()
+        policy = policy - (wanted * functional.log_softmax(logits, dim=1)).sum(1) * goes_on / unroll
     return Step(policy.mean(), value.mean(), reward.mean(), agreement, error)
 
 
@@ -222,6 +256,8 @@ def imitate(
     seed: int = 0,
     time_limit: float = math.inf,
     record: bool = True,
+    held: DataSet | None = None,
+    judge_every: int = 500,
     on_report: Callable[[int, float, dict[str, float]], None] | None = None,
     report_every: int = 500,
 ) -> int:
@@ -237,6 +273,8 @@ def imitate(
         Whether a step is recorded once and replayed from then on, on a device that can.
     smoothing
         Share of the running mean that stays at each step.
+    held, judge_every
+        Positions that are not learned from: of the weights after every so many steps those of the least losses on them are kept.
     on_report
         Called every ``report_every`` steps with the step, seconds, and the batch's losses by name.
 
@@ -269,6 +307,8 @@ def imitate(
     rate.fill_(learning_rate / 200)
     step = _recorded(optimizer, update) if record and data.device.type == "cuda" else plain
     means = [weight.detach().clone() for weight in network.parameters()]
+    kept: list[Tensor] = []
+    least = math.inf
     done = 0
     while done < steps and time.monotonic() - began < time_limit:
         part = max(done / steps, (time.monotonic() - began) / time_limit)
@@ -281,6 +321,14 @@ def imitate(
         if on_report is not None and (done % report_every == 0 or done == steps):
             on_report(done, time.monotonic() - began, {name: float(value) for name, value in found._asdict().items()})
             network.train()
+        if held is not None and done % judge_every == 0:
+            seen = judged(network, held, unroll)
+            network.train()
+            total = policy_weight * seen["policy"] + value_weight * seen["value"] + seen["reward"]
+            if total < least:
+                least, kept = total, [mean.clone() for mean in means]
+    if kept:
+        means = kept
     with torch.no_grad():
         for weight, mean in zip(network.parameters(), means, strict=True):
             weight.copy_(mean)

@@ -35,21 +35,21 @@ def test_positions_are_those_of_the_game() -> None:
     assert found.returns[0] == pytest.approx(found.rewards.sum())
     assert found.left.tolist() == list(range(len(actions), 0, -1))
     assert found.legal[np.arange(len(actions)), actions].all()
-    assert found.wanted.tolist() == actions
+    assert found.policy.argmax(1).tolist() == actions
 
 
 def test_the_rows_of_several_games_lie_one_after_the_other() -> None:
     parts = []
     for seed, other in ((0, False), (1, True)):
         game, actions = game_and_actions(seed, other)
-        parts.append(positions_of(game, Observer(game, SMALL_NETWORK.observation), actions, np.full(len(actions), -1)))
+        parts.append(positions_of(game, Observer(game, SMALL_NETWORK.observation), actions, np.zeros((len(actions), 3))))
     whole = joined(parts)
     assert len(whole.played) == sum(len(part.played) for part in parts)
     data = DataSet([joined(parts[:1]), joined(parts[1:])])
     assert len(data) == len(whole.played)
     seen = data.observations(torch.tensor([len(parts[0].played)]))
     assert seen.globals[0].tolist() == pytest.approx(parts[1].observations.globals[0].tolist())
-    assert (data.wanted < 0).all()
+    assert not data.policy.any()
 
 
 def test_what_is_imitated_is_preferred_and_forced_moves_teach_nothing() -> None:
@@ -73,5 +73,5 @@ def test_what_is_imitated_is_preferred_and_forced_moves_teach_nothing() -> None:
 
 def test_nothing_to_imitate_leaves_the_policy_to_values_and_rewards() -> None:
     game, actions = game_and_actions(0)
-    data = DataSet([positions_of(game, Observer(game, SMALL_NETWORK.observation), actions, np.full(len(actions), -1))])
+    data = DataSet([positions_of(game, Observer(game, SMALL_NETWORK.observation), actions, np.zeros((len(actions), 3)))])
     assert judged(MMapNetwork(SMALL_NETWORK), data, 2)["policy"] == 0.0
