@@ -1,8 +1,8 @@
 """A policy's own games (policy iteration): what it plays on programs, and what it is to learn there.
 
-The best game of a program is shown with its hint and without. Besides, the policy's own likeliest games are looked at move by move:
-what it meets when it plays is not what it meets in good games (Ross et al. 2011), and what another action would have come to there
-says what it should have done (Bertsekas et al. 1997).
+The best game of a program is shown with its hint and without. Besides, the policy's own likeliest games are looked at move by
+move: what it meets when it plays is not what it meets in good games (Ross et al. 2011), and what another action would have come
+to there says what it should have done (Bertsekas et al. 1997).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def note(program: Program, found: Demonstrated, games: Sequence[Played]) -> None
 
 
 def positions(program: Program, found: Demonstrated, games: Sequence[Played], config: ObservationConfig) -> list[Positions]:
-    """What is to be learned from a program; ``games`` are the policy's, where there is one. The best game becomes a plain one."""
+    """What is to be learned from a program; ``games`` are the policy's, if any. The best game becomes a plain one."""
     game = program.game
     shown, bare = Observer(game, config, program.hint), Observer(game, config)
     best = settled(game, found.actions)

@@ -274,7 +274,7 @@ def imitate(
     smoothing
         Share of the running mean that stays at each step.
     held, judge_every
-        Positions that are not learned from: of the weights after every so many steps those of the least losses on them are kept.
+        Positions that are not learned from: of the weights after every so many steps those of least loss there are kept.
     on_report
         Called every ``report_every`` steps with the step, seconds, and the batch's losses by name.
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stowplan.errors import InputError
 from stowplan.learned_guidance.mcts.search import search
 from stowplan.learned_guidance.memory_mapping.game.best import Point
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY
 from stowplan.learned_guidance.memory_mapping.muzero.exploration_bias import preferences
 from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
@@ -23,6 +23,7 @@ from stowplan.learned_guidance.memory_mapping.muzero.progress import Progress
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import as_f32, first_rows
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.true_model import TrueModel
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from stowplan.learned_guidance.training import checkpoint
@@ -34,6 +35,8 @@ from stowplan.models.memory_mapping.problem import Problem
 Stop = Callable[[], bool]
 #: What is played at B positions: observations, legal actions and numbers of the games to actions, and to values in units.
 Chooser = Callable[[Observations, NDArray[np.bool_], NDArray[np.intp]], tuple[NDArray[np.int64], NDArray[Any]]]
+#: Which states a search looks ahead by: those that the network imagines, or the game's own.
+Dynamics = Literal["learned", "true"]
 
 
 #: How a policy is trained on for one program, where that is not as from scratch: few games side by side, which end soon, no
@@ -102,7 +105,8 @@ class Policy:
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"the weights do not fit the network: {reason}") from error
         self._network.to(device).eval()
-        self._model = TorchModel(self._network)
+        self.model = TorchModel(self._network)
+        """The network as tree search asks it."""
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> Policy:
@@ -201,7 +205,7 @@ class Policy:
         def drawn(
             observations: Observations, legal: NDArray[np.bool_], games: NDArray[np.intp]
         ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-            _, logits, values = self._model.initial(observations)
+            _, logits, values = self.model.initial(observations)
             weights = as_f32(logits).astype(np.float64)
             if biases is not None:
                 weights = weights + preferences(biases[games], observations.actions)
@@ -219,6 +223,7 @@ class Policy:
         count: int = 1,
         simulations: int | None = None,
         explore: bool = False,
+        dynamics: Dynamics = "learned",
         seed: int = 0,
         hint: Hint | None = None,
         should_stop: Stop | None = None,
@@ -233,6 +238,8 @@ class Policy:
             For each move; None is what the policy was trained with.
         explore
             Whether the search adds noise at its root.
+        dynamics
+            What is looked ahead by. The true game is the control: the same network, nothing imagined.
         hint
             Of the problem, whose values are shown to the policy.
         should_stop
@@ -248,17 +255,26 @@ class Policy:
         if simulations is not None:
             config = replace(config, simulations=simulations)
 
+        seat = Seat.of(problem, self.config, hint)
+        states = [seat.game.reset() for _ in range(count)]
+        true = TrueModel(self.model, seat.observer)
+
         def found(
-            observations: Observations, legal: NDArray[np.bool_], _: NDArray[np.intp]
+            observations: Observations, legal: NDArray[np.bool_], games: NDArray[np.intp]
         ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-            searched = search(self._model, observations, legal, config, rng, explore=explore)
+            if dynamics == "true":
+                searched = search(true, [states[game] for game in games], legal, config, rng, explore=explore)
+            else:
+                searched = search(self.model, observations, legal, config, rng, explore=explore)
             return searched.action, searched.value
 
-        return self._play([Seat.of(problem, self.config, hint)] * count, found, should_stop)
+        return self._play([seat] * count, found, should_stop, states)
 
-    def _play(self, seats: Sequence[Seat], choose: Chooser, should_stop: Stop | None) -> list[Played]:
+    def _play(
+        self, seats: Sequence[Seat], choose: Chooser, should_stop: Stop | None, states: list[CompiledState] | None = None
+    ) -> list[Played]:
         count = len(seats)
-        states = [seat.game.reset() for seat in seats]
+        states = [seat.game.reset() for seat in seats] if states is None else states
         played: list[list[int]] = [[] for _ in states]
         estimates: list[dict[int, tuple[float, int]]] = [{} for _ in states]
         observations = empty_observations(self.config.network.observation, count)
