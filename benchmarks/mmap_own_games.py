@@ -1,8 +1,8 @@
 """A policy's own games (policy iteration): what it plays on programs, and what it is to learn there.
 
 The best game of a program is shown with its hint and without. Besides, the policy's own likeliest games are looked at move by
-move: what it meets when it plays is not what it meets in good games (Ross et al. 2011), and what another action would have come
-to there says what it should have done (Bertsekas et al. 1997).
+move: what it meets when it plays is not what it meets in good games (Ross et al. 2011). What each action would come to there,
+the best game's following, says what it should have done (Ross and Bagnell 2014).
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def positions(program: Program, found: Demonstrated, games: Sequence[Played], co
         state = game.reset()
         state.play(played.actions)
         own = np.array(state.actions, np.int8)
-        # One deviation at a time says what was better where the policy is; moves that were taken back are left out.
-        parts.append(positions_of(game, observer, own, preferred(deviations(game, own)[1], own, game.unit_ps)))
+        # Where the policy is, the best action is that from which the best game goes on best; what was taken back is left out.
+        returns = deviations(game, own, following=best[0])[1]
+        parts.append(positions_of(game, observer, own, preferred(returns, best[0], game.unit_ps)))
     return parts + [positions_of(game, shown, other, np.zeros((len(other), 3))) for other in found.others]
 
 

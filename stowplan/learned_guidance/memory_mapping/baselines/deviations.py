@@ -26,7 +26,11 @@ ILLEGAL = -(1 << 62)
 
 
 def deviations(
-    game: CompiledGame, actions: Sequence[int] | NDArray[np.integer[Any]], *, slack_ps: int = -1
+    game: CompiledGame,
+    actions: Sequence[int] | NDArray[np.integer[Any]],
+    *,
+    following: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+    slack_ps: int = -1,
 ) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
     """Returns of a game's one-step deviations.
 
@@ -34,6 +38,9 @@ def deviations(
     ----------
     actions
         One for each move of a whole game, as ``CompiledState.actions`` has them: without what Drop-backup took back.
+    following
+        What is wanted after a deviation, one action for each move; None for the game's own. With those of a better game the returns
+        say what to do at positions of a worse one (Ross and Bagnell 2014).
     slack_ps
         Where this is not negative, the game is made plain on the way: at each move the first of fast without a copy, fast with
         one, and slow (slow first where nothing is earned) is taken that loses no more than what is left of this in all.
@@ -44,16 +51,20 @@ def deviations(
         Actions (M,) of the game, changed where there is slack; and returns in ps (M, 3) of each action in its place, the rest
         as wanted, :data:`ILLEGAL` where it is not legal.
     """
-    wanted = np.array(actions, np.int64)
+    path = np.array(actions, np.int64)
+    wanted = path if following is None else np.array(following, np.int64)
     returns = np.full((len(wanted), 3), ILLEGAL, np.int64)
     here, trial = np.array(game.tables.initial), np.empty_like(game.tables.initial)
-    deviate(game.tables, wanted, here, trial, returns, slack_ps)
-    return wanted.astype(np.int8), returns
+    deviate(game.tables, path, wanted, here, trial, returns, slack_ps)
+    return path.astype(np.int8), returns
 
 
 @njit_outer
-def deviate(tables: Tables, wanted: Ints, here: Ints, trial: Ints, returns: Ints, slack_ps: int) -> None:
-    """See :func:`deviations`; ``here`` is the state before the first move, ``trial`` (D,) room."""
+def deviate(tables: Tables, path: Ints, wanted: Ints, here: Ints, trial: Ints, returns: Ints, slack_ps: int) -> None:
+    """See :func:`deviations`; ``path`` is the game, ``here`` the state before its first move, ``trial`` (D,) room.
+
+    With slack, ``path`` and ``wanted`` must be the same array.
+    """
     for cell in range(used(tables, here)):
         trial[cell] = here[cell]
     play_on(tables, trial, wanted)
@@ -70,7 +81,7 @@ def deviate(tables: Tables, wanted: Ints, here: Ints, trial: Ints, returns: Ints
                 action = COPY if first == DROP else DROP
             if not here[LEGAL] >> action & 1:
                 continue
-            if action == wanted[position]:
+            if slack_ps >= 0 and action == wanted[position]:
                 returns[position, action] = present
                 is_settled = True
                 continue
@@ -86,4 +97,4 @@ def deviate(tables: Tables, wanted: Ints, here: Ints, trial: Ints, returns: Ints
                 present = trial[RETURN_PS]
                 adopt(tables, trial, wanted)
                 is_settled = True
-        step(tables, here, wanted[position])
+        step(tables, here, path[position])

@@ -28,6 +28,9 @@ from stowplan.learned_guidance.nn.categorical import Support
 #: Nats by which a game's own action is preferred to one that is as good; and weight of a move where all are.
 CHOSEN, LEAST_WEIGHT = 1.5, 0.1
 
+#: Positions that are judged in one batch.
+JUDGED_AT_ONCE = 4096
+
 #: Steps before one is recorded, on a device that can.
 EAGER_STEPS = 10
 
@@ -104,7 +107,7 @@ def preferred(
     returns
         (M, 3) in ps, as :func:`~stowplan.learned_guidance.memory_mapping.baselines.deviations.deviations` has them.
     chosen
-        (M,) the game's actions, which are preferred where there is nothing in it.
+        (M,) actions that are preferred where there is nothing in it; not all need be legal.
     scale
         Temperature, in mean rewards of a move; what matters less than four times as much weighs less.
 
@@ -149,8 +152,8 @@ class DataSet:
         columns: list[Tensor] = []
         for column in range(len(kept[0])):
             columns.append(torch.cat([part[column] for part in kept]))
-            for part in kept:
-                part[column] = columns[-1][:0]
+            for moved in kept:
+                moved[column] = columns[-1][:0]
         width = len(Observations._fields)
         self._observations = columns[:width]
         self.legal, self.played, self.policy, self.rewards, self.returns, self.left = columns[width:]
@@ -215,14 +218,14 @@ def judged(network: MMapNetwork, data: DataSet, unroll: int, most: int = 50_000)
     """Means over (at most so many, evenly spread) positions, by name."""
     network.eval()
     rows = torch.linspace(0, len(data) - 1, min(len(data), most), device=data.device).long()
-    parts = [(len(part), losses(network, data, part, unroll)) for part in rows.split(4096)]
+    parts = [(len(part), losses(network, data, part, unroll)) for part in torch.split(rows, JUDGED_AT_ONCE)]
     return {name: float(sum(count * getattr(step, name) for count, step in parts)) / len(rows) for name in Step._fields}
 
 
 def _recorded(optimizer: torch.optim.Optimizer, update: Callable[[], Step]) -> Callable[[], Step]:
     """A step as one CUDA graph: it is hundreds of small kernels, which take longer to start than to run."""
     # Libraries set themselves up outside of the recording, on a stream that is not the default one.
-    here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+    here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(here)
     with torch.cuda.stream(aside):
         for _ in range(EAGER_STEPS):

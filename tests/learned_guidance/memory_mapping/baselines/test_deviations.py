@@ -51,3 +51,20 @@ def test_a_plain_game_is_legal_and_loses_no_more_than_it_may(seed: int) -> None:
     state.play(plain)
     assert state.is_over
     assert state.return_ps >= return_ps - slack
+
+
+def test_after_a_deviation_another_game_may_be_followed() -> None:
+    game, actions, _ = random_game(0)
+    _, better, _ = random_game(0)
+    better = [min(action + 1, 2) for action in better]
+    path, returns = deviations(game, actions, following=better)
+    assert path.tolist() == actions
+    position = len(actions) // 2
+    state = game.reset()
+    state.play(actions[:position])
+    for action in np.flatnonzero(state.legal).tolist():
+        other = game.reset()
+        other.play([*actions[:position], action])
+        while not other.is_over:
+            other.step(next(each for each in NEAREST[better[other.position]] if other.legal[each]))
+        assert returns[position, action] == other.return_ps

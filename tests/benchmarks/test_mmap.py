@@ -1,0 +1,112 @@
+"""Demonstrations, comparisons and tables of MMapGame's benchmarks, on programs of a few moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.synthetic import synthetic
+from stowplan.learned_guidance.memory_mapping.game.variants import as_played
+from stowplan.models.memory_mapping import hint as hints
+
+
+def small(seed: int = 0) -> Any:
+    return as_played(synthetic(np.random.default_rng(seed), moves=40))
+
+
+def test_a_demonstration_survives_being_packed(benchmarks: Any) -> None:
+    module = benchmarks.mmap_demonstrations
+    values = np.round(np.random.default_rng(0).random((2, 9)) * 255).astype(np.float32) / 255
+    found = module.Demonstrated(("", 3, 1), 5, np.array([0, 1, 2, 2, 0], np.int8), values, {"game": 0.25})
+    again = module.Demonstrated.unpack(found.pack())
+    assert (again.spec, again.moves, again.rewards) == (found.spec, 5, {"game": 0.25})
+    assert again.actions.tolist() == found.actions.tolist()
+    assert again.hint == pytest.approx(values)
+    assert module.Demonstrated.unpack(module.Demonstrated(("", 3, 1), 1, found.actions[:1], None, {}).pack()).hint is None
+
+
+def test_a_program_is_made_anew_from_its_spec(benchmarks: Any) -> None:
+    module = benchmarks.mmap_demonstrations
+    source = module.Source([])
+    one, other = source.make(("", 7, 1)), source.make(("", 7, 1))
+    assert one.digest == other.digest != source.make(("", 8, 1)).digest
+    program = module.Program.of(source, ("", 7, 1))
+    kept = module.values_of(program.hint)
+    assert module.Program.of(source, ("", 7, 1), kept).hint == program.hint
+    assert len(program.hint.values["fast"]) == hints.counts(program.problem)["fast"]
+
+
+def test_the_best_games_are_kept_each_once(benchmarks: Any) -> None:
+    module = benchmarks.mmap_demonstrations
+    game = CompiledGame(small())
+    elite = module.Elite(game, np.random.default_rng(0))
+    for _ in range(40):
+        elite.offer(elite.biased())
+    returns = [found for found, _ in elite.games]
+    assert returns == sorted(set(returns), reverse=True)
+    assert len(returns) <= module.KEPT
+    state = game.reset()
+    state.play(elite.games[0][1])
+    assert state.is_over
+    assert state.return_ps == returns[0]
+
+
+def test_what_is_learned_from_a_program(benchmarks: Any) -> None:
+    pytest.importorskip("torch")
+    module, own = benchmarks.mmap_demonstrations, benchmarks.mmap_own_games
+    program = module.Program.of(module.Source([]), ("", 7, 1))
+    actions = module.Elite(program.game, np.random.default_rng(0)).biased()
+    found = module.Demonstrated(program.spec, len(program.game.moves), actions, None, {}, [actions])
+    parts = own.positions(program, found, [], benchmarks.mmap_policy.network_config().observation)
+    assert [bool(part.policy.any()) for part in parts] == [True, True, False]
+    assert {part.observations.buffers[0, 0, 27] for part in parts[:2]} == {0.0, 1.0}
+    state = program.game.reset()
+    state.play(found.actions)
+    assert found.rewards["plain"] == pytest.approx(module.game_reward(program.problem, state.return_ps))
+
+
+def test_a_module_is_judged_by_the_stronger_greedy(benchmarks: Any) -> None:
+    module = benchmarks.mmap_compare
+    rows = [
+        module.Compared(
+            "a", 5, False, {"greedy": 0.5, "greedy, no stalls": 0.7, "insertion": 0.8, "policy": 0.7}, {"relaxation": 1.0}
+        ),
+        module.Compared("b", 6, True, {"greedy": 0.5, "insertion": 0.5, "policy": 0.4}, {"relaxation": 3.0}),
+    ]
+    for row in rows:
+        row.seconds.update(dict.fromkeys(row.rewards, 0.5))
+    assert [row.greedy for row in rows] == [0.7, 0.5]
+    found = module.markdown(rows)
+    assert "| policy | 0.7000 | 1/1 | 0/1 | 0.5 |" in found
+    assert "| policy | 0.4000 | 0/1 | 0/1 | 0.5 |" in found
+
+
+def test_attribution_compares_at_equal_time(benchmarks: Any, tmp_path: Any, capsys: Any) -> None:
+    import argparse
+
+    import msgspec
+
+    module = benchmarks.mmap_attribution
+    record = module.Record(8.0)
+    record.points = [(1.0, 5), (3.0, 7), (9.0, 9)]
+    assert [record.at(moment) for moment in (0.5, 2.0, 8.0)] == [0, 5, 7]
+    for method, reward in (("both", 0.5), ("agent", 0.4)):
+        for seed in range(2):
+            run = module.Run("dlrm_inf_b256", method, seed, 406, 8.0, 8.0, 0.3, reward, 10)
+            (tmp_path / f"{method}.{seed}.json").write_bytes(msgspec.json.encode(run))
+    module.show(argparse.Namespace(folder=tmp_path))
+    printed = capsys.readouterr().out
+    assert "| dlrm_inf_b256 | 406 | 0.5000 | 0.4000 |" in printed
+    assert "| agent | -0.1000 | -0.1000 to -0.1000 | 0 | 1 | 0.3000 |" in printed
+
+
+def test_the_paper_has_its_own_preset(benchmarks: Any, monkeypatch: Any) -> None:
+    module = benchmarks.mmap_methods
+    seen: list[Any] = []
+    monkeypatch.setattr(module, "_train", lambda *_, preset=None, **__: seen.append(preset))
+    module.METHODS["paper"](CompiledGame(small()), 0, 1.0, [])
+    assert seen[0]().search.simulations == 400
+    assert "agent-alone" not in module.METHODS
