@@ -274,6 +274,7 @@ def run(options: argparse.Namespace) -> None:
 def show(options: argparse.Namespace) -> None:
     """Tables of all runs in the folder."""
     found = [msgspec.json.decode(path.read_bytes(), type=Run) for path in sorted(options.folder.glob("*.json"))]
+    found = [each for each in found if each.moves <= options.most_moves]
     methods = [method for method in METHODS if any(each.method == method for each in found)]
     programs = [name for name in (*TABLE_2, *UNSEEN) if any(each.program == name for each in found)]
     rows: list[list[object]] = []
@@ -315,6 +316,7 @@ def main() -> None:
         made = commands.add_parser(name)
         made.set_defaults(function=function)
         made.add_argument("--folder", type=Path, default=Path("results/mmap_attribution"))
+        made.add_argument("--most-moves", type=int, default=10**9, help="show programs of up to so many moves")
         if function is show:
             continue
         made.add_argument("--corpus", type=Path, default=SHARED / "corpus" / "tpu_v4")

@@ -35,6 +35,9 @@ SIDE_BY_SIDE = 16
 #: More training steps than any time limit here allows.
 NO_END = 1_000_000_000
 
+#: A setting of a series that names the device of torch.
+DEVICE = "device="
+
 #: Part of an agent's time that may go into demonstrations.
 DEMONSTRATION_SHARE = 0.1
 
@@ -119,8 +122,10 @@ def _train(
 
     torch.set_num_threads(1)
     began = time.monotonic()
-    config = change(with_settings(preset(training_steps=NO_END), list(settings)))
-    trainer = Trainer([game.problem], config, seed=seed)
+    # Where the network is belongs to no configuration.
+    device = next((each.removeprefix(DEVICE) for each in settings if each.startswith(DEVICE)), "cpu")
+    config = change(with_settings(preset(training_steps=NO_END), [each for each in settings if not each.startswith(DEVICE)]))
+    trainer = Trainer([game.problem], config, seed=seed, device=device)
     if demonstrate:
         for plan in _constructed(game.problem, began + DEMONSTRATION_SHARE * seconds):
             trainer.demonstrate(0, actions_of(game.problem, plan, game).actions)
@@ -170,16 +175,21 @@ def settings_of(method: str, settings: Sequence[str]) -> tuple[str, ...]:
     return tuple(settings) if method in TRAINED else ()
 
 
+#: Ways to plan a module with a policy.
+PLAYERS = ("policy", "policy+search", "fine-tuned")
+
+
 class Policies:
     """A policy's ways to plan a module, none worse than its likeliest game; each within ``seconds``, but for that one game."""
 
-    def __init__(self, path: Path, seconds: float):
+    def __init__(self, path: Path, seconds: float, wanted: Sequence[str] = PLAYERS):
         import torch
 
         from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
 
         torch.set_num_threads(1)
         self.policy = Policy.load(path)
+        self._wanted = wanted
         # Code is compiled and loaded before anything is measured.
         self.seconds = WARM_UP_SECONDS
         for player in self.players().values():
@@ -192,8 +202,9 @@ class Policies:
         return self.policy.file.provenance.programs
 
     def players(self) -> dict[str, Player]:
-        """All ways, by name."""
-        return {"policy": self.rollout, "policy+search": self.searched, "fine-tuned": self.tuned}
+        """The ways that are wanted, by name."""
+        ways = dict(zip(PLAYERS, (self.rollout, self.searched, self.tuned), strict=True))
+        return {name: ways[name] for name in self._wanted}
 
     def rollout(self, problem: Problem) -> Plan:
         """The likeliest action at each move."""

@@ -23,7 +23,7 @@ from pathlib import Path
 import mmap_charts
 import mmap_small
 import mmap_speedups
-from mmap_methods import ABLATION, METHODS, Policies, settings_of
+from mmap_methods import ABLATION, METHODS, PLAYERS, Policies, settings_of
 from mmap_runs import SHARED, Record, Run, perform, run_all, save
 from tables import table
 
@@ -121,7 +121,7 @@ def table3(options: argparse.Namespace) -> None:
         print(f"{plans}: no such folder, so that there is nothing to compare with XLA", file=sys.stderr)
     if not options.policy.is_file():
         sys.exit(f"{options.policy}: no such file; name a policy, as 'stowplan train muzero --policy' writes it")
-    policies = Policies(options.policy, options.seconds)
+    policies = Policies(options.policy, options.seconds, options.players)
     players = policies.players()
     # Rows of another policy, or another limit, are not these.
     folder = options.folder / f"{policies.policy.digest[:8]}-{options.seconds:g}s"
@@ -143,7 +143,9 @@ def main() -> None:
         made.add_argument("programs", nargs="*", type=Path, help="modules or converted problems (default: the shared corpus)")
         made.add_argument("--target", default="tpu-v4")
         made.add_argument("--seconds", type=float, default=seconds, help="wall time of a run")
-        made.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="hyperparameters of the agent")
+        made.add_argument(
+            "--set", nargs="+", default=[], metavar="NAME=VALUE", help="hyperparameters of the agent; device=cuda"
+        )
         made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
         made.add_argument("--folder", type=Path, default=Path("results") / folder, help="where records are kept")
         return made
@@ -159,6 +161,7 @@ def main() -> None:
     made.add_argument("--methods", nargs="+", default=["agent", "search", "evolution", "greedy"], choices=METHODS)
     made = command(table3, "table3", 30.0, "mmap_table3")
     made.add_argument("--policy", type=Path, default=POLICY.path, help="file of a policy (default: the one shipped)")
+    made.add_argument("--players", nargs="+", default=list(PLAYERS), choices=PLAYERS)
     made.add_argument("--plans", type=Path, help="XLA's plans (default: the folder FOLDER_xla_plan)")
     made = commands.add_parser("run", help="one run; what the other commands start")
     made.set_defaults(function=run)

@@ -97,7 +97,7 @@ def test_attribution_compares_at_equal_time(benchmarks: Any, tmp_path: Any, caps
         for seed in range(2):
             run = module.Run("dlrm_inf_b256", method, seed, 406, 8.0, 8.0, 0.3, reward, 10)
             (tmp_path / f"{method}.{seed}.json").write_bytes(msgspec.json.encode(run))
-    module.show(argparse.Namespace(folder=tmp_path))
+    module.show(argparse.Namespace(folder=tmp_path, most_moves=1000))
     printed = capsys.readouterr().out
     assert "| dlrm_inf_b256 | 406 | 0.5000 | 0.4000 |" in printed
     assert "| agent | -0.1000 | -0.1000 to -0.1000 | 0 | 1 | 0.3000 |" in printed

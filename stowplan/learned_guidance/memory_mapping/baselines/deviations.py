@@ -39,8 +39,8 @@ def deviations(
     actions
         One for each move of a whole game, as ``CompiledState.actions`` has them: without what Drop-backup took back.
     following
-        What is wanted after a deviation, one action for each move; None for the game's own. With those of a better game the returns
-        say what to do at positions of a worse one (Ross and Bagnell 2014).
+        What is wanted after a deviation, one action for each move; None for the game's own. With those of a better game the
+        returns say what to do at positions of a worse one (Ross and Bagnell 2014).
     slack_ps
         Where this is not negative, the game is made plain on the way: at each move the first of fast without a copy, fast with
         one, and slow (slow first where nothing is earned) is taken that loses no more than what is left of this in all.

@@ -109,7 +109,8 @@ def preferred(
     chosen
         (M,) actions that are preferred where there is nothing in it; not all need be legal.
     scale
-        Temperature, in mean rewards of a move; what matters less than four times as much weighs less.
+        Temperature, in mean rewards of a move. What matters less than four times as much weighs less, what matters more weighs
+        more, by the logarithm.
 
     Returns
     -------
@@ -124,7 +125,9 @@ def preferred(
     scores = np.where(is_legal, (values - best) / heat, -np.inf)
     scores[np.arange(len(chosen)), chosen] += CHOSEN
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    share = LEAST_WEIGHT + (1.0 - LEAST_WEIGHT) * np.minimum((best - worst) / (4.0 * heat), 1.0)
+    stake = (best - worst) / (4.0 * heat)
+    # One wrong move may cost what a thousand others earn: a large tensor that is given up does not come back.
+    share = LEAST_WEIGHT + (1.0 - LEAST_WEIGHT) * np.minimum(stake, 1.0) + 0.5 * np.log2(np.maximum(stake, 1.0))
     return np.asarray(share * weights / weights.sum(axis=1, keepdims=True), np.float32)
 
 
