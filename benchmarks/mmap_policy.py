@@ -247,7 +247,12 @@ def compare(arguments: argparse.Namespace) -> int:
         while (place := take(counter)) < len(ordered) and time.monotonic() - began < arguments.seconds:
             path = ordered[place]
             row = mmap_compare.measure(
-                path, policy, is_learned_from=path.name in learned, untrained=untrained, seed=arguments.seed
+                path,
+                policy,
+                is_learned_from=path.name in learned,
+                untrained=untrained,
+                drawn=arguments.drawn,
+                seed=arguments.seed,
             )
             (arguments.folder / f"{row.module}.json").write_bytes(msgspec.json.encode(row))
 
@@ -330,6 +335,7 @@ def main() -> int:
     three.add_argument("modules", nargs="+", type=Path)
     three.add_argument("--unseen", action="store_true", help="only modules that were not learned from")
     three.add_argument("--untrained", action="store_true", help="an untrained network of the same sizes, too")
+    three.add_argument("--drawn", type=int, default=15, help="games drawn beside the likeliest")
     three.add_argument("--folder", type=Path, default=Path("results/mmap_compare"), help="where rows are kept")
     three.add_argument("--processes", type=int, default=1)
     three.add_argument("--seconds", type=float, default=3600.0, help="begin no module after so long")
