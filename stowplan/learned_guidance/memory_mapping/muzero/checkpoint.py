@@ -11,15 +11,39 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stowplan.learned_guidance.memory_mapping.game.best import Best, Point
+from stowplan.learned_guidance.memory_mapping.muzero.network_config import NetworkConfig
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Trajectory
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.observation.layout import FIRST_ID, BufferFeature
 from stowplan.learned_guidance.training.checkpoint import FileFormat
 
-#: Files of an earlier version are of networks that see less of a position (version 3 brought what hints say).
-POLICY = FileFormat("stowplan.mmap_muzero.policy", TrainingConfig, version=3, hint="train it anew: networks see more now")
+#: What version 1 called fields of the training configuration.
+RENAMED = {
+    "opening_moves": "warm_start_moves",
+    "leaning_fraction": "exploration_bias_fraction",
+    "mend_moves": "local_search_moves",
+}
+
+#: Networks of versions before 3 did not see what hints say (:func:`with_hints`).
+POLICY = FileFormat("stowplan.mmap_muzero.policy", TrainingConfig, version=3, renamed={1: RENAMED, 2: {}})
 CHECKPOINT = FileFormat(
     "stowplan.mmap_muzero.checkpoint", TrainingConfig, version=3, hint="train anew, or from a policy by --from"
 )
+
+
+#: The layer that reads the features of buffers, and which of its columns are those of hints.
+_READS_BUFFERS = "encoder.of_buffers.layer.weight"
+_OF_HINTS = slice(BufferFeature.HAS_HINT, BufferFeature.HINT_KEEPS + 1)
+
+
+def with_hints(weights: dict[str, Tensor], config: NetworkConfig) -> dict[str, Tensor]:
+    """Weights of a network that saw no hints, as those of one that pays no heed to them; others as they are."""
+    reads = weights.get(_READS_BUFFERS)
+    count = _OF_HINTS.stop - _OF_HINTS.start
+    if not isinstance(reads, Tensor) or reads.ndim != 2 or reads.shape[1] != FIRST_ID + 2 * config.id_embedding - count:
+        return weights
+    before, after = reads[:, : _OF_HINTS.start], reads[:, _OF_HINTS.start :]
+    return {**weights, _READS_BUFFERS: torch.cat([before, reads.new_zeros(len(reads), count), after], dim=1)}
 
 
 def pack_games(games: Sequence[Trajectory]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from stowplan.errors import InputError
 from stowplan.learned_guidance.mcts.search import search
 from stowplan.learned_guidance.memory_mapping.game.best import Point
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY
+from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY, with_hints
 from stowplan.learned_guidance.memory_mapping.muzero.exploration_bias import preferences
 from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
@@ -95,12 +95,13 @@ class Policy:
     """
 
     def __init__(self, file: checkpoint.Content[TrainingConfig], device: str = "cpu"):
-        self.file = file
         self.config = file.config
         try:
+            weights = with_hints(file.values["weights"], file.config.network)
+            self.file = replace(file, values={**file.values, "weights": weights})
             # Sizes that no memory holds are an error as the network is made.
             self._network = MMapNetwork(file.config.network)
-            self._network.load_state_dict(file.values["weights"])
+            self._network.load_state_dict(weights)
         except (KeyError, RuntimeError, TypeError, ValueError, AttributeError, OverflowError, MemoryError) as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"the weights do not fit the network: {reason}") from error

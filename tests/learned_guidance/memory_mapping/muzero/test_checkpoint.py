@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
 from stowplan.learned_guidance.training.checkpoint import load, save
 from stowplan.learned_guidance.training.run import run
+from stowplan.models.memory_mapping import hint as hints
 from tests.learned_guidance.memory_mapping.muzero.programs import SMALL_NETWORK, other_program, small_config, small_program
 
 PROGRAMS = [small_program()]
@@ -175,13 +177,22 @@ def test_games_survive_being_packed() -> None:
     assert checkpoint.unpack_games(checkpoint.pack_games([]), 1.0) == []
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_policy_of_an_earlier_version_is_refused_in_one_line(trained: Path, tmp_path: Path, version: int) -> None:
+def test_a_policy_of_version_1_is_read_by_its_earlier_names(trained: Path, tmp_path: Path) -> None:
+    policy = load(trained / "policy.pt", POLICY)
+
+    def earlier(values: dict[str, Any]) -> dict[str, Any]:
+        fields = json.loads(values["config"])
+        for old, new in checkpoint.RENAMED.items():
+            fields[old] = fields.pop(new)
+        weights = values.pop("values")["weights"]
+        return values | {"version": 1, "config": json.dumps(fields), "weights": weights}
+
     path = tmp_path / "old.pt"
-    path.write_bytes(repacked(lambda values: values | {"version": version})((trained / "policy.pt").read_bytes()))
-    with pytest.raises(InputError, match=rf"old.pt: version: found version {version}, expected 3 \(train it anew") as caught:
-        Policy.load(path)
-    assert "\n" not in str(caught.value)
+    path.write_bytes(repacked(earlier)((trained / "policy.pt").read_bytes()))
+    found = load(path, POLICY)
+    assert (found.config, found.provenance) == (policy.config, policy.provenance)
+    assert found.values["weights"].keys() == policy.values["weights"].keys()
+    Policy.load(path)
 
 
 def test_a_checkpoint_of_version_1_is_refused_with_a_way_out(trained: Path, tmp_path: Path) -> None:
@@ -189,3 +200,23 @@ def test_a_checkpoint_of_version_1_is_refused_with_a_way_out(trained: Path, tmp_
     path.write_bytes(repacked(lambda values: values | {"version": 1})((trained / "checkpoint.pt").read_bytes()))
     with pytest.raises(InputError, match=r"found version 1, expected 3 \(train anew, or from a policy by --from"):
         Trainer.resume(path, PROGRAMS)
+
+
+def test_a_policy_that_saw_no_hints_pays_no_heed_to_them(trained: Path, tmp_path: Path) -> None:
+    name = "encoder.of_buffers.layer.weight"
+
+    def earlier(values: dict[str, Any]) -> dict[str, Any]:
+        weights = dict(values["values"]["weights"])
+        weights[name] = torch.cat([weights[name][:, :27], weights[name][:, 31:]], dim=1)
+        return values | {"version": 2, "values": {"weights": weights}}
+
+    path = tmp_path / "old.pt"
+    path.write_bytes(repacked(earlier)((trained / "policy.pt").read_bytes()))
+    policy, problem = Policy.load(path), small_program()
+    assert not policy.file.values["weights"][name][:, 27:31].any()
+    count = hints.counts(problem)["fast"]
+    shown = hints.hint(problem, [1.0] * count, [0.5] * count)
+    bare, seen = policy.rollout(problem), policy.rollout(problem, hint=shown)
+    assert bare is not None
+    assert seen is not None
+    assert bare.estimates == seen.estimates
