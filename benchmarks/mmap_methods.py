@@ -228,13 +228,14 @@ class Policies:
         """Trained on for this module alone, as the portfolio does it, but with no plan to learn from save its own."""
         end = time.monotonic() + self.seconds
         likeliest = self._likeliest(CompiledGame(problem))
-        if not len(likeliest.actions):
+        left = end - time.monotonic()
+        if not len(likeliest.actions) or left <= 0:
             return likeliest.plan
         from stowplan.learned_guidance.memory_mapping.muzero.play import TUNING
 
         found = self.policy.fine_tune(
             problem,
-            time_limit=end - time.monotonic(),
+            time_limit=left,
             training_steps=NO_END,
             demonstrations=[likeliest.actions],
             changes=TUNING,

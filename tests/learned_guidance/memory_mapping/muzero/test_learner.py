@@ -128,7 +128,7 @@ def test_training_on_one_batch_learns_it() -> None:
         last, errors = learner.update(batch)
     assert last.reward < 0.5 * first.reward
     assert last.value < 0.6 * first.value
-    assert last.value_error < 0.3 * first.value_error
+    assert last.value_error < 0.4 * first.value_error
     assert last.policy < first.policy
     assert errors.mean() == pytest.approx(last.value_error, rel=1e-4)
 
