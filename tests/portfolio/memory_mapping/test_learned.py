@@ -137,6 +137,9 @@ class FakeContext:
     def plan(self, plan: Plan, source: str) -> None:
         self.plans.append((source, plan))
 
+    def hints(self) -> tuple[Hint, ...]:
+        return ()
+
     def incumbent(self) -> tuple[Plan | None, int | None]:
         return self.start_plan, None
 
