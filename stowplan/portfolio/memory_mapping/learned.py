@@ -118,7 +118,7 @@ def _games(player: Policy, game: CompiledGame, context: Context) -> Iterator[Cal
         hint = _shown(context)
         if hint is not None and not is_shown:
             is_shown = True
-            yield lambda hint=hint: [player.rollout(game, hint=hint, should_stop=stop)]
+            yield partial(_likeliest, player, game, hint, context)
         # No two games from the same random numbers.
         drawn, searched = ([seed, number, part] for part in range(2))
         heat = TEMPERATURES[number % len(TEMPERATURES)]
@@ -126,6 +126,10 @@ def _games(player: Policy, game: CompiledGame, context: Context) -> Iterator[Cal
         yield partial(_list, player.rollouts, game, GAMES, temperature=heat, seed=_mixed(drawn), **common)
         yield partial(_list, player.searched, game, count=GAMES, explore=True, seed=_mixed(searched), **common)
         number += 1
+
+
+def _likeliest(player: Policy, game: CompiledGame, hint: Hint, context: Context) -> list[Played | None]:
+    return [player.rollout(game, hint=hint, should_stop=context.stop)]
 
 
 def _shown(context: Context) -> Hint | None:
