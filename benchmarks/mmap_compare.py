@@ -109,6 +109,8 @@ def markdown(rows: Sequence[Compared]) -> str:
         summary: list[list[object]] = []
         for name in names:
             with_it = [row for row in group if name in row.rewards]
+            if not with_it:
+                continue
             found = [row.rewards[name] for row in with_it]
             reached = sum(row.rewards[name] >= row.greedy - 1e-9 for row in with_it)
             inserted = sum(row.rewards[name] >= row.rewards["insertion"] - 1e-9 for row in with_it)
