@@ -11,19 +11,21 @@ from stowplan.models.hint import Hint
 from stowplan.models.tier_placement.bounds import find_overload
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.context import Context
 from stowplan.portfolio.tier_placement import guided as guided_maps
 from stowplan.portfolio.tier_placement import heuristics
 from stowplan.portfolio.tier_placement.arrays import Data, Ints, build, import_plan
 from stowplan.portfolio.tier_placement.convert import Exporter
 from stowplan.portfolio.tier_placement.heuristics import Search, Walk
-from stowplan.portfolio.tier_placement.kind import EXACT_LAYERS
 
 #: Moves of deterministic runs for each second of the limit.
 MOVES = 100_000
 
 #: Evaluations that the baselines of the paper get: as many as it gives its agents (table 2).
 BUDGET = 4_000
+
+#: Source of the relaxation's hint.
+RELAXATION = "relaxation"
 
 #: Coolings in a row that bring nothing, after which the search leaves its place to others.
 _PATIENCE = 5
@@ -121,32 +123,28 @@ def search(problem: Problem, context: Context) -> None:
 class Guides:
     """Takes up hints as they come, and makes maps that follow them.
 
-    Where no other candidate has the relaxation to offer, it is solved here, in the time of the search.
+    Where no other candidate has offered the relaxation by then, it is solved here, in the time of the search, whose turn may
+    be over before another has solved it.
     """
 
     def __init__(self, problem: Problem, context: Context, data: Data, begin: Ints):
         self._problem, self._context, self._data, self._begin = problem, context, data, begin
         self._taken = 0
-        self._is_alone = not relaxes_beside(problem, context.options)
+        self._has_relaxation = False
 
     def news(self, solve: bool) -> Walk | None:
         """The best map that follows hints not taken up before; ``solve``: the relaxation, too, may be solved now."""
         hints = self._context.hints()
         found = [*hints[self._taken :]]
         self._taken = len(hints)
-        if self._is_alone and solve:
-            self._is_alone = False
+        self._has_relaxation |= any(hint.source == RELAXATION for hint in found)
+        if solve and not self._has_relaxation:
+            self._has_relaxation = True
             hint, bound = solve_relaxation(self._problem, self._context)
             self._context.bound(bound, "linear")
             found += [] if hint is None else [hint]
         walks = [guided_maps.best_guided(self._problem, self._data, each, self._begin, self._context.stop) for each in found]
         return min((walk for walk in walks if walk is not None), key=lambda walk: walk.latency, default=None)
-
-
-def relaxes_beside(problem: Problem, options: Options) -> bool:
-    """Whether the candidate ``linear`` runs beside the search, and offers its solution."""
-    wanted = not {"exact", "linear"}.isdisjoint(options.candidates)
-    return wanted and len(problem.layers) > EXACT_LAYERS and options.workers > 1 and not options.deterministic
 
 
 def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, int]:
