@@ -32,6 +32,7 @@ from stowplan.models.tier_placement.problem import Problem as Network
 from stowplan.portfolio.context import Options
 
 from alone import Alone  # isort: skip - stands beside this file
+from guidance import shuffled  # isort: skip - stands beside this file
 from tables import table  # isort: skip - stands beside this file
 
 HEAD = ("later version", "steps known again", "baseline", "no hint", "shuffled", "hint", "full", "of the result", "share")
@@ -59,15 +60,6 @@ def shortened(problem: Any, seed: int, part: float) -> Any:
         pins = tuple(pin for pin in problem.pins if pin.instruction not in gone_ids)
         return msgspec.structs.replace(problem, instructions=kept_instructions, pins=pins)
     raise SystemExit("--change takes networks and loop bodies; of other programs give both versions")
-
-
-def shuffled(hint: Hint, seed: int) -> Hint:
-    """The same values at other decisions."""
-    order = list(range(len(next(iter(hint.values.values())))))
-    random.Random(seed).shuffle(order)
-    values = {name: tuple(values[place] for place in order) for name, values in hint.values.items()}
-    trust = tuple(hint.confidence[place] for place in order) if hint.confidence else ()
-    return msgspec.structs.replace(hint, values=values, confidence=trust)
 
 
 def row(earlier: Any, later: Any, name: str, arguments: argparse.Namespace) -> list[str]:

@@ -114,11 +114,12 @@ class Clocked:
 
 
 def shuffled(hint: Hint, seed: int) -> Hint:
-    """The same values at other accesses, the pairs of an access together."""
-    order = list(range(len(hint.values["fast"])))
+    """The same values at other decisions, those of one decision together."""
+    order = list(range(len(next(iter(hint.values.values())))))
     random.Random(seed).shuffle(order)
     values = {name: tuple(values[place] for place in order) for name, values in hint.values.items()}
-    return msgspec.structs.replace(hint, values=values)
+    trust = tuple(hint.confidence[place] for place in order) if hint.confidence else ()
+    return msgspec.structs.replace(hint, values=values, confidence=trust)
 
 
 def untrained(path: Path, weights: checkpoint.Weights, seed: int) -> None:

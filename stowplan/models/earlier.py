@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
+from stowplan.models.hint import Hint
+
 #: How far around steps are compared at first, in steps.
 AROUND = 4
 
@@ -36,16 +38,27 @@ def matched(later: Steps, earlier: Steps) -> list[int]:
     found = [-1] * len(later.names)
     free = set(range(len(earlier.names)))
     known: dict[Hashable, int] = {}
-    for fine in (True, False):
-        rounds = [_rounds(each, each.signatures if fine else each.coarse, known) for each in (later, earlier)]
+    readers = [_readers(each) for each in (later, earlier)]
+    for begins in ((later.signatures, earlier.signatures), (later.coarse, earlier.coarse)):
+        rounds = [_rounds(*each, known) for each in zip((later, earlier), begins, readers, strict=True)]
         for here, there in zip(*rounds, strict=True):
             _match(found, free, here, there, later, earlier)
     return found
 
 
-def _rounds(steps: Steps, begin: Sequence[Hashable], known: dict[Hashable, int]) -> list[list[int]]:
+def carried(given: Hint, name: str, numbers: Sequence[int | None], otherwise: float) -> list[float]:
+    """Values of a hint at these places in its lists; ``otherwise`` where there is no place, or the hint lacks the name."""
+    values = given.values.get(name)
+    return [otherwise if values is None or number is None else values[number] for number in numbers]
+
+
+def trust(given: Hint, numbers: Sequence[int | None]) -> list[float]:
+    """The hint's confidence at these places; 0 where there is none."""
+    return [0.0 if number is None else given.confidence[number] if given.confidence else 1.0 for number in numbers]
+
+
+def _rounds(steps: Steps, begin: Sequence[Hashable], readers: list[list[int]], known: dict[Hashable, int]) -> list[list[int]]:
     """Colours of the steps, those that see furthest first; the same in both versions, by ``known``."""
-    readers = _readers(steps)
     found = [[known.setdefault(one, len(known)) for one in begin]]
     for _ in range(AROUND):
         found.append(_refined(found[-1], steps, readers, known))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stowplan.models.earlier import Steps, matched
+from stowplan.models.earlier import Steps, carried, matched, trust
 from stowplan.models.hint import Hint, check
 from stowplan.models.memory_mapping.hint import FAST, KEEP, PLACE, hint
 from stowplan.models.memory_mapping.problem import Problem, Step
@@ -37,19 +37,23 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     check(earlier, given)
     known = {access: number for number, access in enumerate(_accesses(earlier))}
     before = matched_steps(problem, earlier)
-    values: dict[str, list[float]] = {name: [] for name in given.values}
-    sure: list[float] = []
+    numbers: list[int | None] = []
     for tensor, step in _accesses(problem):
         number = None
         if before[step] >= 0:
             # As many uses, in the same order.
             position = next(at for at, use in enumerate(problem.steps[step].uses) if use.tensor == tensor)
             number = known.get((earlier.steps[before[step]].uses[position].tensor, before[step]))
-        for name, found in values.items():
-            found.append(0.5 if number is None else given.values[name][number])
-        trust = 1.0 if not given.confidence or number is None else given.confidence[number]
-        sure.append(0.0 if number is None else trust)
-    return hint(problem, values[FAST], values[KEEP], place=values.get(PLACE, []), confidence=sure, source=given.source)
+        numbers.append(number)
+    fast, keep, place = (carried(given, name, numbers, 0.5) for name in (FAST, KEEP, PLACE))
+    return hint(
+        problem,
+        fast,
+        keep,
+        place=place if PLACE in given.values else (),
+        confidence=trust(given, numbers),
+        source=given.source,
+    )
 
 
 def matched_steps(problem: Problem, earlier: Problem) -> list[int]:

@@ -6,7 +6,7 @@ is left open, with a confidence of 0.
 
 from __future__ import annotations
 
-from stowplan.models.earlier import Steps, matched
+from stowplan.models.earlier import Steps, carried, matched, trust
 from stowplan.models.hint import Hint, check
 from stowplan.models.modulo_scheduling.hint import TIME, hint, tile_name
 from stowplan.models.modulo_scheduling.problem import Problem
@@ -30,15 +30,10 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
         The hint is not for the earlier version.
     """
     check(earlier, given)
-    before = matched(_steps(problem), _steps(earlier))
-
-    def values(name: str, otherwise: float) -> list[float]:
-        known = given.values.get(name)
-        return [otherwise if known is None or number < 0 else known[number] for number in before]
-
-    trust = [0.0 if number < 0 else 1.0 if not given.confidence else given.confidence[number] for number in before]
-    tiles = [values(tile_name(tile), 0.0) for tile in range(problem.machine.tiles)]
-    return hint(problem, values(TIME, 0.5), tiles, confidence=trust, source=given.source)
+    numbers = [None if number < 0 else number for number in matched(_steps(problem), _steps(earlier))]
+    tiles = [carried(given, tile_name(tile), numbers, 0.0) for tile in range(problem.machine.tiles)]
+    time = carried(given, TIME, numbers, 0.5)
+    return hint(problem, time, tiles, confidence=trust(given, numbers), source=given.source)
 
 
 def _steps(problem: Problem) -> Steps:

@@ -6,7 +6,7 @@ open, with a confidence of 0.
 
 from __future__ import annotations
 
-from stowplan.models.earlier import Steps, matched
+from stowplan.models.earlier import Steps, carried, matched, trust
 from stowplan.models.hint import Hint, check
 from stowplan.models.tier_placement.hint import decisions, hint
 from stowplan.models.tier_placement.problem import Problem
@@ -33,12 +33,8 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     known = {decision: number for number, decision in enumerate(decisions(earlier))}
     before = matched(_steps(problem), _steps(earlier))
     numbers = [known.get((before[layer], is_output)) for layer, is_output in decisions(problem)]
-    shares = []
-    for tier in problem.tiers:
-        values = given.values.get(tier.name)
-        shares.append([0.0 if values is None or number is None else values[number] for number in numbers])
-    trust = [0.0 if number is None else 1.0 if not given.confidence else given.confidence[number] for number in numbers]
-    return hint(problem, shares, confidence=trust, source=given.source)
+    shares = [carried(given, tier.name, numbers, 0.0) for tier in problem.tiers]
+    return hint(problem, shares, confidence=trust(given, numbers), source=given.source)
 
 
 def _steps(problem: Problem) -> Steps:
