@@ -46,6 +46,20 @@ class Hint(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     version: int = VERSION
 
 
+def of_values(
+    problem: Any, values: Mapping[str, Sequence[float]], *, confidence: Sequence[float], plan: Any, source: str
+) -> Hint:
+    """A hint for a problem of any kind; :func:`check` says whether it fits. ``plan`` is a plan of the kind, or None."""
+    return Hint(
+        kind=kinds.of_problem(problem).name,
+        problem=problem.digest,
+        values={name: tuple(map(float, each)) for name, each in values.items()},
+        confidence=tuple(map(float, confidence)),
+        plan=None if plan is None else msgspec.json.decode(msgspec.json.encode(plan)),
+        source=source,
+    )
+
+
 def check(problem: Any, hint: Hint) -> None:
     """Check that a hint is one for this problem; the validity of its plan is not looked at.
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from stowplan.models.hint import Hint
+from stowplan.models.hint import Hint, of_values
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
 from stowplan.models.memory_mapping.plan import Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
@@ -40,14 +38,7 @@ def hint(
 ) -> Hint:
     """A hint of these values, each of shape ``[accesses]``, for a problem; without ``place`` where that is empty."""
     values = {FAST: fast, KEEP: keep} | ({PLACE: place} if place else {})
-    return Hint(
-        kind="memory_mapping",
-        problem=problem.digest,
-        values={name: tuple(map(float, each)) for name, each in values.items()},
-        confidence=tuple(map(float, confidence)),
-        plan=None if plan is None else msgspec.json.decode(msgspec.json.encode(plan)),
-        source=source,
-    )
+    return of_values(problem, values, confidence=confidence, plan=plan, source=source)
 
 
 def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:

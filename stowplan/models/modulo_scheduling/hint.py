@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from stowplan.models.hint import Hint
+from stowplan.models.hint import Hint, of_values
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
@@ -37,15 +35,8 @@ def hint(
     source: str = "",
 ) -> Hint:
     """A hint of values for a problem: ``time`` of shape ``[instructions]``, ``tiles`` ``[tiles, instructions]``, in [0, 1]."""
-    return Hint(
-        kind="modulo_scheduling",
-        problem=problem.digest,
-        values={TIME: tuple(map(float, time))}
-        | {tile_name(tile): tuple(map(float, row)) for tile, row in zip(range(problem.machine.tiles), tiles, strict=True)},
-        confidence=tuple(map(float, confidence)),
-        plan=None if plan is None else msgspec.json.decode(msgspec.json.encode(plan)),
-        source=source,
-    )
+    values = {TIME: time} | {tile_name(tile): row for tile, row in zip(range(problem.machine.tiles), tiles, strict=True)}
+    return of_values(problem, values, confidence=confidence, plan=plan, source=source)
 
 
 def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from stowplan.models.hint import Hint
+from stowplan.models.hint import Hint, of_values
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -37,12 +35,11 @@ def hint(
     source: str = "",
 ) -> Hint:
     """A hint of values of shape ``[tiers, tensors]``, in [0, 1], for a problem."""
-    return Hint(
-        kind="tier_placement",
-        problem=problem.digest,
-        values={tier.name: tuple(map(float, row)) for tier, row in zip(problem.tiers, shares, strict=True)},
-        confidence=tuple(map(float, confidence)),
-        plan=None if plan is None else msgspec.json.decode(msgspec.json.encode(plan)),
+    return of_values(
+        problem,
+        {tier.name: row for tier, row in zip(problem.tiers, shares, strict=True)},
+        confidence=confidence,
+        plan=plan,
         source=source,
     )
 
