@@ -17,6 +17,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, TypeVar, cast
 
@@ -31,6 +32,28 @@ MAX_TEXT_BYTES = 1 << 30
 
 #: What is read line by line has no line longer than this (bytes).
 MAX_LINE_BYTES = 1 << 20
+
+
+#: Files that were read, where somebody wants to know.
+_read: ContextVar[dict[str, None] | None] = ContextVar("read", default=None)
+
+
+@contextlib.contextmanager
+def noting_reads() -> Iterator[dict[str, None]]:
+    """Notes the paths of all files that are read within, in the order in which they are read first."""
+    found: dict[str, None] = {}
+    token = _read.set(found)
+    try:
+        yield found
+    finally:
+        _read.reset(token)
+
+
+def note_read(path: str | Path) -> None:
+    """Note that a file is read by other means than those of this module."""
+    found = _read.get()
+    if found is not None:
+        found[os.fspath(path)] = None
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
@@ -141,6 +164,7 @@ def _unpacked(path: str | Path) -> Iterator[IO[bytes]]:
     """A plain or gzip file, opened; whatever goes wrong with it becomes an InputError."""
     try:
         with open(path, "rb") as stream:
+            note_read(path)
             head = stream.read(2)
             stream.seek(0)
             if head != b"\x1f\x8b":

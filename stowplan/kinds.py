@@ -59,6 +59,9 @@ class KindModules(msgspec.Struct, frozen=True, kw_only=True):
     plans are hints."""
     transfer: str = ""
     """``module:name`` of ``(problem, earlier problem, its hint) -> hint``, for kinds that know steps of a program again."""
+    offsets: str = ""
+    """``module:name`` of ``(problem, plan) -> OffsetTable`` (:mod:`stowplan.models.offset_table`); empty for kinds whose plans
+    have no offsets."""
     amends: tuple[str, ...] = ()
     """Options of :func:`stowplan.read` that still change a finished problem of this kind."""
     amend: str = ""
@@ -128,11 +131,13 @@ _KINDS = {
             "memory_mapping",
             hint="stowplan.models.memory_mapping.hint",
             transfer="stowplan.models.memory_mapping.earlier:transferred",
+            offsets="stowplan.models.memory_mapping.offsets:offset_table",
             amends=("capacity", "stalls"),
             warm_up="stowplan.portfolio.memory_mapping.warm_up:warm_up",
         ),
         _modules(
             "packing",
+            offsets="stowplan.models.packing.offsets:offset_table",
             amends=("capacity",),
             plan_reader="stowplan.models.packing.csv_files:read_plan",
             warm_up="stowplan.portfolio.packing.canonical:warm_up",
@@ -141,6 +146,7 @@ _KINDS = {
             "tier_placement",
             hint="stowplan.models.tier_placement.hint",
             transfer="stowplan.models.tier_placement.earlier:transferred",
+            offsets="stowplan.models.tier_placement.offset_table:offset_table",
             amends=("capacity",),
             amend="stowplan.frontends.network.problem:amended",
             warm_up="stowplan.portfolio.tier_placement.heuristics:warm_up",

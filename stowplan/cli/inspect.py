@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from stowplan import files
+from stowplan.cli.builds import emissions
 from stowplan.cli.common import Input, PlanFile, check_outputs, files_of, with_input_options
 from stowplan.cli.output import note, say, say_json
 from stowplan.cli.pictures import check_picture
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 def verify_command(
     problem: Input,
     plan: PlanFile,
+    emit: Annotated[
+        list[str] | None,
+        typer.Option("--emit", metavar="FORMAT=FILE", help="Write the offsets of a valid plan as c-header, json or csv."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     *,
     options: ReadOptions,
@@ -32,7 +37,10 @@ def verify_command(
 
     Lists every broken rule on standard output; the exit code is 4 where there is one.
     """
+    wanted = emissions(None, emit)
+    check_outputs(wanted.outputs, inputs=(problem, plan, *files_of(options)))
     found, given, assumed = _open_both(problem, plan, options)
+    wanted.check(found)
     from stowplan.portfolio.kind import check as check_plan
     from stowplan.portfolio.kind import kind_of
 
@@ -50,6 +58,7 @@ def verify_command(
         more = f" (and {others} more)" if others > 0 else ""
         hint = _target_hint(assumed) if given.problem != found.digest else ""
         raise VerificationError(f"{plan}: not a valid plan: {''.join(check.violations[:1])}{more}{hint}")
+    wanted.write(found, given)
 
 
 @with_input_options()

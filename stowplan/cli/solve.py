@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from stowplan import files
+from stowplan.cli.builds import Depfile, Emit, emissions, write_depfile
 from stowplan.cli.common import (
     DEFAULT_CANDIDATES,
     DEFAULT_TIME_LIMIT,
@@ -34,6 +35,10 @@ from stowplan.cli.signals import stopping
 from stowplan.deadline import limit_after, reading_within
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
+
+if TYPE_CHECKING:
+    from stowplan.frontends.format import Opened
+    from stowplan.report.presenter import Presenter
 
 
 @with_input_options()
@@ -81,6 +86,8 @@ def solve_command(
         Path | None,
         typer.Option("--config", metavar="FILE", help="For data-flow graphs: write the tables of all tiles here, as JSON."),
     ] = None,
+    emit: Emit = None,
+    depfile: Depfile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
     quiet: Quiet = False,
     *,
@@ -88,64 +95,89 @@ def solve_command(
 ) -> None:
     """Find the best plan, verified, with a proven bound."""
     began = time.monotonic()
-    check_outputs((output, report, png, config), inputs=(source, xla_plan, hint, hint_program, *files_of(options)))
-    from stowplan.frontends.read import open_input
-    from stowplan.portfolio.hints import read_hint, read_hint_of_earlier
+    wanted = emissions(output, emit)
+    others = tuple(path for path in (report, png, config) if path is not None)
+    if depfile is not None and not (wanted.outputs or others):
+        raise UsageError("--depfile says what outputs depend on, and none is asked for: expected -o FILE or another")
+    check_outputs((*wanted.outputs, *others, depfile), inputs=(source, xla_plan, hint, hint_program, *files_of(options)))
     from stowplan.portfolio.kind import kind_of
     from stowplan.portfolio.solve import solve
-    from stowplan.report.presenter import presenter_for
 
-    # A deterministic run must not depend on how long reading took.
-    with reading_within(None if deterministic else time_limit):
-        opened = open_input(source, options)
-        earlier = None if hint_program is None else open_input(hint_program, options).problem
-    if config is not None:
-        presenter_for(opened.problem).check_configurable("--config")
-    guess = None
-    if hint is not None:
-        guess = read_hint(hint, opened.problem) if earlier is None else read_hint_of_earlier(hint, earlier, opened.problem)
-    elif earlier is not None:
-        raise UsageError("--hint-program says what --hint FILE is for, and there is no --hint")
-    check_picture(opened.problem, png)
-    plans: dict[str, Any] = {}
-    notes: tuple[str, ...] = ()
-    if xla_plan is not None:
-        plans["xla"], notes = _import_xla(opened.problem, opened.program, xla_plan)
-    with stopping() as cancel:
-        with ProgressPrinter(quiet, kind_of(opened.problem).unit) as progress:
-            result = solve(
-                opened.problem,
-                time_limit=time_limit if deterministic else limit_after(began, time_limit),
-                candidates=candidates,
-                seed=seed,
-                workers=workers,
-                deterministic=deterministic,
-                gap=gap,
-                plans=plans,
-                hint=guess,
-                baseline=baseline or ("xla" if "xla" in plans else None),
-                on_progress=progress,
-                cancel=cancel,
-            )
-        if notes:
-            result = msgspec.structs.replace(result, details=result.details | {"xla_plan": list(notes)})
-        if result.plan is not None and output is not None:
-            result.plan.save(output)
-        if config is not None and result.plan is not None:
-            presenter_for(opened.problem).configuration(opened.problem, result.plan).save(config)
-        if as_json:
-            say_json(result.to_dict(None if output is None or result.plan is None else files.printable(output)))
-        else:
-            say("\n".join((result.summary(), *(f"  xla plan   {text}" for text in notes))))
-    # Last, for it is what takes longest, and what may fail.
-    write_pictures(opened.problem, result, plans, report, png)
+    with files.noting_reads() as read:
+        # A deterministic run must not depend on how long reading took.
+        with reading_within(None if deterministic else time_limit):
+            opened, earlier = _open(source, hint_program, options)
+        problem = opened.problem
+        wanted.check(problem)
+        if config is not None:
+            _presenter(problem).check_configurable("--config")
+        guess = _read_hint(hint, earlier, problem)
+        check_picture(problem, png)
+        plans, notes = _import_xla(problem, opened.program, xla_plan)
+        with stopping() as cancel:
+            with ProgressPrinter(quiet, kind_of(problem).unit) as progress:
+                result = solve(
+                    problem,
+                    time_limit=time_limit if deterministic else limit_after(began, time_limit),
+                    candidates=candidates,
+                    seed=seed,
+                    workers=workers,
+                    deterministic=deterministic,
+                    gap=gap,
+                    plans=plans,
+                    hint=guess,
+                    baseline=baseline or ("xla" if "xla" in plans else None),
+                    on_progress=progress,
+                    cancel=cancel,
+                )
+            if notes:
+                result = msgspec.structs.replace(result, details=result.details | {"xla_plan": list(notes)})
+            if result.plan is not None:
+                wanted.write(problem, result.plan)
+                if config is not None:
+                    _presenter(problem).configuration(problem, result.plan).save(config)
+            if as_json:
+                say_json(result.to_dict(None if wanted.plan is None or result.plan is None else files.printable(wanted.plan)))
+            else:
+                say("\n".join((result.summary(), *(f"  xla plan   {text}" for text in notes))))
+        # Last, for it is what takes longest, and what may fail.
+        write_pictures(problem, result, plans, report, png)
+    if depfile is not None and result.plan is not None:
+        write_depfile(depfile, (*wanted.outputs, *others), read)
     raise typer.Exit(result.exit_code)
 
 
-def _import_xla(problem: Any, program: Any, path: Path) -> tuple[Any, tuple[str, ...]]:
+def _open(source: Path, hint_program: Path | None, options: ReadOptions) -> tuple[Opened, Any]:
+    """The input, and the problem that a hint is for where that is another."""
+    from stowplan.frontends.read import open_input
+
+    return open_input(source, options), None if hint_program is None else open_input(hint_program, options).problem
+
+
+def _presenter(problem: Any) -> Presenter:
+    from stowplan.report.presenter import presenter_for
+
+    return presenter_for(problem)
+
+
+def _read_hint(hint: Path | None, earlier: Any, problem: Any) -> Any:
+    """What guides the search; ``earlier`` is the problem that it is for, None where it is this one."""
+    from stowplan.portfolio.hints import read_hint, read_hint_of_earlier
+
+    if hint is None:
+        if earlier is not None:
+            raise UsageError("--hint-program says what --hint FILE is for, and there is no --hint")
+        return None
+    return read_hint(hint, problem) if earlier is None else read_hint_of_earlier(hint, earlier, problem)
+
+
+def _import_xla(problem: Any, program: Any, path: Path | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """XLA's plan by its name, and remarks on it; nothing where none is given."""
+    if path is None:
+        return {}, ()
     from stowplan.frontends.xla_plan import import_xla_plan
 
     if program is None:
         raise UsageError("--xla-plan needs the compiled program itself: a problem file does not name its instructions")
     imported = import_xla_plan(problem, program, path)
-    return imported.plan, tuple(imported.notes)
+    return {"xla": imported.plan}, tuple(imported.notes)

@@ -20,7 +20,7 @@ _MAX_MESSAGE = 1 << 31
 QUEUE_SIZE = 64
 
 
-class Job(msgspec.Struct):
+class Job(msgspec.Struct, tag="job"):
     """What a worker is to do."""
 
     kind: KindModules
@@ -29,14 +29,12 @@ class Job(msgspec.Struct):
     problem: bytes
     end: float
     """When to stop, on the monotonic clock, which all processes of a machine share."""
-    parent: int
-    """Its process number."""
     start_plan: bytes | None = None
     start_bound: int | None = None
     hints: tuple[bytes, ...] = ()
 
 
-class Incumbent(msgspec.Struct):
+class Incumbent(msgspec.Struct, tag="incumbent"):
     """Parent to worker: the best plan and bound of all, and what else others hand on."""
 
     plan: bytes | None = None
@@ -44,11 +42,26 @@ class Incumbent(msgspec.Struct):
     hint: bytes | None = None
 
 
+class Stop(msgspec.Struct, tag="stop"):
+    """Parent to worker: the run is over. What the candidate still reports goes nowhere."""
+
+
+class Load(msgspec.Struct, tag="load"):
+    """Parent to a worker without a job: import what the next one will probably need."""
+
+    function: str
+    """``module:name`` of a candidate."""
+
+
+ToWorker = Job | Incumbent | Stop | Load
+
+
 class Report(msgspec.Struct):
     """Worker to parent."""
 
     what: str
-    """``plan``, ``bound``, ``infeasible``, ``hint``, ``note``; the last one: ``done``, ``stopped`` (by time) or ``failed``."""
+    """First ``started``, when the candidate is loaded; then ``plan``, ``bound``, ``infeasible``, ``hint``, ``note``; the last
+    one: ``done``, ``stopped`` (by time) or ``failed``."""
     source: str = ""
     plan: bytes | None = None
     bound: int | None = None
@@ -56,6 +69,8 @@ class Report(msgspec.Struct):
     why: dict[str, Any] | None = None
     """With ``infeasible``: details for the result."""
     hint: bytes | None = None
+    waits: bool = False
+    """With the last one: the worker is as it was before the job, and takes another."""
 
 
 class WorkerMessage(NamedTuple):
@@ -76,7 +91,7 @@ def write_message(stream: BinaryIO, message: object) -> None:
     stream
         A pipe; it is flushed.
     message
-        A :class:`Job`, :class:`Incumbent` or :class:`Report`.
+        To a worker one of :data:`ToWorker`, from it a :class:`Report`.
 
     Raises
     ------

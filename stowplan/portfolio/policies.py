@@ -14,6 +14,7 @@ from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 
+from stowplan import files
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate
 
@@ -78,6 +79,7 @@ class PolicySource:
         elif not self.path.is_file():
             unavailable = f"found no policy {self.path}: name one in {self.variable}, or train one ({self.command} --help)"
         else:
+            files.note_read(self.path)
             checkpoint = hashlib.sha256(self.path.read_bytes()).hexdigest()
         share = (START_SECONDS + seconds) / options.time_limit
         by_name_only = not always and others >= options.workers and share > POLICY_SHARE

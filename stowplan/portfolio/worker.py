@@ -1,108 +1,150 @@
-"""The process that runs one candidate: ``python -m stowplan.portfolio.worker``.
+"""The process that runs candidates, one after the other: ``python -m stowplan.portfolio.worker PARENT``.
 
-The job comes on standard input, then, whenever another candidate finds something, the incumbent; plans and bounds go out on
-what was standard output (:mod:`stowplan.portfolio.messages`). Solvers may print: their output goes to standard error. When the
-parent goes away, the process ends: the kernel sees to it on Linux, elsewhere the end of the input does.
+Jobs come on standard input, and, whenever another candidate finds something, the incumbent; plans and bounds go out on what was
+standard output (:mod:`stowplan.portfolio.messages`). Solvers may print: their output goes to standard error. When the parent
+goes away, the process ends: the kernel sees to it on Linux, elsewhere the end of the input does.
+
+A worker takes another job only where the last one has left nothing behind: no error, no process, no thread, no change of folder
+or environment, and not too much memory. Else it ends.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import queue
 import signal
 import sys
 import threading
-import time
 import traceback
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
 from stowplan import kinds
-from stowplan.models.hint import Hint
+from stowplan.portfolio.candidate_context import WorkerContext
 from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.messages import Incumbent, Job, Report, read_message, write_message
+from stowplan.portfolio.messages import Incumbent, Job, Load, Report, Stop, ToWorker, read_message, write_message
 
-#: A candidate that returns this close to its end (seconds) was stopped by time: solvers look at the clock now and then.
-_CLOSE = 0.05
+#: Seconds that a worker waits for a job before it ends.
+IDLE_SECONDS = 600.0
+
+#: Bytes that a worker may hold to be kept.
+MOST_MEMORY = 1 << 30
 
 _PR_SET_PDEATHSIG = 1
 
 
-class WorkerContext:
-    """The candidate's view of the run; see :class:`stowplan.portfolio.context.Context`."""
+class Worker:
+    """One process: what comes in, what goes out, and the job at hand.
 
-    def __init__(self, job: Job, outgoing: BinaryIO):
-        self.options = job.options
-        self._kind = job.kind
-        self.start_plan = None if job.start_plan is None else self._kind.decode_plan(job.start_plan)
-        self._end = job.end
-        self._outgoing = outgoing
+    Parameters
+    ----------
+    incoming, outgoing
+        Pipes from and to the parent.
+    """
+
+    def __init__(self, incoming: BinaryIO, outgoing: BinaryIO):
+        self._incoming, self._outgoing = incoming, outgoing
         self._lock = threading.Lock()
-        self._incumbent: tuple[Any, int | None] = (self.start_plan, job.start_bound)
-        self._hints = tuple(map(Hint.decode, job.hints))
+        self._jobs: queue.SimpleQueue[Job | Load] = queue.SimpleQueue()
+        self._context: WorkerContext | None = None
+        self._surroundings = _surroundings()
 
-    def _send(self, report: Report) -> None:
+    def send(self, report: Report) -> None:
+        """Report to the parent."""
         with self._lock:
             write_message(self._outgoing, report)
 
-    def plan(self, plan: Any, source: str) -> None:
-        """Report a plan."""
-        self._send(Report("plan", source, plan=msgspec.json.encode(plan)))
-
-    def bound(self, bound: int, source: str) -> None:
-        """Report a bound."""
-        self._send(Report("bound", source, bound=bound))
-
-    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
-        """Report a proof that there is no plan."""
-        self._send(Report("infeasible", source, why=why))
-
-    def hint(self, hint: Hint) -> None:
-        """Hand a hint on to the other candidates."""
-        self._send(Report("hint", hint.source, hint=msgspec.json.encode(hint)))
-
-    def note(self, text: str) -> None:
-        """Report a remark."""
-        self._send(Report("note", text=text))
-
-    def incumbent(self) -> tuple[Any, int | None]:
-        """Best plan and bound of all candidates."""
-        return self._incumbent
-
-    def hints(self) -> tuple[Hint, ...]:
-        """All hints so far."""
-        return self._hints
-
-    def stop(self) -> bool:
-        """Whether time is up."""
-        return time.monotonic() >= self._end
-
-    def remaining(self) -> float:
-        """Seconds left."""
-        return max(0.0, self._end - time.monotonic())
-
-    def finish(self) -> None:
-        """The last report of a candidate that returned."""
-        self._send(Report("stopped" if self.remaining() < _CLOSE else "done"))
-
-    def fail(self, text: str) -> None:
-        """The last report of a candidate that raised."""
-        self._send(Report("failed", text=text))
-
-    def listen(self, incoming: BinaryIO) -> None:
-        """Take in incumbents until the parent goes away; then end the process, whatever it is doing."""
-        while (data := read_message(incoming)) is not None:
-            if self.options.deterministic:
-                continue
-            message = msgspec.msgpack.decode(data, type=Incumbent)
-            plan, bound = self._incumbent
-            if message.plan is not None:
-                plan = self._kind.decode_plan(message.plan)
-            if message.hint is not None:
-                self._hints = (*self._hints, Hint.decode(message.hint))
-            self._incumbent = (plan, bound if message.bound is None else message.bound)
+    def listen(self) -> None:
+        """Take in what the parent says until it goes away; then end the process, whatever it is doing."""
+        while (data := read_message(self._incoming)) is not None:
+            self.hear(msgspec.msgpack.decode(data, type=ToWorker))
         os._exit(0)
+
+    def hear(self, message: ToWorker) -> None:
+        """Take in one message. Those for a job come after it, and what comes between jobs was for the one before."""
+        if isinstance(message, Job | Load):
+            if isinstance(message, Job):
+                # It may have been registered by the parent's program.
+                kinds.register(message.kind)
+                try:
+                    self._context = WorkerContext(message, self.send)
+                except Exception as error:
+                    self.send(Report("failed", text=f"{type(error).__name__}: {error}"))
+                    return
+            self._jobs.put(message)
+        elif self._context is not None:
+            if isinstance(message, Incumbent):
+                self._context.take(message)
+            elif isinstance(message, Stop):
+                self._context.end_now()
+
+    def work(self) -> None:
+        """Do jobs while there are any to come."""
+        threading.Thread(target=self.listen, daemon=True).start()
+        while True:
+            try:
+                message = self._jobs.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                return
+            if isinstance(message, Load):
+                _load(message.function)
+            elif not self._do(message):
+                return
+
+    def _do(self, job: Job) -> bool:
+        """Run a candidate; returns whether this process takes another job."""
+        context = self._context
+        assert context is not None
+        threads = threading.active_count()
+        try:
+            problem = job.kind.decode_problem(job.problem)
+            # Large ones take as much memory again.
+            job.problem = b""
+            function = Candidate(**job.candidate).load()
+            self.send(Report("started"))
+            if not context.stop():
+                function(problem, context)
+        except BaseException as error:
+            traceback.print_exc()
+            self.send(Report("failed", text=f"{type(error).__name__}: {error}"))
+            return False
+        del problem
+        waits = threading.active_count() == threads and not _has_children() and _surroundings() == self._surroundings
+        waits = waits and _memory() <= MOST_MEMORY
+        self._context = None
+        self.send(Report(context.last_word(), waits=waits))
+        return waits
+
+
+def _load(function: str) -> None:
+    """Import a candidate's module; what goes wrong goes wrong again with the job, and is told then."""
+    try:
+        kinds.load(function)
+    except BaseException:
+        traceback.print_exc()
+
+
+def _surroundings() -> tuple[str, dict[str, str]]:
+    return os.getcwd(), dict(os.environ)
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _memory() -> int:
+    """Bytes in memory; 0 where that cannot be told."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as stream:
+            return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _end_with_parent(parent: int) -> None:
@@ -114,35 +156,18 @@ def _end_with_parent(parent: int) -> None:
 
 
 def main() -> None:
-    """Run one job."""
+    """Run jobs until the parent has no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             # Schedulers signal every process of a job: it is for the parent to say when to end. What a worker starts is not to
             # inherit it, so that the signals are handled, not ignored.
             signal.signal(getattr(signal, name), lambda number, frame: None)
+    _end_with_parent(int(sys.argv[1]))
     incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    data = read_message(incoming)
-    if data is None:
-        return
-    job = msgspec.msgpack.decode(data, type=Job)
-    _end_with_parent(job.parent)
-    # It may have been registered by the parent's program.
-    kinds.register(job.kind)
-    context = WorkerContext(job, outgoing)
-    threading.Thread(target=context.listen, args=(incoming,), daemon=True).start()
-    try:
-        problem = job.kind.decode_problem(job.problem)
-        # Large ones take as much memory again.
-        data, job.problem = b"", b""
-        Candidate(**job.candidate).load()(problem, context)
-    except BaseException as error:
-        traceback.print_exc()
-        context.fail(f"{type(error).__name__}: {error}")
-    else:
-        context.finish()
+    Worker(incoming, outgoing).work()
     # Threads of solvers may still be running; nothing here is worth waiting for.
     sys.stderr.flush()
     os._exit(0)

@@ -5,7 +5,6 @@ Whatever a candidate does, its worker ends with the run: solvers that do not sto
 
 from __future__ import annotations
 
-import os
 import queue
 import time
 from collections.abc import Sequence
@@ -22,7 +21,8 @@ from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.messages import QUEUE_SIZE, Incumbent, Job, MessageQueue, Report, WorkerMessage
 from stowplan.portfolio.run_state import RunState
 from stowplan.portfolio.stop_policy import StopPolicy
-from stowplan.portfolio.worker_process import WorkerProcess
+from stowplan.portfolio.warm_workers import workers
+from stowplan.portfolio.worker_process import Assignment
 from stowplan.result import CandidateReport
 
 #: Seconds between two looks at the clock, at most.
@@ -43,7 +43,7 @@ class Worker:
     began: float
     until: float
     """When it is to stop; like all times here in seconds since the start of the run."""
-    process: WorkerProcess | None = None
+    process: Assignment | None = None
     objective: int | None = None
     bound: int | None = None
     outcome: Outcome = "stopped"
@@ -96,6 +96,7 @@ class WorkerPool:
         self._rejected: set[str] = set()
         self._crowd = sum(candidate.share for candidate in candidates) / self._options.workers
         self._is_crowded = len(candidates) > self._options.workers
+        workers().begin_run(self._options.workers)
 
     @property
     def at_work(self) -> list[Candidate]:
@@ -142,19 +143,24 @@ class WorkerPool:
             options=self._options,
             problem=problem,
             end=time.monotonic() + seconds,
-            parent=os.getpid(),
             start_plan=start_plan,
             start_bound=None if is_deterministic else self._state.bound,
             hints=self._hints,
         )
         now = self._deadline.elapsed
         worker = Worker(len(self._workers), candidate, now, now + seconds)
-        try:
-            worker.process = WorkerProcess(worker.number, job, self._messages, interpret=candidate.interpret)
-        except OSError as error:
-            worker.ended, worker.outcome = now, "failed"
-            worker.note(f"could not be started: {error}")
         self._workers.append(worker)
+        self._assign(worker, job)
+
+    def _assign(self, worker: Worker, job: Job, *, fresh: bool = False) -> None:
+        """Give a candidate a process: one that waits, or a new one."""
+        try:
+            process = workers().get(worker.candidate.function, interpret=worker.candidate.interpret, fresh=fresh)
+        except OSError as error:
+            worker.ended, worker.outcome = self._deadline.elapsed, "failed"
+            worker.note(f"could not be started: {error}")
+        else:
+            worker.process = process.assign(worker.number, job, self._messages)
 
     @cached_property
     def _problem(self) -> bytes:
@@ -218,7 +224,11 @@ class WorkerPool:
 
     def _take_end(self, worker: Worker) -> None:
         """The process is gone; before its last report or after it."""
-        if worker.ended is None:
+        lost = None if worker.process is None else worker.process.lost_job
+        if worker.ended is None and lost is not None:
+            # It had waited since an earlier run, and somebody has ended it in the meantime.
+            self._assign(worker, lost, fresh=True)
+        elif worker.ended is None:
             worker.ended = self._deadline.elapsed
             worker.outcome = "failed"
             if worker.process is not None:
@@ -298,11 +308,8 @@ class WorkerPool:
         list of CandidateReport
             Of the candidates in the order in which they started, then of those that did not.
         """
-        processes = [worker.process for worker in self._workers if worker.process is not None]
-        for process in processes:
-            process.kill()
-        for process in processes:
-            process.close()
+        is_early = self._state.closed() is not None and not self._deadline.was_cancelled
+        workers().finish((worker.process for worker in self._workers if worker.process is not None), at_limit=not is_early)
         for worker in self._workers:
             if worker.bound is not None and self._state.best is not None and worker.bound > self._state.best.objective:
                 worker.note(f"claimed a bound of {worker.bound}")

@@ -1,4 +1,4 @@
-"""A candidate's process, as its parent sees it: started, written to, listened to, ended."""
+"""A worker process, as its parent sees it: started, given jobs, listened to, ended."""
 
 from __future__ import annotations
 
@@ -9,30 +9,87 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import BinaryIO, cast
 
 import msgspec
 
-from stowplan.compiled import INTERPRET
-from stowplan.portfolio.messages import Incumbent, Job, MessageQueue, Report, WorkerMessage, read_message, write_message
+from stowplan.portfolio.messages import (
+    Incumbent,
+    Job,
+    Load,
+    MessageQueue,
+    Report,
+    Stop,
+    ToWorker,
+    WorkerMessage,
+    read_message,
+    write_message,
+)
 
 #: Seconds to wait for a thread whose process has ended.
 _JOIN = 0.2
 
 
+class Assignment:
+    """A candidate's turn in a worker process, which may go on to another when it is over (:meth:`WorkerProcess.assign`)."""
+
+    def __init__(self, process: WorkerProcess, number: int, job: Job, messages: MessageQueue):
+        self.process = process
+        self.is_over = threading.Event()
+        """Nothing more will be heard of it: the process has ended, or waits for another job."""
+        self._number, self._messages = number, messages
+        self._job: Job | None = job
+        self._is_unwanted = threading.Event()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the process is still this candidate's, be it dead or alive."""
+        return self.process.assignment is self
+
+    @property
+    def lost_job(self) -> Job | None:
+        """The job, of a process that ended while it waited, before it began: another may do it."""
+        return self._job if self.process.was_kept else None
+
+    def tell(self, incumbent: Incumbent) -> None:
+        """Let the candidate know what others have found; returns at once."""
+        self.process.send(self, incumbent)
+
+    def stop(self) -> None:
+        """Ask the candidate to return; what it still reports goes nowhere. ``is_over`` says when it has."""
+        self._is_unwanted.set()
+        self.process.send(self, Stop())
+
+    def kill(self) -> None:
+        """End the candidate and whatever it has started, whatever it is doing."""
+        if self.is_current:
+            self.process.kill()
+
+    def cause_of_death(self) -> str:
+        """See :meth:`WorkerProcess.cause_of_death`."""
+        return self.process.cause_of_death()
+
+    def post(self, report: Report | None) -> None:
+        """Hand a report on; waits where those before it have not been taken."""
+        if report is not None and report.what == "started":
+            self._job = None
+            return
+        while not self._is_unwanted.is_set():
+            with contextlib.suppress(queue.Full):
+                self._messages.put(WorkerMessage(self._number, report), timeout=0.1)
+                return
+
+
 class WorkerProcess:
-    """A process of :mod:`stowplan.portfolio.worker` with a job, and the two threads that write to it and read from it.
+    """A process of :mod:`stowplan.portfolio.worker`, and the two threads that write to it and read from it.
 
     Parameters
     ----------
-    number
-        What its messages carry.
-    job
-        Sent at once.
-    messages
-        Where its reports go; the last message has none.
-    interpret
-        Whether compiled functions run interpreted in it.
+    environment
+        Its environment.
+    on_waiting
+        Called with this process, from a thread of its own, when it waits for another job.
 
     Raises
     ------
@@ -40,18 +97,21 @@ class WorkerProcess:
         The system has no room for another process.
     """
 
-    def __init__(self, number: int, job: Job, messages: MessageQueue, *, interpret: bool = False):
-        self.number = number
-        self._messages = messages
-        self._closed = False
-        self._unsent: queue.SimpleQueue[Job | Incumbent | None] = queue.SimpleQueue()
-        self._unsent.put(job)
+    def __init__(self, environment: dict[str, str], on_waiting: Callable[[WorkerProcess], None]):
+        self._on_waiting = on_waiting
+        self.assignment: Assignment | None = None
+        self.was_kept = False
+        """Whether it has had a job before, or waited for one."""
+        self.functions: set[str] = set()
+        """Candidates that it has run, or made ready for: what they need is loaded."""
+        self._lock = threading.Lock()
+        self._unsent: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "stowplan.portfolio.worker"],
+            [sys.executable, "-P", "-m", "stowplan.portfolio.worker", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if os.environ.get("STOWPLAN_DEBUG") else subprocess.DEVNULL,
-            env=_environment(interpret),
+            env=environment,
             # A session of its own: Ctrl-C at the terminal is for the parent, and what the worker starts ends with it.
             start_new_session=True,
         )
@@ -59,9 +119,37 @@ class WorkerProcess:
         for thread in self._threads:
             thread.start()
 
-    def tell(self, incumbent: Incumbent) -> None:
-        """Let the worker know what others have found; returns at once."""
-        self._unsent.put(incumbent)
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    def assign(self, number: int, job: Job, messages: MessageQueue) -> Assignment:
+        """Give a job to a process that waits for one.
+
+        Parameters
+        ----------
+        number
+            What the candidate's messages carry.
+        messages
+            Where its reports go; when the process ends, a message comes that has none.
+        """
+        with self._lock:
+            found = self.assignment = Assignment(self, number, job, messages)
+            self.functions.add(job.candidate["function"])
+            self._unsent.put(job)
+        return found
+
+    def load(self, function: str) -> None:
+        """Have it import a candidate's module while it waits."""
+        self.functions.add(function)
+        self._unsent.put(Load(function))
+
+    def send(self, assignment: Assignment, message: Incumbent | Stop) -> None:
+        """Tell the candidate whose turn this was something, if it still is; returns at once."""
+        with self._lock:
+            if self.assignment is assignment:
+                self._unsent.put(message)
 
     def kill(self) -> None:
         """End the process and whatever it has started, whatever it is doing."""
@@ -72,12 +160,14 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Kill the process, wait for its end, and free what it took here."""
-        self._closed = True
+        if self.assignment is not None:
+            self.assignment.stop()
         self.kill()
         self._process.wait()
         self._unsent.put(None)
         for thread in self._threads:
-            thread.join(_JOIN)
+            if thread is not threading.current_thread():
+                thread.join(_JOIN)
         if not any(thread.is_alive() for thread in self._threads):
             with contextlib.suppress(OSError):
                 cast(BinaryIO, self._process.stdin).close()
@@ -103,29 +193,29 @@ class WorkerProcess:
                 write_message(cast(BinaryIO, self._process.stdin), message)
 
     def _read(self) -> None:
-        """Put what the worker reports into the message queue."""
+        """Hand on what the worker reports."""
         try:
             while (data := read_message(cast(BinaryIO, self._process.stdout))) is not None:
-                self._post(msgspec.msgpack.decode(data, type=Report))
+                self._take(msgspec.msgpack.decode(data, type=Report))
         except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
             self._post(Report("failed", text=f"sent what is no message: {error}"))
             self.kill()
+        if self.assignment is not None:
+            self.assignment.is_over.set()
         self._post(None)
 
+    def _take(self, report: Report) -> None:
+        assignment = self.assignment
+        if report.waits:
+            # Before the last report is heard, so that whoever is started next can have this process.
+            with self._lock:
+                self.assignment, self.was_kept = None, True
+            self._on_waiting(self)
+        if assignment is not None:
+            assignment.post(report)
+            if report.waits:
+                assignment.is_over.set()
+
     def _post(self, report: Report | None) -> None:
-        while not self._closed:
-            with contextlib.suppress(queue.Full):
-                self._messages.put(WorkerMessage(self.number, report), timeout=0.1)
-                return
-
-
-def _environment(interpret: bool) -> dict[str, str]:
-    environment = dict(os.environ)
-    # The worker finds its modules where this process finds them, and not in the folder it happens to be started from.
-    environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    # One thread a process: the processes are what runs in parallel.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-        environment.setdefault(name, "1")
-    if interpret:
-        environment[INTERPRET] = "1"
-    return environment
+        if self.assignment is not None:
+            self.assignment.post(report)

@@ -10,6 +10,7 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -19,9 +20,9 @@ import msgspec
 from stowplan.models.memory_mapping.hint import of_plan
 from stowplan.models.memory_mapping.plan import Plan, Residency
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
+from stowplan.portfolio.candidate_context import WorkerContext
 from stowplan.portfolio.kind import Candidate, Kind
 from stowplan.portfolio.memory_mapping.kind import KIND
-from stowplan.portfolio.worker import WorkerContext
 from tests.patience import FOREVER
 
 #: Four tensors, each read once, of which three fit; a use saves 9 ps of 10.
@@ -167,6 +168,49 @@ def equal_early(problem: Problem, context: WorkerContext) -> None:
 # ---------------------------------------------------------------------------------------------- those that do not stop
 
 
+def says_where(problem: Problem, context: WorkerContext) -> None:
+    """Returns at once, with a plan."""
+    _say_where(context)
+    context.plan(ladder_plan(problem, 2), "says_where")
+
+
+def works_until_told(problem: Problem, context: WorkerContext) -> None:
+    """Has all there is to find, and goes on until it is told to stop."""
+    _say_where(context)
+    context.plan(ladder_plan(problem, 3), "works_until_told")
+    context.bound(OPTIMUM, "works_until_told")
+    while not context.stop():
+        time.sleep(0.01)
+
+
+def never_stops(problem: Problem, context: WorkerContext) -> None:
+    """Has all there is to find, and goes on."""
+    _say_where(context)
+    context.plan(ladder_plan(problem, 3), "never_stops")
+    context.bound(OPTIMUM, "never_stops")
+    time.sleep(FOREVER)
+
+
+def leaves_a_thread(problem: Problem, context: WorkerContext) -> None:
+    threading.Thread(target=time.sleep, args=(FOREVER,), daemon=True).start()
+    says_where(problem, context)
+
+
+def leaves_a_child(problem: Problem, context: WorkerContext) -> None:
+    subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER})"])
+    says_where(problem, context)
+
+
+def leaves_the_folder(problem: Problem, context: WorkerContext) -> None:
+    os.chdir("/")
+    says_where(problem, context)
+
+
+def leaves_a_variable(problem: Problem, context: WorkerContext) -> None:
+    os.environ["STOWPLAN_INTERPRET"] = "1"
+    says_where(problem, context)
+
+
 def _say_where(context: WorkerContext) -> None:
     """Let a test find this process, and, where the test has no other way, a file."""
     context.note(f"pid {os.getpid()}")
@@ -262,14 +306,14 @@ def writes_no_plan(problem: Problem, context: WorkerContext) -> None:
 def writes_garbage(problem: Problem, context: WorkerContext) -> None:
     """Breaks the protocol: a length beyond reason."""
     context.plan(ladder_plan(problem, 1), "writes_garbage")
-    os.write(context._outgoing.fileno(), b"\xff" * 4096)
+    os.write(context._send.__self__._outgoing.fileno(), b"\xff" * 4096)
     time.sleep(FOREVER)
 
 
 def writes_another_message(problem: Problem, context: WorkerContext) -> None:
     """Breaks the protocol: something of the right length that is no report."""
     context.plan(ladder_plan(problem, 1), "writes_another_message")
-    os.write(context._outgoing.fileno(), b"\x03\0\0\0\0\0\0\0abc")
+    os.write(context._send.__self__._outgoing.fileno(), b"\x03\0\0\0\0\0\0\0abc")
     time.sleep(FOREVER)
 
 

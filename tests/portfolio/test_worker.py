@@ -19,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowplan import kinds
+from stowplan.portfolio.candidate_context import WorkerContext
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.messages import Incumbent, Job, Report, read_message, write_message
-from stowplan.portfolio.worker import WorkerContext
+from stowplan.portfolio.worker import Worker
 from tests.paths import ROOT
 from tests.patience import HANG, wait_until
 from tests.portfolio.conftest import is_running
@@ -55,54 +56,59 @@ def test_a_length_beyond_reason_is_an_error() -> None:
 # ----------------------------------------------------------------------------------------------------------- context
 
 
-def context(seconds: float, deterministic: bool = False) -> tuple[WorkerContext, io.BytesIO]:
-    problem, outgoing = ladder_problem(), io.BytesIO()
-    job = Job(
+def job(seconds: float, deterministic: bool = False) -> Job:
+    return Job(
         kind=kinds.named("memory_mapping"),
         candidate={},
         options=Options(deterministic=deterministic),
         problem=b"",
         end=time.monotonic() + seconds,
-        parent=os.getpid(),
-        start_plan=msgspec.json.encode(ladder_plan(problem, 1)),
+        start_plan=msgspec.json.encode(ladder_plan(ladder_problem(), 1)),
         start_bound=7,
     )
-    return WorkerContext(job, outgoing), outgoing
 
 
-def last_word(outgoing: io.BytesIO) -> str:
-    outgoing.seek(0)
-    data = read_message(outgoing)
-    assert data is not None
-    return msgspec.msgpack.decode(data, type=Report).what
+def context(seconds: float) -> WorkerContext:
+    return WorkerContext(job(seconds), lambda report: None)
 
 
 def test_a_candidate_out_of_time_was_stopped() -> None:
-    ample, outgoing = context(1000.0)
+    ample = context(1000.0)
     assert not ample.stop()
     assert 0 < ample.remaining() <= 1000
-    ample.finish()
-    assert last_word(outgoing) == "done"
-    late, outgoing = context(-1.0)
+    assert ample.last_word() == "done"
+    late = context(-1.0)
     assert late.stop()
     assert late.remaining() == 0
-    late.finish()
-    assert last_word(outgoing) == "stopped"
+    assert late.last_word() == "stopped"
+
+
+def test_the_end_of_the_run_is_the_end_of_the_time() -> None:
+    ample = context(1000.0)
+    ample.end_now()
+    assert (ample.stop(), ample.remaining(), ample.last_word()) == (True, 0, "stopped")
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_incumbents_reach_the_candidate_unless_deterministic(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker, _ = context(1000.0, deterministic)
-    assert worker.incumbent() == (worker.start_plan, 7)
     stream = io.BytesIO()
     better = ladder_plan(ladder_problem(), 2)
-    write_message(stream, Incumbent(bound=8))
-    write_message(stream, Incumbent(plan=msgspec.json.encode(better)))
+    # What comes before the job was for another.
+    for message in (
+        Incumbent(bound=9),
+        job(1000.0, deterministic),
+        Incumbent(bound=8),
+        Incumbent(plan=msgspec.json.encode(better)),
+    ):
+        write_message(stream, message)
     stream.seek(0)
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
-    worker.listen(stream)
-    assert worker.incumbent() == ((worker.start_plan, 7) if deterministic else (better, 8))
+    worker = Worker(stream, io.BytesIO())
+    worker.listen()
+    found = worker._context
+    assert found is not None
+    assert found.incumbent() == ((found.start_plan, 7) if deterministic else (better, 8))
     assert ended == [0]  # the end of the input is the end of the process
 
 

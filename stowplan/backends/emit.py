@@ -1,0 +1,167 @@
+"""Offset tables of plans in the formats that builds take: a C header, JSON, CSV.
+
+:func:`emit` works for every kind that names an offset table (``kinds.KindModules.offsets``). To add a format, write a
+function of (table, name) and give it a line in :data:`FORMATS`. Equal plans give equal bytes: no format writes the time.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from stowplan import files, kinds
+from stowplan.errors import UsageError
+from stowplan.models.offset_table import OffsetTable
+
+
+def table_of(problem: Any, plan: Any) -> OffsetTable:
+    """The offset table of a valid plan.
+
+    Raises
+    ------
+    UsageError
+        Plans of this kind, or for this problem, have no offsets.
+    """
+    check_emittable(problem)
+    return cast(OffsetTable, kinds.load(kinds.of_problem(problem).offsets)(problem, plan))
+
+
+def check_emittable(problem: Any) -> None:
+    """Raise UsageError where plans of this kind have no offsets: before they are sought."""
+    kind = kinds.of_problem(problem)
+    if not kind.offsets:
+        known = ", ".join(each.title for each in kinds.registered() if each.offsets)
+        raise UsageError(f"plans of {kind.title} have no offsets to emit, those of {known} have")
+
+
+def emit(problem: Any, plan: Any, form: str, name: str = "") -> bytes:
+    """A file with the offsets of a valid plan.
+
+    Parameters
+    ----------
+    form
+        One of :data:`FORMATS`.
+    name
+        What C identifiers begin with; the program's name by default.
+
+    Raises
+    ------
+    UsageError
+        No such format, or no offsets.
+    """
+    if form not in FORMATS:
+        raise UsageError(f"found the format {form!r}, expected one of {', '.join(FORMATS)}")
+    table = table_of(problem, plan)
+    return FORMATS[form](table, name or table.program or "plan")
+
+
+def write(path: Path, problem: Any, plan: Any, form: str) -> None:
+    """Write the offsets of a valid plan to a file, whose name is what C identifiers begin with; raises as :func:`emit`."""
+    files.write_atomic(path, emit(problem, plan, form, files.printable(path.name).partition(".")[0]))
+
+
+def _json(table: OffsetTable, name: str) -> bytes:
+    return files.encode(table)
+
+
+def _csv(table: OffsetTable, name: str) -> bytes:
+    """Remarks with what holds for all rows, then the rows."""
+    out = io.StringIO()
+    out.write(f"# problem {table.problem_digest}\n# plan {table.plan_digest}\n")
+    for arena in table.arenas:
+        out.write(f"# arena {arena.name}: {arena.bytes} bytes, alignment {arena.alignment}\n")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["name", "arena", "offset", "size", "alignment", "start", "end"])
+    for row in table.rows:
+        writer.writerow([row.name, table.arenas[row.arena].name, row.offset, row.size, row.alignment, row.start, row.end])
+    return out.getvalue().encode()
+
+
+def _c_header(table: OffsetTable, name: str) -> bytes:
+    """Macros for each row and each arena, and a table of all rows that compiles as C99 and C++11."""
+    upper = _identifier(name).upper()
+    lower = upper.lower()
+    lines = [
+        f"/* Offsets of {_remark(table.program or name)} ({table.kind}), written by stowplan: do not edit. */",
+        f"#ifndef {upper}_OFFSETS_H",
+        f"#define {upper}_OFFSETS_H",
+        "",
+        "#include <stdint.h>",
+        "",
+        f'#define {upper}_PROBLEM_DIGEST "{table.problem_digest}"',
+        f'#define {upper}_PLAN_DIGEST "{table.plan_digest}"',
+        "",
+    ]
+    values: list[tuple[str, int]] = []
+    for arena in table.arenas:
+        macro = f"{upper}_{_identifier(arena.name).upper()}"
+        values += [(f"{macro}_BYTES", arena.bytes), (f"{macro}_ALIGNMENT", arena.alignment)]
+    first = len(values)
+    values += [(f"{upper}_OFFSET_{_identifier(row.name)}", row.offset) for row in table.rows]
+    macros = _distinct([macro for macro, _ in values])
+    lines += [f"#define {macro} UINT64_C({value})" for macro, (_, value) in zip(macros, values, strict=True)]
+    rows = macros[first:]
+    lines += [f"#define {upper}_COUNT {len(rows)}"]
+    lines += [
+        "",
+        f"struct {lower}_row {{",
+        "    const char *name;",
+        "    uint64_t offset, size, alignment; /* bytes */",
+        "    int64_t start, end; /* half-open */",
+        "    int32_t arena;",
+        "};",
+        "",
+    ]
+    if table.rows:
+        lines.append(f"static const struct {lower}_row {lower}_rows[{upper}_COUNT] = {{")
+        lines += [
+            f"    {{{_string(row.name)}, {macro}, UINT64_C({row.size}), UINT64_C({row.alignment}), "
+            f"{_signed(row.start)}, {_signed(row.end)}, {row.arena}}},"
+            for row, macro in zip(table.rows, rows, strict=True)
+        ]
+        lines += ["};", ""]
+    lines += [f"#endif /* {upper}_OFFSETS_H */", ""]
+    return "\n".join(lines).encode()
+
+
+def _identifier(name: str) -> str:
+    """A name with what C allows in identifiers."""
+    found = re.sub(r"[^0-9A-Za-z_]", "_", name) or "_"
+    return f"n{found}" if found[0].isdigit() else found
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The same names, those that stand there twice with a number behind them."""
+    taken = set(names)
+    seen: set[str] = set()
+    found = []
+    for name in names:
+        each, number = name, 1
+        while each in seen or (number > 1 and each in taken):
+            number += 1
+            each = f"{name}_{number}"
+        seen.add(each)
+        found.append(each)
+    return found
+
+
+def _remark(text: str) -> str:
+    """Text that ends neither a remark nor the line."""
+    return re.sub(r"[^ -~]", "?", text).replace("*/", "* /")
+
+
+def _string(text: str) -> str:
+    """A C string, bytes beyond ASCII written as three octal digits, which nothing that follows can join."""
+    plain = {*range(32, 127)} - {*b'"\\?'}
+    return '"' + "".join(chr(each) if each in plain else f"\\{each:03o}" for each in text.encode()) + '"'
+
+
+def _signed(value: int) -> str:
+    return f"INT64_C({value})"
+
+
+FORMATS: dict[str, Callable[[OffsetTable, str], bytes]] = {"c-header": _c_header, "json": _json, "csv": _csv}
