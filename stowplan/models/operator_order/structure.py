@@ -101,7 +101,7 @@ class Structure:
         end = np.where(self.kept > 0, max(1, self.ops), end)
         end = np.where(self.is_there, end, begin)
         owner = np.repeat(np.arange(self.ops), np.diff(self.pair_start))
-        taken = end[self.pair] == position[owner] + 1
+        taken = (end[self.pair] == position[owner] + 1) & (self.kept[self.pair] == 0)
         end[self.pair[taken]] -= 1
         return begin, end
 
@@ -111,7 +111,7 @@ class Structure:
         position[np.asarray(order, np.int64)] = np.arange(self.ops)
         owner = np.repeat(np.arange(self.ops), np.diff(self.pair_start))
         begin, end = self.lives(order)
-        taken = (end[self.pair] == position[owner]) & self.is_there[self.pair]
+        taken = (end[self.pair] == position[owner]) & (self.kept[self.pair] == 0) & self.is_there[self.pair]
         return list(zip(self.pair[taken].tolist(), self.pair_result[taken].tolist(), strict=True))
 
     def profile(self, order: Sequence[int] | Ints) -> Ints:

@@ -95,9 +95,18 @@ def _root(problem: Problem, tensor: int) -> int:
     return tensor
 
 
+def _ever_live(problem: Problem) -> set[int]:
+    """Tensors with bytes of their own that some operator reads or writes, or that stay."""
+    used = {tensor for op in problem.ops for tensor in (*op.reads, *op.writes)} | set(problem.outputs)
+    if not problem.free_inputs:
+        used |= set(problem.inputs)
+    return {_root(problem, tensor) for tensor in used}
+
+
 def _check_offsets(problem: Problem, plan: Plan, found: list[Violation]) -> int:
     """Rules that hold at every moment; returns the arena."""
     arena = 0
+    live = _ever_live(problem)
     for number, (tensor, offset) in enumerate(zip(problem.tensors, plan.offsets, strict=True)):
         if offset < 0:
             found.append(Violation("negative_offset", f"tensor {tensor.id} is at offset {offset}"))
@@ -109,7 +118,8 @@ def _check_offsets(problem: Problem, plan: Plan, found: list[Violation]) -> int:
             continue
         if offset % tensor.alignment:
             found.append(Violation("misaligned", f"tensor {tensor.id} is at offset {offset}, not a multiple of {tensor.alignment}"))
-        arena = max(arena, offset + tensor.size)
+        if number in live:
+            arena = max(arena, offset + tensor.size)
     if plan.arena != arena:
         found.append(Violation("wrong_arena", f"the plan says {plan.arena} bytes of memory, its tensors take {arena}"))
     return arena
