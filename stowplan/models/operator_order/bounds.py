@@ -33,9 +33,7 @@ def forced_loads(structure: Structure) -> NDArray[np.int64]:
     np.add.at(touched, owner, size[structure.touch])
     saved = np.zeros(n, np.int64)
     # Not what stays: nothing may take its place.
-    np.add.at(
-        saved, np.repeat(np.arange(n), np.diff(structure.pair_start)), (size * (structure.kept == 0))[structure.pair]
-    )
+    np.add.at(saved, np.repeat(np.arange(n), np.diff(structure.pair_start)), (size * (structure.kept == 0))[structure.pair])
     if n <= MANY_OPS:
         touched += _forced_others(structure)
     else:

@@ -75,7 +75,7 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
         _check_writers(self)
         for at, pair in enumerate(self.precedences):
             _check_numbers(pair, len(self.ops), f"precedences[{at}]", "operator")
-        sorter = TopologicalSorter({number: befores for number, befores in enumerate(self.predecessors)})
+        sorter = TopologicalSorter(dict(enumerate(self.predecessors)))
         try:
             sorter.prepare()
         except CycleError as error:
@@ -87,7 +87,7 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     def base(self) -> tuple[int, ...]:
         """Tensor whose bytes each tensor has: itself, or what it is a view of, at the end of the chain."""
         found: list[int] = []
-        for number, tensor in enumerate(self.tensors):
+        for number in range(len(self.tensors)):
             at = number
             while (other := self.tensors[at].alias_of) is not None:
                 at = found[other] if other < len(found) else other
@@ -171,10 +171,8 @@ def _check_tensors(tensors: Sequence[Tensor]) -> None:
                 raise InputError("found a tensor that is a view of itself, expected none", place=f"tensors[{at}].alias_of")
             if tensors[at].size > tensors[other].size:
                 place = f"tensors[{at}] ({tensors[at].id})"
-                raise InputError(
-                    f"found a view of {tensors[at].size} bytes, expected at most the {tensors[other].size} of {tensors[other].id}",
-                    place=place,
-                )
+                most = f"{tensors[other].size} of {tensors[other].id}"
+                raise InputError(f"found a view of {tensors[at].size} bytes, expected at most the {most}", place=place)
             at = other
 
 
@@ -197,7 +195,9 @@ def _check_op(problem: Problem, op: Op, place: str) -> None:
         if other.alias_of is not None or bases[0] == bases[1]:
             raise InputError(f"found the view {other.id} as result, expected a tensor of its own", place=f"{place}.in_place")
         if problem.tensors[bases[0]].size != other.size:
-            message = f"found {problem.tensors[bases[0]].size} and {other.size} bytes, expected the same for {one.id} -> {other.id}"
+            message = (
+                f"found {problem.tensors[bases[0]].size} and {other.size} bytes, expected the same for {one.id} -> {other.id}"
+            )
             raise InputError(message, place=f"{place}.in_place")
         if taken & set(bases):
             message = f"found the bytes of {one.id} or {other.id} in two pairs, expected each in one"

@@ -1,7 +1,7 @@
 """A problem as arrays: what the heuristics, the search and the bounds work on.
 
-*Storages* are the tensors with bytes of their own; views count as their bases. An operator *touches* the storages that it reads,
-writes or has a view of. A storage is live at a moment if some that touch it have run and some have not: inputs have been
+*Storages* are the tensors with bytes of their own; views count as their bases. An operator *touches* the storages that it
+reads, writes or has a view of. A storage is live at a moment if some that touch it have run and some have not: inputs have been
 touched before the first operator, what stays has to be touched after the last. So all is the same backwards in time.
 """
 
@@ -110,7 +110,7 @@ class Structure:
         position = np.empty(self.ops, np.int64)
         position[np.asarray(order, np.int64)] = np.arange(self.ops)
         owner = np.repeat(np.arange(self.ops), np.diff(self.pair_start))
-        begin, end = self.lives(order)
+        _, end = self.lives(order)
         taken = (end[self.pair] == position[owner]) & (self.kept[self.pair] == 0) & self.is_there[self.pair]
         return list(zip(self.pair[taken].tolist(), self.pair_result[taken].tolist(), strict=True))
 
@@ -175,8 +175,8 @@ def _lists(name: str, lists: Sequence[Iterable[int]]) -> dict[str, Ints]:
 
 
 def _sums(start: Ints, values: Ints) -> Ints:
-    total = np.concatenate([[0], np.cumsum(values)])
-    return total[start[1:]] - total[start[:-1]]
+    total: Ints = np.concatenate([[0], np.cumsum(values)]).astype(np.int64)
+    return np.subtract(total[start[1:]], total[start[:-1]])
 
 
 def stable_order(structure: Structure) -> list[int]:

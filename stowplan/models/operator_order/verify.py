@@ -117,7 +117,9 @@ def _check_offsets(problem: Problem, plan: Plan, found: list[Violation]) -> int:
                 found.append(Violation("view_moved", text))
             continue
         if offset % tensor.alignment:
-            found.append(Violation("misaligned", f"tensor {tensor.id} is at offset {offset}, not a multiple of {tensor.alignment}"))
+            found.append(
+                Violation("misaligned", f"tensor {tensor.id} is at offset {offset}, not a multiple of {tensor.alignment}")
+            )
         if number in live:
             arena = max(arena, offset + tensor.size)
     if plan.arena != arena:

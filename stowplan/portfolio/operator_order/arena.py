@@ -50,9 +50,7 @@ class Lives:
         self.packing = packing.Problem(
             name=problem.name,
             buffers=tuple(
-                packing.Buffer(
-                    id=str(group), lower=low, upper=high, size=int(structure.size[group]), alignment=align[group]
-                )
+                packing.Buffer(id=str(group), lower=low, upper=high, size=int(structure.size[group]), alignment=align[group])
                 for group, (low, high) in lives.items()
             ),
         )
@@ -60,9 +58,7 @@ class Lives:
     def plan(self, offsets: Sequence[int]) -> Plan:
         """The plan with these offsets, one for each buffer of :attr:`packing`."""
         at = dict(zip(self._groups, offsets, strict=True))
-        storages = dict(
-            zip(self.structure.tensor.tolist(), (at.get(group, 0) for group in self._group), strict=True)
-        )
+        storages = dict(zip(self.structure.tensor.tolist(), (at.get(group, 0) for group in self._group), strict=True))
         buffers = self.packing.buffers
         return Plan(
             problem=self.problem.digest,

@@ -6,6 +6,7 @@ Plain Python, for plans that are wanted before compiled code is there. Each give
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -21,7 +22,7 @@ class _Lists:
     def __init__(self, structure: Structure):
         def rows(start: np.ndarray, items: np.ndarray) -> list[list[int]]:
             at, flat = start.tolist(), items.tolist()
-            return [flat[one:two] for one, two in zip(at[:-1], at[1:], strict=True)]
+            return [flat[one:two] for one, two in itertools.pairwise(at)]
 
         self.pred = rows(structure.pred_start, structure.pred)
         self.succ = rows(structure.succ_start, structure.succ)
@@ -69,7 +70,7 @@ def least_memory_first(structure: Structure, should_stop: Stop = lambda: False) 
     return order
 
 
-def breadth_first(structure: Structure) -> list[int]:
+def breadth_first(structure: Structure, should_stop: Stop = lambda: False) -> list[int] | None:
     """Of the ready operators the one whose predecessors ran first: first in, first out. Inductor's ``bfs``."""
     lists = _Lists(structure)
     waits = [len(each) for each in lists.pred]
@@ -77,6 +78,8 @@ def breadth_first(structure: Structure) -> list[int]:
     heapq.heapify(ready)
     position: dict[int, int] = {}
     while ready:
+        if should_stop():
+            return None
         _, op = heapq.heappop(ready)
         position[op] = len(position)
         for other in lists.succ[op]:
@@ -86,13 +89,15 @@ def breadth_first(structure: Structure) -> list[int]:
     return list(position)
 
 
-def depth_first(structure: Structure) -> list[int]:
+def depth_first(structure: Structure, should_stop: Stop = lambda: False) -> list[int] | None:
     """Each operator right after what it needs, those first that read and write most bytes. Inductor's ``dfs``."""
     lists = _Lists(structure)
     weight = [sum(lists.size[x] for x in each) for each in lists.touch]
     done = [False] * structure.ops
     order: list[int] = []
     for first in sorted(range(structure.ops), key=lambda op: -weight[op]):
+        if should_stop():
+            return None
         stack = [first]
         while stack:
             op = stack[-1]
@@ -108,8 +113,8 @@ def depth_first(structure: Structure) -> list[int]:
 
 
 #: Name and function of each, the cheapest first.
-BASELINES: dict[str, Callable[[Structure], list[int] | None]] = {
-    "given": stable_order,
+BASELINES: dict[str, Callable[[Structure, Stop], list[int] | None]] = {
+    "given": lambda structure, should_stop: stable_order(structure),
     "bfs": breadth_first,
     "dfs": depth_first,
     "lpmf": least_memory_first,

@@ -14,7 +14,7 @@ import numpy as np
 from stowplan.models.operator_order.bounds import forced_loads
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
-from stowplan.models.operator_order.structure import build
+from stowplan.models.operator_order.structure import build, stable_order
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.operator_order import beam, kernel
 from stowplan.portfolio.operator_order.arena import Lives, PackingContext
@@ -81,19 +81,18 @@ def search(problem: Problem, context: Context) -> None:
     """The orders of compilers, beams forwards and backwards, local search; then offsets."""
     run = _Run(problem, context)
     for name, baseline in BASELINES.items():
-        order = baseline(run.structure) if name != "lpmf" else BASELINES[name](run.structure)
+        order = baseline(run.structure, context.stop)
         if order is not None:
             context.plan(Lives(problem, run.structure, order).quick(), name)
             run.offer(order, name)
     chance = np.random.default_rng(context.options.seed)
     width = 1
     rounds = int(ROUNDS * context.options.time_limit) if run.is_deterministic else None
-    most_width = max(2, min(512, 400_000 // (problem_size := max(1, run.structure.ops))))
+    most_width = max(2, min(512, 400_000 // max(1, run.structure.ops)))
     while width <= most_width and not run.is_over():
         _beams(run, width, None if width < 8 else chance)
         width *= 4
     _improve(run, chance, rounds)
-    del problem_size
     _arena(run, chance)
 
 
@@ -167,7 +166,7 @@ def exact(problem: Problem, context: Context) -> None:
 
 def _beams_first(run: _Run) -> None:
     """Something to beat."""
-    run.offer(BASELINES["given"](run.structure) or [], "given")
+    run.offer(stable_order(run.structure), "given")
     _beams(run, 2, None)
 
 

@@ -57,9 +57,7 @@ def make(structure: Structure, backward: bool = False) -> Graph:
                 users = structure.user[structure.user_start[storage] : structure.user_start[storage + 1]]
                 if set(after.tolist()) <= set(users.tolist()):
                     lazy[op], maker[storage] = 1, op
-    starts, items = (
-        (structure.pred_start, structure.pred) if backward else (structure.succ_start, structure.succ)
-    )
+    starts, items = (structure.pred_start, structure.pred) if backward else (structure.succ_start, structure.succ)
     waits = np.zeros(structure.ops, np.int64)
     owner = np.repeat(np.arange(structure.ops), np.diff(starts))
     np.add.at(waits, items[lazy[owner] == 0], 1)

@@ -5,8 +5,8 @@ path whose worst step is best. Let D be such a set and f(D) its live bytes. f is
 frees less of after others. So a chain of steps S from D, each of which depends on the one before, may be taken at once if it
 costs no new peak and ends with f(D + S) <= f(D), being above f(D) until then: every order goes on no worse after it. Single
 steps that free at least what they write are the shortest such chains, and what a step of a chain makes possible may be taken
-with it where it frees at least what it writes. Operators that need nothing and write one storage (``lazy``) run right before the
-first that reads it.
+with it where it frees at least what it writes. Operators that need nothing and write one storage (``lazy``) run right before
+the first that reads it.
 
 All is the same backwards in time (:mod:`.graph`).
 """
@@ -106,7 +106,7 @@ def undo(g: Graph, rem: Ints, waits: Ints, bits: Bits, moves: Ints, moved: int, 
 @njit
 def is_done(bits: Bits, op: int) -> bool:
     """Whether an operator has run."""
-    return (bits[op >> 6] >> np.uint64(op & 63)) & np.uint64(1) != np.uint64(0)
+    return bool((bits[op >> 6] >> np.uint64(op & 63)) & np.uint64(1))
 
 
 @njit
@@ -148,7 +148,7 @@ def settle(
     most: int,
     allowed: Ints,
 ) -> Any:
-    """Take all safe steps that need no more than ``most`` bytes; returns live bytes and the lengths of ``ready`` and ``moves``."""
+    """Take all safe steps that need at most ``most`` bytes; returns live bytes, the lengths of ``ready`` and of ``moves``."""
     again = True
     while again:
         again = False
@@ -217,10 +217,10 @@ def settle(
 def _before(key: Bytes, done: Ints, live: Bytes, one: int, other: int) -> bool:
     """Whether a node is looked at before another: of a lower peak, then farther on, then with less live."""
     if key[one] != key[other]:
-        return key[one] < key[other]
+        return bool(key[one] < key[other])
     if done[one] != done[other]:
-        return done[one] > done[other]
-    return live[one] < live[other]
+        return bool(done[one] > done[other])
+    return bool(live[one] < live[other])
 
 
 @njit
@@ -279,9 +279,10 @@ def search(
 ) -> int:
     """Best first over sets, by the peak so far; the peak of the first node is a bound for all orders.
 
-    ``goal`` operators have run at the end. What is kept between calls: ``state`` (fields above), ``closed_bits`` [sets, words] and
-    ``closed`` [sets, 3] (parent set, first move, moves), ``node_key``, ``node_live`` and ``node`` [nodes, 3] (operators done, parent
-    set, operator), ``node_hash`` [nodes, 2], ``heap``, ``pool`` of moves, and two hash tables. Orders of ``upper`` bytes or more are left out.
+    ``goal`` operators have run at the end; orders of ``upper`` bytes or more are left out. What is kept between calls:
+    ``state`` (fields above), ``closed_bits`` [sets, words] and ``closed`` [sets, 3] (parent set, first move, moves),
+    ``node_key``, ``node_live`` and ``node`` [nodes, 3] (operators done, parent set, operator), ``node_hash`` [nodes, 2],
+    ``heap``, ``pool`` of moves, and two hash tables.
     """
     n, words = len(g.waits), closed_bits.shape[1]
     rem, waits, ready = np.empty(len(g.rem), np.int64), np.empty(n, np.int64), np.empty(n + 1, np.int64)
@@ -298,11 +299,7 @@ def search(
             state[BOUND] = upper
             return EXHAUSTED
         state[BOUND] = max(state[BOUND], most)
-        if (
-            state[CLOSED] + 1 >= len(closed_bits)
-            or state[NODES] + n >= len(node_key)
-            or state[MOVES] + n >= len(pool)
-        ):
+        if state[CLOSED] + 1 >= len(closed_bits) or state[NODES] + n >= len(node_key) or state[MOVES] + n >= len(pool):
             return FULL
         state[POPS] += 1
         state[HEAP] = _pop(heap, state[HEAP], node_key, done_column, node_live)
@@ -411,10 +408,10 @@ def beam_level(
 ) -> Any:
     """One level of a beam: every set of ``wide`` takes its safe steps, and the best ``width`` of what may follow are the next.
 
-    ``back`` [sets, 3] gets (parent, first move, moves) for each next set; moves are appended from ``since``. Returns the number of the
-    next sets, the length of ``moves``, and the number of a set that is complete, -1 where none is.
+    ``back`` [sets, 4] gets (parent, first move, moves, operator) for each next set; moves are appended from ``since``. Returns
+    the number of the next sets, the length of ``moves``, and the number of a set that is complete, -1 where none is.
     """
-    n, words = len(g.waits), bits.shape[1]
+    n = len(g.waits)
     rem, waits, ready = np.empty(len(g.rem), np.int64), np.empty(n, np.int64), np.empty(n + 1, np.int64)
     scratch, settled = np.empty(n + 1, np.int64), np.empty((wide, 2), np.int64)
     children = 0

@@ -32,8 +32,8 @@ def _initial(problem: Problem) -> dict[str, Plan]:
 
 def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bool]) -> tuple[str, Plan] | None:
     structure = build(problem)
-    order = depth_first(structure)
-    return None if should_stop() else ("dfs", Lives(problem, structure, order).quick(should_stop))
+    order = depth_first(structure, should_stop)
+    return None if order is None else ("dfs", Lives(problem, structure, order).quick(should_stop))
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:

@@ -95,12 +95,12 @@ class SetSearch:
             parent, first, count = self._closed[at]
             found.append(self._pool[first : first + count])
             at = int(parent)
-        return np.concatenate([*found[::-1], np.zeros(0, np.int64)]).astype(int).tolist()
+        return [int(op) for part in reversed(found) for op in part]
 
     def _tables(self) -> tuple[np.ndarray, ...]:
         return (
-            self._closed_bits, self._closed, self._node_key, self._node_live, self._node, self._node_hash, self._heap, self._pool,
-            self._closed_table, self._node_table,
+            self._closed_bits, self._closed, self._node_key, self._node_live, self._node, self._node_hash, self._heap,
+            self._pool, self._closed_table, self._node_table,
         )  # fmt: skip
 
     def _make(self, sets: int) -> None:
@@ -120,6 +120,4 @@ class SetSearch:
         self._make(min(self._most, 4 * (len(self._closed) - 2)))
         for old, new in zip(before, self._tables()[:8], strict=True):
             new[: len(old)] = old
-        kernel.refill(
-            self._state, self._random, self._closed_bits, self._node_hash, self._closed_table, self._node_table
-        )
+        kernel.refill(self._state, self._random, self._closed_bits, self._node_hash, self._closed_table, self._node_table)

@@ -147,11 +147,7 @@ def _is_valid(problem: Problem, plan: Plan) -> bool:
                 return False
     live = [
         sum(problem.tensors[t].size for t, (first, last) in lives.items() if first <= 2 * at <= last)
-        - sum(
-            problem.tensors[x].size
-            for (x, _), number in pairs.items()
-            if position[number] == at and lives[x][1] == 2 * at
-        )
+        - sum(problem.tensors[x].size for (x, _), number in pairs.items() if position[number] == at and lives[x][1] == 2 * at)
         for at in range(len(plan.order))
     ]
     return max(live, default=0) == plan.objective

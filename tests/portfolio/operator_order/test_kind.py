@@ -16,24 +16,21 @@ from tests.models.operator_order.cases import least_peak, random_problem
 def branches(count: int, size: int = 1 << 10) -> Problem:
     """Branches that each write much and leave little: one after the other is best, side by side is the order given."""
     tensors = [Tensor(id="x", size=16)]
-    ops = []
     for number in range(count):
         tensors += [Tensor(id=f"big{number}", size=size + number), Tensor(id=f"small{number}", size=8)]
-    for number in range(count):
-        ops.append(Op(id=f"grow{number}", reads=(0,), writes=(1 + 2 * number,)))
-    for number in range(count):
-        ops.append(Op(id=f"shrink{number}", reads=(1 + 2 * number,), writes=(2 + 2 * number,)))
+    ops = [Op(id=f"grow{number}", reads=(0,), writes=(1 + 2 * number,)) for number in range(count)]
+    ops += [Op(id=f"shrink{number}", reads=(1 + 2 * number,), writes=(2 + 2 * number,)) for number in range(count)]
     tensors.append(Tensor(id="y", size=8))
     ops.append(Op(id="sum", reads=tuple(2 + 2 * number for number in range(count)), writes=(len(tensors) - 1,)))
     return Problem(tensors=tuple(tensors), ops=tuple(ops), inputs=(0,), outputs=(len(tensors) - 1,), name="branches")
 
 
 def test_branches_run_one_after_the_other(tmp_path: Path) -> None:
-    problem = branches(12)
+    problem = branches(6)
     result = stowplan.solve(problem, time_limit=20)
     assert (result.status, result.kind, result.unit) == ("optimal", "operator_order", "bytes")
     assert result.objective == result.bound == result.details["arena"]
-    assert result.baselines["given"] > 10 * result.objective
+    assert result.baselines["given"] > 5 * result.objective
     assert result.objective <= min(result.baselines.values())
     assert {"given", "bfs", "dfs", "lpmf"} <= set(result.baselines)
     assert result.plan is not None
