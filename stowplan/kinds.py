@@ -152,6 +152,7 @@ _KINDS = {
             warm_up="stowplan.portfolio.tier_placement.heuristics:warm_up",
         ),
         _modules("bank_mapping", amends=("capacity",)),
+        _modules("operator_order", warm_up="stowplan.portfolio.operator_order.warm_up:warm_up"),
         _modules(
             "modulo_scheduling",
             hint="stowplan.models.modulo_scheduling.hint",

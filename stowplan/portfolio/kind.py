@@ -21,6 +21,10 @@ class Check:
     """Recomputed from scratch."""
     violations: tuple[str, ...]
     """One line each."""
+    second: int = 0
+    """What decides between plans of equal objective: the smaller the better."""
+    settled: bool = True
+    """Whether no plan of this objective has a smaller ``second``."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +122,18 @@ class Kind:
         return self.modules.decode_plan(data, source)
 
 
-def checking(verify: Callable[[Any, Any], Any], objective: str) -> Callable[[Any, Any], Check]:
-    """A kind's verifier in these terms; ``objective`` is the name of the field of what it finds."""
+def checking(
+    verify: Callable[[Any, Any], Any], objective: str, second: Callable[[Any], tuple[int, bool]] = lambda found: (0, True)
+) -> Callable[[Any, Any], Check]:
+    """A kind's verifier in these terms.
+
+    ``objective`` is the name of the field of what it finds; ``second`` gives :attr:`Check.second` and :attr:`Check.settled`.
+    """
 
     def check_plan(problem: Any, plan: Any) -> Check:
         found = verify(problem, plan)
-        return Check(found.ok, getattr(found, objective), tuple(f"{each.code}: {each.message}" for each in found.violations))
+        texts = tuple(f"{each.code}: {each.message}" for each in found.violations)
+        return Check(found.ok, getattr(found, objective), texts, *second(found))
 
     return check_plan
 

@@ -38,6 +38,8 @@ class Best:
     source: str
     order: tuple[int, int]
     """(number of the worker, number of its plan): decides between equals where the order of arrival must not."""
+    check: Check
+    """What the verifier said of it."""
 
 
 @dataclass
@@ -145,8 +147,8 @@ class RunState:
             return "; ".join(found.violations[:3])
         objective = found.objective
         self.sources[source] = min(objective, self.sources.get(source, objective))
-        if self.best is None or self._is_better(objective, order, self.best):
-            self.best = Best(self.kind.finish(self.problem, plan, objective), objective, source, order)
+        if self.best is None or self._is_better((objective, found.second), order, self.best):
+            self.best = Best(self.kind.finish(self.problem, plan, objective), objective, source, order, found)
             if self.infeasible:
                 self.infeasible = False
                 self.warnings.append(f"a candidate called the problem infeasible, but a plan of {source} is valid")
@@ -162,10 +164,9 @@ class RunState:
         finally:
             self._verified.append(time.monotonic() - began)
 
-    def _is_better(self, objective: int, order: tuple[int, int], best: Best) -> bool:
-        if self.options.deterministic and objective == best.objective:
-            return order < best.order
-        return objective < best.objective
+    def _is_better(self, values: tuple[int, int], order: tuple[int, int], best: Best) -> bool:
+        known = best.objective, best.check.second
+        return values < known or (values == known and self.options.deterministic and order < best.order)
 
     def _refute_bounds(self, objective: int) -> None:
         """Forget everything said by those whose bounds a verified plan undercuts."""
@@ -194,11 +195,11 @@ class RunState:
             return "infeasible"
         if self.best is None:
             return None
-        if self.bound is not None and self.best.objective <= self.bound:
+        if self.bound is not None and self.best.objective <= self.bound and self.best.check.settled:
             return "optimal"
         if self.kind.asks_for_any(self.problem):
             return "fits"
-        if self.bound is None:
+        if self.bound is None or self.best.objective <= self.bound:
             return None
         if self.best.objective - self.bound <= self.options.gap * self.best.objective:
             return "gap_reached"

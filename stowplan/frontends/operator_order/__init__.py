@@ -1,0 +1,1 @@
+"""Front ends that make a graph of operators and tensors: ONNX, torch.export, HLO and graph files."""

@@ -1,0 +1,71 @@
+"""Graph files: tensors by their bytes, operators with what they read and write, in JSON.
+
+``{"name": ..., "tensors": [bytes, ...], "ops": [{"name": ..., "reads": [...], "writes": [...], "kind": ...}], "inputs": [...],
+"outputs": [...]}``; tensors go by their place in the list.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from stowplan import files
+from stowplan.errors import InputError
+from stowplan.models.operator_order.problem import Op, Problem, Tensor
+
+#: A file that is one says both, and no format.
+_MARKS = (re.compile(rb'"ops"\s*:\s*\['), re.compile(rb'"tensors"\s*:\s*\['))
+
+
+class _Op(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    kind: str = ""
+
+
+class _Graph(msgspec.Struct, forbid_unknown_fields=True):
+    tensors: tuple[int, ...]
+    ops: tuple[_Op, ...]
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    name: str = ""
+
+
+def is_graph_file(data: bytes) -> bool:
+    """Whether JSON is such a file."""
+    return files.peek_format(data) is None and all(mark.search(data) for mark in _MARKS)
+
+
+def read_graph(path: str | Path, data: bytes | None = None) -> Problem:
+    """Problem of a graph file.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or breaks a rule; names file and field.
+    """
+    try:
+        found = msgspec.json.decode(files.read_bytes(path) if data is None else data, type=_Graph)
+    except msgspec.DecodeError as error:
+        raise InputError(str(error), source=path) from error
+    try:
+        return Problem(
+            name=found.name or Path(path).name.split(".")[0],
+            tensors=tuple(Tensor(id=f"t{number}", size=size) for number, size in enumerate(found.tensors)),
+            ops=tuple(
+                Op(
+                    id=f"{op.name}#{number}",
+                    reads=tuple(dict.fromkeys(op.reads)),
+                    writes=tuple(dict.fromkeys(op.writes)),
+                    kind=op.kind,
+                )
+                for number, op in enumerate(found.ops)
+            ),
+            inputs=found.inputs,
+            outputs=tuple(dict.fromkeys(found.outputs)),
+        )
+    except InputError as error:
+        raise error.within(path) from None

@@ -1,0 +1,209 @@
+"""HLO modules, scheduled or not, as graphs of operators and tensors: the entry computation's instructions.
+
+A loop, call or conditional is one operator: what its computations need for themselves is a tensor that lives while it runs.
+Parameters that the caller keeps are there to the end; donated ones may go after their last reader. Constants stand elsewhere.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stowplan.deadline import check_reading
+from stowplan.errors import InputError
+from stowplan.frontends.hlo.access import Access, fused_access, instruction_access
+from stowplan.frontends.hlo.extent import check_extent
+from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
+from stowplan.frontends.hlo.parse import read_module
+from stowplan.frontends.hlo.schedule import IN_LINE, MAX_ARRAYS, MAX_INSTRUCTIONS
+from stowplan.frontends.hlo.shape import TupleShape, index_text
+from stowplan.models.operator_order.problem import Op, Problem, Tensor
+from stowplan.models.operator_order.structure import build, stable_order
+
+#: These hand their first operand on: no operator, no bytes.
+_SAME_VALUE = frozenset({"bitcast", "optimization-barrier", "opt-barrier", "domain", "add-dependency"})
+_FINISHING = frozenset({"copy-done", "async-update", "async-done"})
+#: Element by element: the result may take the place of an operand of its size.
+_ELEMENTWISE_WORDS = (
+    "abs add and atan2 cbrt ceil clamp compare complex convert cosine divide erf exponential exponential-minus-one "
+    "floor log log-plus-one logistic maximum minimum multiply negate not or power remainder round-nearest-afz "
+    "round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine sqrt subtract "
+    "tan tanh xor"
+)
+_ELEMENTWISE = frozenset(_ELEMENTWISE_WORDS.split())
+
+_Leaves = list[int | None]
+
+
+def read_hlo_order(path: str | Path) -> Problem:
+    """Problem of a plain or gzip file of HLO text; raises InputError naming the line."""
+    module = read_module(path)
+    try:
+        check_extent(module, IN_LINE, instructions=MAX_INSTRUCTIONS, arrays=MAX_ARRAYS)
+        name = Path(path).name.split(".")[0] or module.name
+        return _Reader(module, fused_access(module), {}).problem(module.entry, name, is_entry=True)
+    except InputError as error:
+        raise error.within(path) from None
+
+
+class _Reader:
+    """Walks one computation."""
+
+    def __init__(self, module: HloModule, access: dict[str, Access], scratch: dict[str, int]):
+        self._module, self._access, self._scratch = module, access, scratch
+        self._tensors: list[Tensor] = []
+        self._ops: list[Op] = []
+        self._leaves: dict[str, _Leaves] = {}
+        self._readers: dict[int, int] = {}
+
+    def problem(self, computation: Computation, name: str, *, is_entry: bool) -> Problem:
+        """The problem of a computation; of the entry, what the caller keeps stays."""
+        donated = {(each.operand, each.operand_index) for each in self._module.input_output_alias} if is_entry else set()
+        inputs: list[int] = []
+        kept: dict[int, None] = {}
+        for instruction in computation.instructions:
+            check_reading()
+            if instruction.opcode == "parameter":
+                leaves: _Leaves = []
+                for index, leaf in instruction.shape.leaves():
+                    leaves.append(self._add(instruction.name + index_text(index), leaf.bytes))
+                    if leaves[-1] is not None:
+                        inputs.append(leaves[-1])
+                        if is_entry and (instruction.parameter_number, index) not in donated:
+                            kept[leaves[-1]] = None
+            else:
+                leaves = self._instruction(instruction, computation)
+            expected = sum(1 for _ in instruction.shape.leaves())
+            if len(leaves) != expected:
+                raise instruction.error(f"found {len(leaves)} arrays, expected the {expected} of its shape")
+            self._leaves[instruction.name] = leaves
+        kept |= {each: None for each in self._leaves[computation.root.name] if each is not None}
+        before = self._control(computation)
+        return Problem(
+            name=name,
+            tensors=tuple(self._tensors),
+            ops=tuple(self._ops),
+            inputs=tuple(inputs),
+            outputs=tuple(kept),
+            precedences=before,
+        )
+
+    def _control(self, computation: Computation) -> tuple[tuple[int, int], ...]:
+        """Pairs of operators that control dependencies keep in order."""
+        number = {op.id: at for at, op in enumerate(self._ops)}
+        found: dict[tuple[int, int], None] = {}
+        for instruction in computation.instructions:
+            text = instruction.attribute("control-predecessors")
+            for name in (text or "").strip("{}").replace("%", "").split(","):
+                if name.strip() in number and instruction.name in number:
+                    found[number[name.strip()], number[instruction.name]] = None
+        return tuple(found)
+
+    def _instruction(self, instruction: Instruction, computation: Computation) -> _Leaves:
+        opcode = instruction.opcode
+        if opcode in ("constant", "after-all"):
+            return [None for _ in instruction.shape.leaves()]
+        operands = [self._leaves[name] for name in instruction.operands]
+        if opcode == "tuple":
+            return [leaf for leaves in operands for leaf in leaves]
+        if opcode == "get-tuple-element":
+            index = instruction.attribute("index") or ""
+            return self._part(instruction, int(index) if index.isdecimal() and len(index) < 9 else 0, computation)
+        if opcode in _SAME_VALUE or (instruction.attribute("custom_call_target") or "").strip('"') == "ConcatBitcast":
+            if not operands:
+                raise instruction.error(f"found no operand, expected one of {opcode}")
+            return operands[0]
+        if opcode in _FINISHING:
+            if not operands:
+                raise instruction.error(f"found no operand, expected one of {opcode}")
+            if opcode == "async-update":
+                return operands[0]
+            return self._part(instruction, 0 if opcode == "copy-done" else 1, computation)
+        return self._op(instruction, computation, operands)
+
+    def _part(self, instruction: Instruction, part: int, computation: Computation) -> _Leaves:
+        source = computation.by_name[instruction.operands[0]] if instruction.operands else None
+        if source is None or not isinstance(source.shape, TupleShape) or part >= len(source.shape.parts):
+            raise instruction.error("found no such part of its operand, expected a tuple that has it")
+        counts = [sum(1 for _ in each.leaves()) for each in source.shape.parts]
+        first = sum(counts[:part])
+        return self._leaves[source.name][first : first + counts[part]]
+
+    def _op(self, instruction: Instruction, computation: Computation, operands: list[_Leaves]) -> _Leaves:
+        reads = list(dict.fromkeys(leaf for leaves in operands for leaf in leaves if leaf is not None))
+        passed = self._passed(instruction, operands)
+        results: _Leaves = []
+        for number, (index, leaf) in enumerate(instruction.shape.leaves()):
+            results.append(passed[number] if number in passed else self._add(instruction.name + index_text(index), leaf.bytes))
+        writes = [each for number, each in enumerate(results) if each is not None and number not in passed]
+        scratch = self._needed(instruction)
+        if scratch:
+            self._tensors.append(Tensor(id=f"{instruction.name}.scratch", size=scratch))
+            writes.append(len(self._tensors) - 1)
+        pairs = self._pairs(instruction, computation, operands, results)
+        if writes or reads:
+            self._ops.append(
+                Op(id=instruction.name, reads=tuple(reads), writes=tuple(writes), in_place=pairs, kind=instruction.opcode)
+            )
+        return results
+
+    def _passed(self, instruction: Instruction, operands: list[_Leaves]) -> dict[int, int | None]:
+        """Leaves of an asynchronous start that are its operands, by number; the rest but the result is nothing."""
+        if instruction.opcode not in ("copy-start", "async-start") or not isinstance(instruction.shape, TupleShape):
+            return {}
+        given = [leaf for leaves in operands for leaf in leaves]
+        counts = [sum(1 for _ in each.leaves()) for each in instruction.shape.parts]
+        source, result = (1, 0) if instruction.opcode == "copy-start" else (0, 1)
+        if len(counts) < 2 or counts[source] != len(given):
+            raise instruction.error(f"expected a tuple of operands and results as shape of {instruction.opcode}")
+        found: dict[int, int | None] = dict.fromkeys(range(sum(counts)))
+        found.update(zip(range(sum(counts[:source]), sum(counts[: source + 1])), given, strict=True))
+        for number in range(sum(counts[:result]), sum(counts[: result + 1])):
+            del found[number]
+        return found
+
+    def _pairs(
+        self, instruction: Instruction, computation: Computation, operands: list[_Leaves], results: _Leaves
+    ) -> tuple[tuple[int, int], ...]:
+        """Results that may take an operand's place: updates, what loops carry, and element-wise operators."""
+        wanted: list[tuple[int | None, int | None]] = []
+        if instruction.opcode == "while" and operands:
+            wanted = list(zip(operands[0], results, strict=False))
+        elif instruction.opcode in _ELEMENTWISE and len(results) == 1:
+            wanted = [(leaf, results[0]) for leaves in operands for leaf in leaves[:1]]
+        elif instruction.opcode not in IN_LINE:
+            for pair in instruction_access(instruction, computation, self._access).in_place:
+                if pair.operand_leaf < len(operands[pair.operand]) and pair.output_leaf < len(results):
+                    wanted.append((operands[pair.operand][pair.operand_leaf], results[pair.output_leaf]))
+        found: list[tuple[int, int]] = []
+        taken: set[int] = set()
+        for operand, result in wanted:
+            if operand is None or result is None or operand == result or taken & {operand, result}:
+                continue
+            if self._tensors[operand].size == self._tensors[result].size:
+                taken |= {operand, result}
+                found.append((operand, result))
+        return tuple(found)
+
+    def _needed(self, instruction: Instruction) -> int:
+        """Bytes that the computations of an instruction need beside its operands and results."""
+        if instruction.opcode not in IN_LINE:
+            return 0
+        return max((self._inside(name) for name in instruction.called), default=0)
+
+    def _inside(self, name: str) -> int:
+        """Peak of a computation in its own order, without its parameters."""
+        if name not in self._scratch:
+            self._scratch[name] = 0
+            inner = _Reader(self._module, self._access, self._scratch).problem(
+                self._module.computations[name], name, is_entry=False
+            )
+            structure = build(inner)
+            own = sum(inner.tensors[each].size for each in inner.inputs)
+            self._scratch[name] = max(0, structure.peak(stable_order(structure)) - own)
+        return self._scratch[name]
+
+    def _add(self, name: str, size: int) -> int | None:
+        if size == 0:
+            return None
+        self._tensors.append(Tensor(id=name, size=size))
+        return len(self._tensors) - 1

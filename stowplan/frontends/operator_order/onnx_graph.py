@@ -1,0 +1,177 @@
+"""ONNX models as graphs of operators and the tensors between them. Weights are no tensors here: they stand elsewhere.
+
+What is computed from weights and constants alone is stored, too, and so is what depends on shapes alone, which are fixed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from stowplan.deadline import check_reading
+from stowplan.errors import InputError
+from stowplan.frontends.onnx_file import OnnxFile, missing_text, read_onnx_file
+from stowplan.models.operator_order.problem import Op, Problem, Tensor
+
+#: The first result is the first operand, looked at in another way.
+_VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
+#: Element by element: the result may take the place of an operand of its size.
+_IN_PLACE_WORDS = (
+    "Abs Acos Acosh Add And Asin Asinh Atan Atanh BatchNormalization Cast Ceil Celu Clip Cos Cosh Div Elu Erf Exp "
+    "Floor Gelu HardSigmoid HardSwish LeakyRelu Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu "
+    "Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor"
+)
+_IN_PLACE = frozenset(_IN_PLACE_WORDS.split())
+#: Results follow from shapes alone.
+_OF_SHAPES = frozenset({"Shape", "Size"})
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+
+
+def read_onnx_order(path: str | Path, *, free_inputs: bool = True) -> Problem:
+    """Problem of an ONNX file: its nodes in their order, and what they hand on.
+
+    Parameters
+    ----------
+    path
+        Plain or gzip; weights need not be there.
+    free_inputs
+        See :class:`~stowplan.models.operator_order.problem.Problem`.
+
+    Raises
+    ------
+    MissingDependencyError
+        There is no onnx.
+    InputError
+        Not an ONNX model, control flow, or shapes that are not fixed.
+    """
+    found = read_onnx_file(path)
+    try:
+        return _Reader(found).problem(free_inputs)
+    except InputError as error:
+        raise error.within(path) from None
+
+
+class _Reader:
+    """Walks a graph whose shapes have been inferred."""
+
+    def __init__(self, file: OnnxFile):
+        self._onnx, self._graph, self._file = file.onnx, file.graph, file
+        self._values = {each.name: each for each in (*file.graph.input, *file.graph.value_info, *file.graph.output)}
+        self._stored = {each.name for each in file.graph.initializer}
+        self._stored |= {each.values.name for each in file.graph.sparse_initializer}
+        self._tensors: list[Tensor] = []
+        self._number: dict[str, int] = {}
+        self._readers = Counter(name for node in file.graph.node for name in set(node.input))
+        self._readers.update(each.name for each in file.graph.output)
+
+    def problem(self, free_inputs: bool) -> Problem:
+        """The problem."""
+        given = [each.name for each in self._graph.input if each.name not in self._stored]
+        inputs = tuple(self._add(name) for name in given)
+        ops: list[Op] = []
+        names: set[str] = set()
+        for node in self._graph.node:
+            check_reading()
+            op = self._op(node, names)
+            if op is not None:
+                ops.append(op)
+        outputs = dict.fromkeys(self._number[each.name] for each in self._graph.output if each.name in self._number)
+        return Problem(
+            name=self._file.name,
+            tensors=tuple(self._tensors),
+            ops=tuple(ops),
+            inputs=inputs,
+            outputs=tuple(outputs),
+            free_inputs=free_inputs,
+        )
+
+    def _op(self, node: Any, names: set[str]) -> Op | None:
+        """An operator; None where what it computes is stored."""
+        kind = node.op_type
+        if kind in _CONTROL_FLOW:
+            raise InputError(f"found a {kind}, expected a graph without control flow", place=node.output[0] or node.name)
+        results = [name for name in node.output if name]
+        for name in node.input:
+            if name and name not in self._number and name not in self._stored:
+                raise InputError(f"found {name!r} read before anything writes it, expected nodes in order", place=results[0])
+        reads = [self._number[name] for name in dict.fromkeys(node.input) if name in self._number]
+        if not reads and node.input and kind not in ("RandomNormalLike", "RandomUniformLike"):
+            self._stored |= set(results)
+            return None
+        if kind in _OF_SHAPES or kind == "Constant":
+            self._stored |= set(results)
+            return None
+        view = None
+        if kind in _VIEWS and node.input[0] in self._number and self._bytes(results[0]) == self._size(node.input[0]):
+            view = self._number[node.input[0]]
+            # The shape it is looked at in, where that is computed, is read all the same.
+        writes = tuple(self._add(name, view if at == 0 else None) for at, name in enumerate(results) if self._is_wanted(name))
+        name = node.name or results[0]
+        while name in names:
+            name += "'"
+        names.add(name)
+        pairs: tuple[tuple[int, int], ...] = ()
+        if kind in _IN_PLACE and writes and view is None:
+            same = [each for each in reads if self._size_of(each) == self._tensors[writes[0]].size]
+            # The one that fewest others read.
+            pairs = tuple((each, writes[0]) for each in sorted(same, key=self._readers_of)[:1])
+        return Op(id=name, reads=tuple(reads), writes=writes, in_place=pairs, kind=kind)
+
+    def _readers_of(self, number: int) -> int:
+        return self._readers[self._tensors[number].id]
+
+    def _size_of(self, number: int) -> int:
+        base = number
+        while (other := self._tensors[base].alias_of) is not None:
+            base = other
+        return self._tensors[base].size
+
+    def _size(self, name: str) -> int:
+        return self._tensors[self._number[name]].size
+
+    def _is_wanted(self, name: str) -> bool:
+        """Whether a result is there at all: results that nobody reads need not have a known shape."""
+        return name in self._readers or self._shape(name) is not None
+
+    def _shape(self, name: str) -> tuple[int, ...] | None:
+        value = self._values.get(name)
+        if value is None or not value.type.HasField("tensor_type"):
+            return None
+        kind = value.type.tensor_type
+        if not kind.HasField("shape") or not all(each.HasField("dim_value") for each in kind.shape.dim):
+            return None
+        return tuple(each.dim_value for each in kind.shape.dim)
+
+    def _width(self, name: str) -> int:
+        """Bits of an element."""
+        kind = self._values[name].type.tensor_type.elem_type
+        types = self._onnx.TensorProto
+        small = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
+        for each, bits in small.items():
+            if hasattr(types, each) and kind == getattr(types, each):
+                return bits
+        if kind in (types.STRING, types.UNDEFINED):
+            raise InputError("found elements without a fixed size, expected numbers", place=name)
+        try:
+            return 8 * int(self._onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"found element type {kind}, expected one that onnx knows", place=name) from error
+
+    def _bytes(self, name: str) -> int:
+        shape = self._shape(name)
+        if shape is None:
+            message = "found no fixed shape, expected one: export the model with fixed input shapes"
+            raise InputError(message + missing_text(self._file.missing), place=name)
+        if any(each < 0 for each in shape):
+            raise InputError(f"found the shape {list(shape)}, expected no negative lengths", place=name)
+        return -(-math.prod(shape) * self._width(name) // 8)
+
+    def _add(self, name: str, view: int | None = None) -> int:
+        if name in self._number:
+            raise InputError(f"found {name!r} written twice, expected one writer", place=name)
+        self._number[name] = len(self._tensors)
+        size = self._bytes(name)
+        self._tensors.append(Tensor(id=name, size=size, alignment=max(1, self._width(name) // 8), alias_of=view))
+        return len(self._tensors) - 1

@@ -1,0 +1,236 @@
+"""The instance of operator order: operators, the tensors they read and write, and what must come before what.
+
+See docs/operator-order.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+
+import msgspec
+
+from stowplan import files
+from stowplan.errors import InputError
+from stowplan.models.document import Document
+
+FORMAT = "stowplan.operator_order.problem"
+VERSION = 1
+
+#: The sum of all sizes and alignments stays below this, so that sums of two fit in 64 bits.
+LIMIT = 1 << 61
+
+
+class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A value. It has bytes of its own, or is a view of another tensor's."""
+
+    id: str
+    size: int
+    """Bytes. A view's say nothing of memory: it takes none of its own."""
+    alignment: int = 1
+    """Its offset is a multiple of this many bytes. A view has its base's."""
+    alias_of: int | None = None
+    """Number of the tensor whose bytes it shares (a view of it, or the same memory written again); None has its own."""
+
+
+class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An operator: it runs once, and needs what it reads and what it writes in memory while it runs."""
+
+    id: str
+    reads: tuple[int, ...] = ()
+    """Numbers of tensors."""
+    writes: tuple[int, ...] = ()
+    in_place: tuple[tuple[int, int], ...] = ()
+    """Pairs (operand, result): the result may take the operand's bytes where no one needs the operand any more."""
+    kind: str = ""
+    """What it computes, for people."""
+
+
+class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+    """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
+
+    tensors: tuple[Tensor, ...]
+    ops: tuple[Op, ...]
+    """In the order given: a baseline. It need not be one in which they can run."""
+    inputs: tuple[int, ...] = ()
+    """Numbers of tensors that are there from the start."""
+    outputs: tuple[int, ...] = ()
+    """Numbers of tensors that are there to the end."""
+    free_inputs: bool = True
+    """Whether the bytes of an input are free after its last reader; else inputs are there to the end."""
+    precedences: tuple[tuple[int, int], ...] = ()
+    """Pairs of operators: the first runs before the second."""
+    name: str = ""
+    format: str = FORMAT
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        _check_tensors(self.tensors)
+        _check_numbers(self.inputs, len(self.tensors), "inputs")
+        _check_numbers(self.outputs, len(self.tensors), "outputs")
+        for number, op in enumerate(self.ops):
+            _check_op(self, op, f"ops[{number}] ({op.id})")
+        _check_ids([op.id for op in self.ops], "ops")
+        _check_writers(self)
+        for at, pair in enumerate(self.precedences):
+            _check_numbers(pair, len(self.ops), f"precedences[{at}]", "operator")
+        sorter = TopologicalSorter(dict(enumerate(self.predecessors)))
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            cycle = error.args[1]
+            names = " -> ".join(self.ops[number].id for number in cycle[:6]) + (" -> ..." if len(cycle) > 6 else "")
+            raise InputError(f"found a cycle of operators, {names}, expected none", place="ops") from None
+
+    @cached_property
+    def base(self) -> tuple[int, ...]:
+        """Tensor whose bytes each tensor has: itself, or what it is a view of, at the end of the chain."""
+        found: list[int] = []
+        for number in range(len(self.tensors)):
+            at = number
+            while (other := self.tensors[at].alias_of) is not None:
+                at = found[other] if other < len(found) else other
+            found.append(at)
+        return tuple(found)
+
+    @cached_property
+    def writer(self) -> tuple[int | None, ...]:
+        """Operator that writes each tensor, None for inputs and for views that are there with their base."""
+        found: list[int | None] = [None] * len(self.tensors)
+        for number, op in enumerate(self.ops):
+            for tensor in op.writes:
+                found[tensor] = number
+        return tuple(found)
+
+    @cached_property
+    def predecessors(self) -> tuple[tuple[int, ...], ...]:
+        """Operators that must run before each, ascending: who writes what it reads or has a view of, and the fixed ones."""
+        before: list[set[int]] = [set() for _ in self.ops]
+        for number, op in enumerate(self.ops):
+            for tensor in (*op.reads, *(each for each in op.writes if self.tensors[each].alias_of is not None)):
+                at: int | None = tensor if tensor not in op.writes else self.tensors[tensor].alias_of
+                # A view that nobody writes is there as soon as its base is.
+                while at is not None and self.writer[at] is None:
+                    at = self.tensors[at].alias_of
+                who = None if at is None else self.writer[at]
+                if who is not None:
+                    before[number].add(who)
+        for first, second in self.precedences:
+            before[second].add(first)
+        return tuple(tuple(sorted(each)) for each in before)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 of what a plan depends on: everything but the name and the kinds of operators."""
+        ops = [msgspec.structs.replace(op, kind="") for op in self.ops]
+        return files.digest([self.tensors, ops, self.inputs, self.outputs, self.free_inputs, self.precedences])
+
+
+def _check_ids(ids: Sequence[str], where: str) -> None:
+    seen: set[str] = set()
+    for number, each in enumerate(ids):
+        if each in seen:
+            raise InputError(f"found the id {each!r} twice, expected every id once", place=f"{where}[{number}]")
+        seen.add(each)
+
+
+def _check_numbers(numbers: Sequence[int], count: int, place: str, what: str = "tensor") -> None:
+    for each in numbers:
+        if not 0 <= each < count:
+            raise InputError(f"found {what} {each}, expected 0 to {count - 1}", place=place)
+    if len(set(numbers)) < len(numbers):
+        twice = next(each for at, each in enumerate(numbers) if each in numbers[:at])
+        raise InputError(f"found {what} {twice} twice, expected each once", place=place)
+
+
+def _check_tensors(tensors: Sequence[Tensor]) -> None:
+    total = 0
+    for number, tensor in enumerate(tensors):
+        place = f"tensors[{number}] ({tensor.id})"
+        if not 0 <= tensor.size < LIMIT:
+            raise InputError(f"found size {tensor.size}, expected 0 to {LIMIT - 1} bytes", place=place)
+        if not 1 <= tensor.alignment < LIMIT:
+            raise InputError(f"found alignment {tensor.alignment}, expected 1 to {LIMIT - 1} bytes", place=place)
+        total += tensor.size + tensor.alignment - 1
+        if total >= LIMIT:
+            raise InputError(f"the sizes and alignments add up to {total} bytes, expected less than {LIMIT}", place=place)
+        if tensor.alias_of is not None and not 0 <= tensor.alias_of < len(tensors):
+            raise InputError(f"found alias_of {tensor.alias_of}, expected 0 to {len(tensors) - 1}", place=place)
+    _check_ids([tensor.id for tensor in tensors], "tensors")
+    ends = [False] * len(tensors)
+    for number in range(len(tensors)):
+        chain, at = [], number
+        while not ends[at]:
+            chain.append(at)
+            ends[at] = True
+            other = tensors[at].alias_of
+            if other is None:
+                break
+            if other in chain:
+                raise InputError("found a tensor that is a view of itself, expected none", place=f"tensors[{at}].alias_of")
+            if tensors[at].size > tensors[other].size:
+                place = f"tensors[{at}] ({tensors[at].id})"
+                most = f"{tensors[other].size} of {tensors[other].id}"
+                raise InputError(f"found a view of {tensors[at].size} bytes, expected at most the {most}", place=place)
+            at = other
+
+
+def _check_op(problem: Problem, op: Op, place: str) -> None:
+    count = len(problem.tensors)
+    _check_numbers(op.reads, count, f"{place}.reads")
+    _check_numbers(op.writes, count, f"{place}.writes")
+    both = set(op.reads) & set(op.writes)
+    if both:
+        name = problem.tensors[min(both)].id
+        raise InputError(f"found tensor {name} both read and written, expected two tensors (in_place or alias_of)", place=place)
+    taken: set[int] = set()
+    for operand, result in op.in_place:
+        _check_numbers((operand, result), count, f"{place}.in_place")
+        one, other = problem.tensors[operand], problem.tensors[result]
+        if operand not in op.reads or result not in op.writes:
+            message = f"found {one.id} -> {other.id}, expected a tensor that the operator reads and one that it writes"
+            raise InputError(message, place=f"{place}.in_place")
+        bases = problem.base[operand], problem.base[result]
+        if other.alias_of is not None or bases[0] == bases[1]:
+            raise InputError(f"found the view {other.id} as result, expected a tensor of its own", place=f"{place}.in_place")
+        if problem.tensors[bases[0]].size != other.size:
+            message = (
+                f"found {problem.tensors[bases[0]].size} and {other.size} bytes, expected the same for {one.id} -> {other.id}"
+            )
+            raise InputError(message, place=f"{place}.in_place")
+        if taken & set(bases):
+            message = f"found the bytes of {one.id} or {other.id} in two pairs, expected each in one"
+            raise InputError(message, place=f"{place}.in_place")
+        taken |= set(bases)
+
+
+def _check_writers(problem: Problem) -> None:
+    writer: dict[int, int] = {}
+    inputs = set(problem.inputs)
+    for number, op in enumerate(problem.ops):
+        for tensor in op.writes:
+            name, place = problem.tensors[tensor].id, f"ops[{number}] ({op.id})"
+            if tensor in writer:
+                other = problem.ops[writer[tensor]].id
+                raise InputError(f"found tensor {name} written twice, first by {other}, expected one writer", place=place)
+            if tensor in inputs:
+                raise InputError(f"found the input {name} written, expected it to be there from the start", place=place)
+            writer[tensor] = number
+    there = [
+        number in inputs or number in writer or tensor.alias_of is not None for number, tensor in enumerate(problem.tensors)
+    ]
+    for number, op in enumerate(problem.ops):
+        for tensor in (*op.reads, *(base for base in map(problem.base.__getitem__, op.writes))):
+            if not there[tensor] or not there[problem.base[tensor]]:
+                name = problem.tensors[problem.base[tensor]].id
+                place = f"ops[{number}] ({op.id})"
+                raise InputError(f"found it reading tensor {name}, which no operator writes and is no input", place=place)
+    for tensor in problem.outputs:
+        if not there[problem.base[tensor]]:
+            name = problem.tensors[problem.base[tensor]].id
+            raise InputError(f"found tensor {name}, which no operator writes and is no input", place="outputs")
+    for number, tensor_ in enumerate(problem.tensors):
+        if number in inputs and tensor_.alias_of is not None and problem.base[number] not in inputs:
+            base = problem.tensors[problem.base[number]].id
+            raise InputError(f"found the view {tensor_.id} among them, but not its base {base}, expected both", place="inputs")

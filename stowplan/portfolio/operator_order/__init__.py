@@ -1,0 +1,1 @@
+"""Operator order in the portfolio: heuristics, exact search, and the candidates they are."""

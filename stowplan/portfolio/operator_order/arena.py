@@ -1,0 +1,125 @@
+"""From an order to offsets: packing of the tensors' lives, and plans of both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stowplan.models.operator_order.plan import Plan
+from stowplan.models.operator_order.problem import Problem
+from stowplan.models.operator_order.structure import Structure
+from stowplan.models.packing import plan as packing_plan
+from stowplan.models.packing import problem as packing
+from stowplan.models.packing.bounds import load_bound
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.packing.quick import quick_plan
+
+#: Alignments that two tensors of one place may ask for together; beyond that they have places of their own.
+_MOST_ALIGNMENT = 1 << 40
+
+
+class Lives:
+    """The packing problem of an order: one buffer for each run of storages that take each other's place."""
+
+    def __init__(self, problem: Problem, structure: Structure, order: Sequence[int]):
+        self.problem, self.structure, self.order = problem, structure, order
+        self.peak = structure.peak(order)
+        begin, end = (each.tolist() for each in structure.lives(order))
+        self._group = list(range(structure.storages))
+        align = [problem.tensors[tensor].alignment for tensor in structure.tensor.tolist()]
+        taken = structure.taken_places(order)
+        # First to last, so that a chain has one name.
+        for one, other in sorted(taken, key=lambda pair: begin[pair[1]]):
+            both = math.lcm(align[self._group[one]], align[other])
+            if both <= _MOST_ALIGNMENT:
+                self._group[other] = self._group[one]
+                align[self._group[one]] = both
+            else:
+                # It does not take its place, so it lives while the operator runs.
+                end[one] += 1
+        lives: dict[int, tuple[int, int]] = {}
+        for storage in np.flatnonzero(structure.is_there).tolist():
+            if end[storage] > begin[storage] or self._group[storage] != storage:
+                group = self._group[storage]
+                low, high = lives.get(group, (begin[storage], end[storage]))
+                lives[group] = min(low, begin[storage]), max(high, end[storage])
+        self._groups = list(lives)
+        self.packing = packing.Problem(
+            name=problem.name,
+            buffers=tuple(
+                packing.Buffer(id=str(group), lower=low, upper=high, size=int(structure.size[group]), alignment=align[group])
+                for group, (low, high) in lives.items()
+            ),
+        )
+
+    def plan(self, offsets: Sequence[int]) -> Plan:
+        """The plan with these offsets, one for each buffer of :attr:`packing`."""
+        at = dict(zip(self._groups, offsets, strict=True))
+        storages = dict(zip(self.structure.tensor.tolist(), (at.get(group, 0) for group in self._group), strict=True))
+        buffers = self.packing.buffers
+        return Plan(
+            problem=self.problem.digest,
+            objective=self.peak,
+            arena=max((offset + each.size for offset, each in zip(offsets, buffers, strict=True)), default=0),
+            order=tuple(self.order),
+            offsets=tuple(storages[base] for base in self.problem.base),
+        )
+
+    def quick(self, should_stop: Callable[[], bool] = lambda: False) -> Plan:
+        """A plan in a moment, without compiled code."""
+        found = quick_plan(self.packing, Options(), should_stop)
+        assert found is not None  # without capacity and fixed offsets something always fits
+        return self.plan(found[1].offsets)
+
+
+class PackingContext:
+    """What packing's candidates are given here: a part of the time, and nobody to tell but this."""
+
+    def __init__(self, lives: Lives, options: Options, should_stop: Callable[[], bool], remaining: Callable[[], float]):
+        self.options, self.start_plan = options, None
+        self._lives, self._should_stop, self._remaining = lives, should_stop, remaining
+        self.load = load_bound(lives.packing)
+        self.bound_found = self.load
+        self.best: packing_plan.Plan | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no offsets are better for this order."""
+        return self.best is not None and self.best.objective <= self.bound_found
+
+    def plan(self, plan: packing_plan.Plan, source: str) -> None:
+        """Keep the best."""
+        if self.best is None or plan.objective < self.best.objective:
+            self.best = plan
+
+    def bound(self, bound: int, source: str) -> None:
+        """Keep the best."""
+        self.bound_found = max(bound, self.bound_found)
+
+    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
+        """It never is: there is no capacity."""
+
+    def incumbent(self) -> tuple[packing_plan.Plan | None, int | None]:
+        """What there is."""
+        return self.best, self.bound_found
+
+    def hint(self, hint: Any) -> None:
+        """Nobody else is there."""
+
+    def hints(self) -> tuple[Any, ...]:
+        """None."""
+        return ()
+
+    def stop(self) -> bool:
+        """Whether time is up, or nothing is left to find."""
+        return self.is_settled or self._should_stop()
+
+    def remaining(self) -> float:
+        """Seconds left."""
+        return self._remaining()
+
+    def note(self, text: str) -> None:
+        """Nobody reads it."""

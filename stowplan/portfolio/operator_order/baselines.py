@@ -1,0 +1,121 @@
+"""The orders that compilers take: as given, and three ways to schedule for memory, as PyTorch's Inductor has them.
+
+Plain Python, for plans that are wanted before compiled code is there. Each gives an order in which the operators can run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+
+from stowplan.models.operator_order.structure import Structure, stable_order
+
+Stop = Callable[[], bool]
+
+
+class _Lists:
+    """A structure as lists of Python."""
+
+    def __init__(self, structure: Structure):
+        def rows(start: np.ndarray, items: np.ndarray) -> list[list[int]]:
+            at, flat = start.tolist(), items.tolist()
+            return [flat[one:two] for one, two in itertools.pairwise(at)]
+
+        self.pred = rows(structure.pred_start, structure.pred)
+        self.succ = rows(structure.succ_start, structure.succ)
+        self.touch = rows(structure.touch_start, structure.touch)
+        self.user = rows(structure.user_start, structure.user)
+        self.size: list[int] = structure.size.tolist()
+        self.allocated: list[int] = structure.allocated.tolist()
+        self.left: list[int] = (structure.users + structure.kept).tolist()
+
+
+def least_memory_first(structure: Structure, should_stop: Stop = lambda: False) -> list[int] | None:
+    """Of the ready operators one that does not raise the peak; of those the one that allocates least more than it frees.
+
+    Inductor's ``lpmf``. Freed is what no other operator is left to read. None where it was stopped.
+    """
+    lists = _Lists(structure)
+    n = structure.ops
+    waits = [len(each) for each in lists.pred]
+    ready = {op for op in range(n) if not waits[op]}
+    left = lists.left[:]
+    frees = [0] * n
+    for op in range(n):
+        frees[op] = sum(lists.size[x] for x in lists.touch[op] if left[x] == 1)
+    live = peak = structure.start_bytes
+    order: list[int] = []
+    while ready:
+        if should_stop():
+            return None
+        op = min(ready, key=lambda op: (max(live + lists.allocated[op], peak), lists.allocated[op] - frees[op], op))
+        ready.remove(op)
+        order.append(op)
+        peak = max(peak, live + lists.allocated[op])
+        live += lists.allocated[op] - frees[op]
+        for x in lists.touch[op]:
+            left[x] -= 1
+            if left[x] == 1:
+                # One more is left that touches it, which frees it.
+                for other in lists.user[x]:
+                    if other != op:
+                        frees[other] += lists.size[x]
+        for other in lists.succ[op]:
+            waits[other] -= 1
+            if not waits[other]:
+                ready.add(other)
+    return order
+
+
+def breadth_first(structure: Structure, should_stop: Stop = lambda: False) -> list[int] | None:
+    """Of the ready operators the one whose predecessors ran first: first in, first out. Inductor's ``bfs``."""
+    lists = _Lists(structure)
+    waits = [len(each) for each in lists.pred]
+    ready: list[tuple[list[int], int]] = [([], op) for op in range(structure.ops) if not waits[op]]
+    heapq.heapify(ready)
+    position: dict[int, int] = {}
+    while ready:
+        if should_stop():
+            return None
+        _, op = heapq.heappop(ready)
+        position[op] = len(position)
+        for other in lists.succ[op]:
+            waits[other] -= 1
+            if not waits[other]:
+                heapq.heappush(ready, (sorted(position[each] for each in lists.pred[other]), other))
+    return list(position)
+
+
+def depth_first(structure: Structure, should_stop: Stop = lambda: False) -> list[int] | None:
+    """Each operator right after what it needs, those first that read and write most bytes. Inductor's ``dfs``."""
+    lists = _Lists(structure)
+    weight = [sum(lists.size[x] for x in each) for each in lists.touch]
+    done = [False] * structure.ops
+    order: list[int] = []
+    for first in sorted(range(structure.ops), key=lambda op: -weight[op]):
+        if should_stop():
+            return None
+        stack = [first]
+        while stack:
+            op = stack[-1]
+            missing = [] if done[op] else [each for each in lists.pred[op] if not done[each]]
+            if missing:
+                stack += reversed(missing)
+                continue
+            stack.pop()
+            if not done[op]:
+                done[op] = True
+                order.append(op)
+    return order
+
+
+#: Name and function of each, the cheapest first.
+BASELINES: dict[str, Callable[[Structure, Stop], list[int] | None]] = {
+    "given": lambda structure, should_stop: stable_order(structure),
+    "bfs": breadth_first,
+    "dfs": depth_first,
+    "lpmf": least_memory_first,
+}

@@ -1,0 +1,220 @@
+"""The candidates for operator order, as functions of (problem, context); each runs in a process of its own.
+
+First comes the peak, then, where it is proven or nothing more is found, the arena.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from stowplan.models.operator_order.bounds import forced_loads
+from stowplan.models.operator_order.plan import Plan
+from stowplan.models.operator_order.problem import Problem
+from stowplan.models.operator_order.structure import build, stable_order
+from stowplan.portfolio.context import Context
+from stowplan.portfolio.operator_order import beam, kernel
+from stowplan.portfolio.operator_order.arena import Lives, PackingContext
+from stowplan.portfolio.operator_order.baselines import BASELINES
+from stowplan.portfolio.operator_order.graph import make
+from stowplan.portfolio.operator_order.set_search import SetSearch
+from stowplan.portfolio.operator_order.windows import Windows
+from stowplan.portfolio.packing import candidates as packing
+
+#: Work of deterministic runs for each second of the limit: operators times sets of a search, and rounds of local search.
+SETS, ROUNDS = 4_000_000, 8
+
+#: Part of the time that is kept for the arena while the peak is open, and orders that it tries.
+ARENA_SHARE, ARENA_ORDERS = 0.2, 8
+
+
+class _Run:
+    """A candidate at work: what it knows, and what it has told."""
+
+    def __init__(self, problem: Problem, context: Context):
+        self.problem, self.context = problem, context
+        self.structure = build(problem)
+        self.floor = int(forced_loads(self.structure).max(initial=0))
+        self.forwards, self.backwards = make(self.structure), make(self.structure, backward=True)
+        self.best: Plan | None = None
+        self.began = time.monotonic()
+        self.is_deterministic = context.options.deterministic
+
+    def offer(self, order: list[int], source: str) -> None:
+        """Tell of an order, with offsets made in a moment, where it is better than all this candidate knows."""
+        peak = self.structure.peak(order)
+        if self.best is None or peak < self.best.objective:
+            self.tell(Lives(self.problem, self.structure, order).quick(), source)
+
+    def tell(self, plan: Plan, source: str) -> None:
+        """Tell of a plan where it is the best that this candidate has."""
+        if self.best is None or (plan.objective, plan.arena) < (self.best.objective, self.best.arena):
+            self.best = plan
+            self.context.plan(plan, source)
+
+    def know(self) -> tuple[Plan | None, int]:
+        """The best plan and bound of all."""
+        plan, bound = (None, None) if self.is_deterministic else self.context.incumbent()
+        if plan is None or (self.best is not None and (self.best.objective, self.best.arena) <= (plan.objective, plan.arena)):
+            plan = self.best
+        return plan, max(self.floor, bound or 0)
+
+    def has_least_peak(self) -> bool:
+        """Whether the peak of the best plan is proven."""
+        plan, bound = self.know()
+        return plan is not None and plan.objective <= bound
+
+    def is_over(self) -> bool:
+        """Whether to stop looking for lower peaks: there are none, or the rest of the time is the arena's."""
+        if self.context.stop() or self.has_least_peak():
+            return True
+        left = self.context.remaining()
+        plan, _ = self.know()
+        wants_arena = plan is not None and plan.arena > plan.objective
+        return not self.is_deterministic and wants_arena and left < ARENA_SHARE * (left + time.monotonic() - self.began)
+
+
+def search(problem: Problem, context: Context) -> None:
+    """The orders of compilers, beams forwards and backwards, local search; then offsets."""
+    run = _Run(problem, context)
+    for name, baseline in BASELINES.items():
+        order = baseline(run.structure, context.stop)
+        if order is not None:
+            context.plan(Lives(problem, run.structure, order).quick(), name)
+            run.offer(order, name)
+    chance = np.random.default_rng(context.options.seed)
+    width = 1
+    rounds = int(ROUNDS * context.options.time_limit) if run.is_deterministic else None
+    most_width = max(2, min(512, 400_000 // max(1, run.structure.ops)))
+    while width <= most_width and not run.is_over():
+        _beams(run, width, None if width < 8 else chance)
+        width *= 4
+    _improve(run, chance, rounds)
+    _arena(run, chance)
+
+
+def _beams(run: _Run, width: int, chance: np.random.Generator | None) -> None:
+    """A beam in each direction, below the best known."""
+    for graph in (run.forwards, run.backwards):
+        plan, floor = run.know()
+        if plan is None or run.is_over():
+            return
+        found = beam.search(graph, floor, plan.objective, width, chance, run.is_over)
+        if found is not None:
+            run.offer(found[1][::-1] if graph.backward else found[1], "beam")
+
+
+def _improve(run: _Run, chance: np.random.Generator, rounds: int | None) -> None:
+    """Local search from the best order, and beams with other chances now and then, until the time is over."""
+    count = 0
+    windows: Windows | None = None
+    while not run.is_over() and (rounds is None or count < rounds):
+        count += 1
+        plan, floor = run.know()
+        assert plan is not None
+        if windows is None or windows.peak > plan.objective:
+            windows = Windows(run.structure, run.forwards, list(plan.order), floor, chance)
+        if windows.step(run.is_over):
+            run.offer(windows.order, "windows")
+        if count % 40 == 0:
+            _beams(run, int(chance.choice([4, 8, 16, 32])), chance)
+
+
+def exact(problem: Problem, context: Context) -> None:
+    """Search over sets of operators, forwards and backwards in turn; then offsets for the order found."""
+    run = _Run(problem, context)
+    if run.structure.ops == 0:
+        return
+    _beams_first(run)
+    limit = int(SETS * context.options.time_limit / (run.structure.ops + 50)) if run.is_deterministic else None
+    best = 0
+    slice_ = 200
+    searches: dict[int, SetSearch] = {}
+    looked = 0
+    while not run.is_over() and (limit is None or looked < limit):
+        plan, floor = run.know()
+        assert plan is not None
+        for graph in (run.forwards, run.backwards):
+            found = searches.get(graph.backward)
+            if found is None:
+                found = searches[graph.backward] = SetSearch(graph, floor, plan.objective)
+            found.upper = min(found.upper, plan.objective)
+            before = found.sets
+            outcome = found.run(run.is_over, slice_)
+            looked += found.sets - before
+            if found.bound > best:
+                best = found.bound
+                if best > floor:
+                    context.bound(best, "sets")
+            if outcome == kernel.FOUND:
+                order = found.order()
+                run.offer(order[::-1] if graph.backward else order, "sets")
+            if outcome in (kernel.FOUND, kernel.EXHAUSTED):
+                context.bound(found.bound, "sets")
+                run.floor = max(run.floor, found.bound)
+                break
+        run.floor = max(run.floor, best)
+        if all(each.outcome == kernel.FULL for each in searches.values()):
+            context.note("the tables are full")
+            break
+        slice_ = min(200_000, 2 * slice_)
+    _arena(run, np.random.default_rng(context.options.seed + 1))
+
+
+def _beams_first(run: _Run) -> None:
+    """Something to beat."""
+    run.offer(stable_order(run.structure), "given")
+    _beams(run, 2, None)
+
+
+def _arena(run: _Run, chance: np.random.Generator) -> None:
+    """Offsets for the best order, then for others of the same peak, until the arena is no larger than that."""
+    context = run.context
+
+    def is_over() -> bool:
+        plan, _ = run.know()
+        return context.stop() or plan is None or plan.arena <= plan.objective
+
+    for attempt in range(ARENA_ORDERS):
+        plan, _ = run.know()
+        if plan is None or is_over():
+            return
+        order = list(plan.order)
+        if attempt:
+            order = _another(run, order, chance)
+        lives = Lives(run.problem, run.structure, order)
+        if lives.peak > plan.objective:
+            continue
+        seconds = max(0.5, context.options.time_limit / 10)
+        _pack(run, lives, seconds, is_over)
+
+
+def _pack(run: _Run, lives: Lives, seconds: float, is_over: Callable[[], bool]) -> None:
+    """The packing room's candidates on the lives of an order, for some seconds each."""
+    options = msgspec.structs.replace(run.context.options, time_limit=seconds)
+    for candidate in (packing.search, packing.exact):
+        end = time.monotonic() + seconds
+
+        def should_stop(end: float = end) -> bool:
+            late = not run.is_deterministic and time.monotonic() >= end
+            return late or is_over() or run.context.stop()
+
+        within = PackingContext(lives, options, should_stop, lambda end=end: max(0.0, end - time.monotonic()))  # type: ignore[misc]
+        candidate(lives.packing, within)
+        if within.best is not None:
+            run.tell(lives.plan(within.best.offsets), "arena")
+        if within.is_settled:
+            return
+
+
+def _another(run: _Run, order: list[int], chance: np.random.Generator) -> list[int]:
+    """Another order of no higher peak: a beam with noise, in one of the directions."""
+    peak = run.structure.peak(order)
+    graph = run.backwards if chance.random() < 0.5 else run.forwards
+    found = beam.search(graph, peak, peak + 1, 4, chance, run.context.stop, weight=0.0)
+    if found is None:
+        return order
+    return found[1][::-1] if graph.backward else found[1]

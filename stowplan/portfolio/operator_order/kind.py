@@ -1,0 +1,85 @@
+"""Operator order as a kind of problem: how its plans are verified, and its candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from stowplan.models.operator_order.bounds import load_bound
+from stowplan.models.operator_order.plan import Plan
+from stowplan.models.operator_order.problem import Problem
+from stowplan.models.operator_order.structure import build, stable_order
+from stowplan.models.operator_order.verify import Verification, verify
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.kind import Candidate, Kind, checking
+from stowplan.portfolio.operator_order.arena import Lives
+from stowplan.portfolio.operator_order.baselines import depth_first
+
+_HERE = "stowplan.portfolio.operator_order.candidates"
+
+
+def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
+    return msgspec.structs.replace(plan, objective=objective, name=problem.name)
+
+
+def _initial(problem: Problem) -> dict[str, Plan]:
+    """The operators as given, with offsets made in a moment."""
+    structure = build(problem)
+    return {"given": Lives(problem, structure, stable_order(structure)).quick()}
+
+
+def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bool]) -> tuple[str, Plan] | None:
+    structure = build(problem)
+    order = depth_first(structure, should_stop)
+    return None if order is None else ("dfs", Lives(problem, structure, order).quick(should_stop))
+
+
+def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    return [
+        Candidate("search", "heuristic", f"{_HERE}:search", share=0.7),
+        Candidate("sets", "exact", f"{_HERE}:exact", share=0.7),
+    ]
+
+
+def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+    return {
+        "operators": len(problem.ops),
+        "tensors": len(problem.tensors),
+        "arena": None if plan is None else plan.arena,
+        "load": load_bound(problem),
+    }
+
+
+def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[str, Any]:
+    return {} if objective is None or bound is None else {"peak_proven": objective <= bound}
+
+
+def _identity(problem: Problem) -> dict[str, str]:
+    return {"program": problem.name, "target": "least peak", "cost_model": "live bytes", "digest": problem.digest}
+
+
+def _second(found: Verification) -> tuple[int, bool]:
+    """The arena decides between plans of one peak; nothing is below the peak."""
+    arena = found.arena or 0
+    return arena, found.peak is not None and arena <= found.peak
+
+
+KIND = Kind(
+    name="operator_order",
+    verify=checking(verify, "peak", _second),
+    finish=_finish,
+    initial=_initial,
+    bound=load_bound,
+    candidates=_candidates,
+    baseline="given",
+    facts=_facts,
+    counts=("operators", "tensors"),
+    highlights=("arena",),
+    identity=_identity,
+    unit="bytes",
+    baseline_sources=("bfs", "dfs", "lpmf"),
+    proven=_proven,
+    quick_plan=_quick_plan,
+)

@@ -1,0 +1,216 @@
+"""Graphs of operators from ONNX, torch.export, HLO and graph files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stowplan
+from stowplan.errors import InputError, UsageError
+from stowplan.models.operator_order.problem import Problem
+
+
+def names(problem: Problem, numbers: tuple[int, ...]) -> list[str]:
+    return [problem.tensors[number].id for number in numbers]
+
+
+GRAPH: dict[str, Any] = {
+    "name": "two",
+    "tensors": [8, 16, 4],
+    "ops": [{"name": "a", "reads": [0], "writes": [1], "kind": "conv"}, {"name": "b", "reads": [1, 1], "writes": [2]}],
+    "inputs": [0],
+    "outputs": [2],
+}
+
+
+@pytest.mark.parametrize("name", ["two.graph.json", "two.graph.json.gz"])
+def test_graph_files(tmp_path: Path, name: str) -> None:
+    data = json.dumps(GRAPH).encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    problem = stowplan.read(tmp_path / name)
+    assert isinstance(problem, Problem)
+    assert [tensor.size for tensor in problem.tensors] == [8, 16, 4]
+    assert [op.reads for op in problem.ops] == [(0,), (1,)]
+    with pytest.raises(UsageError, match="a graph of operators and tensors: it takes no options"):
+        stowplan.read(tmp_path / name, capacity=10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"outputs": [9]}, "outputs: found tensor 9, expected 0 to 2"),
+        ({"ops": [{"name": "a", "reads": [1], "writes": [1]}]}, "both read and written"),
+        ({"tensors": [8, -1, 4]}, "size -1"),
+        ({"tensors": [8, "x", 4]}, r"Expected `int`, got `str` - at `\$.tensors\[1\]`"),
+        ({"more": 1}, "unknown field `more`"),
+    ],
+)
+def test_bad_graph_files(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    path = tmp_path / "bad.graph.json"
+    path.write_text(json.dumps({**GRAPH, **changes}))
+    with pytest.raises(InputError, match=words) as error:
+        stowplan.read(path)
+    assert str(error.value).startswith(str(path))
+
+
+def save_onnx(path: Path, **changes: Any) -> Path:
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    nodes = changes.get("nodes") or [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("Relu", ["c"], ["r"], name="relu"),
+        helper.make_node("Constant", [], ["shape"], value=helper.make_tensor("v", onnx.TensorProto.INT64, [2], [1, 64])),
+        helper.make_node("Reshape", ["r", "shape"], ["flat"], name="reshape"),
+        helper.make_node("Transpose", ["w"], ["stored"], name="stored"),
+        helper.make_node("Add", ["r", "x2"], ["sum"], name="add"),
+        helper.make_node("Shape", ["sum"], ["of"], name="shape"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            helper.make_tensor_value_info("x", kind, changes.get("shape", [1, 3, 4, 4])),
+            helper.make_tensor_value_info("x2", kind, [1, 4, 4, 4]),
+        ],
+        [helper.make_tensor_value_info("flat", kind, [1, 64]), helper.make_tensor_value_info("sum", kind, [1, 4, 4, 4])],
+        [helper.make_tensor("w", kind, [4, 3, 1, 1], [0.0] * 12)],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+def test_onnx(tmp_path: Path) -> None:
+    problem = stowplan.read(save_onnx(tmp_path / "net.onnx"), target="order")
+    assert isinstance(problem, Problem)
+    assert [op.id for op in problem.ops] == ["conv", "relu", "reshape", "add"]
+    by_name = {tensor.id: tensor for tensor in problem.tensors}
+    assert by_name["x"].size == 3 * 16 * 4
+    assert by_name["c"].size == 4 * 16 * 4
+    assert by_name["flat"].alias_of == names(problem, tuple(range(len(problem.tensors)))).index("r")
+    assert names(problem, problem.inputs) == ["x", "x2"]
+    assert names(problem, problem.outputs) == ["flat", "sum"]
+    # The sum may take the place of the input that nobody else reads.
+    assert [names(problem, pair) for op in problem.ops for pair in op.in_place] == [["c", "r"], ["x2", "sum"]]
+
+
+def test_onnx_without_fixed_shapes(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no fixed shape"):
+        stowplan.read(save_onnx(tmp_path / "net.onnx", shape=["n", 3, 4, 4]), target="order")
+
+
+HLO = """HloModule m, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias) }
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}
+
+ENTRY %main (x: f32[8], y: f32[8]) -> (f32[8], f32[2]) {
+  %x = f32[8]{0} parameter(0)
+  %y = f32[8]{0} parameter(1)
+  %k = f32[8]{0} constant({1,2,3,4,5,6,7,8})
+  %two = f32[8]{0} multiply(%y, %k)
+  %view = f32[2,4]{1,0} bitcast(%two)
+  %part = f32[2]{0} reduce(%view, %x), dimensions={1}, to_apply=%sum
+  ROOT %out = (f32[8]{0}, f32[2]{0}) tuple(%two, %part)
+}
+"""
+
+
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_hlo(tmp_path: Path, scheduled: bool) -> None:
+    path = tmp_path / "m.hlo.txt"
+    path.write_text(HLO if scheduled else HLO.replace(", is_scheduled=true", ""))
+    problem = stowplan.read(path, target="order")
+    assert isinstance(problem, Problem)
+    assert [op.id for op in problem.ops] == ["two", "part"]
+    assert names(problem, problem.ops[1].reads) == ["two", "x"]
+    assert [names(problem, pair) for pair in problem.ops[0].in_place] == [["y", "two"]]
+    # The caller keeps x; y is donated.
+    assert set(names(problem, problem.outputs)) == {"two", "part", "x"}
+
+
+def test_loops_of_hlo_are_one_operator(tmp_path: Path) -> None:
+    path = tmp_path / "loop.hlo.txt"
+    path.write_text(
+        """HloModule loop, is_scheduled=true
+
+%body (p: (s32[], f32[64])) -> (s32[], f32[64]) {
+  %p = (s32[], f32[64]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %v = f32[64]{0} get-tuple-element(%p), index=1
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  %big = f32[4,64]{1,0} broadcast(%v), dimensions={1}
+  %w = f32[64]{0} slice(%big), slice={[0:1], [0:64]}
+  ROOT %r = (s32[], f32[64]{0}) tuple(%next, %w)
+}
+
+%condition (p: (s32[], f32[64])) -> pred[] {
+  %p = (s32[], f32[64]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %n = s32[] constant(4)
+  ROOT %less = pred[] compare(%i, %n), direction=LT
+}
+
+ENTRY %main (x: f32[64]) -> f32[64] {
+  %x = f32[64]{0} parameter(0)
+  %zero = s32[] constant(0)
+  %copy = f32[64]{0} copy(%x)
+  %start = (s32[], f32[64]{0}) tuple(%zero, %copy)
+  %loop = (s32[], f32[64]{0}) while(%start), condition=%condition, body=%body
+  ROOT %out = f32[64]{0} get-tuple-element(%loop), index=1
+}
+"""
+    )
+    problem = stowplan.read(path, target="order")
+    assert [op.id for op in problem.ops] == ["copy", "loop"]
+    scratch = next(tensor for tensor in problem.tensors if tensor.id == "loop.scratch")
+    assert scratch.size >= 4 * 64 * 4
+    assert [names(problem, pair) for pair in problem.ops[1].in_place] == [["copy", "loop{1}"]]
+
+
+def test_text_that_is_no_hlo(tmp_path: Path) -> None:
+    path = tmp_path / "no.hlo.txt"
+    path.write_text("something else\n")
+    with pytest.raises(InputError, match="expected HloModule"):
+        stowplan.read(path, target="order")
+
+
+def test_exported_programs(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 8)
+
+        def forward(self, x: Any) -> Any:
+            y = torch.relu(self.linear(x))
+            one, two = torch.split(y, 4, dim=1)
+            return one.reshape(-1) + two.reshape(-1), y.view(4, 16)
+
+    program = torch.export.export(Net(), (torch.zeros(8, 8),))
+    torch.export.save(program, tmp_path / "net.pt2")
+    problem = stowplan.read(tmp_path / "net.pt2", target="order")
+    assert isinstance(problem, Problem)
+    assert [problem.tensors[number].size for number in problem.inputs] == [256]
+    assert [tensor for tensor in problem.tensors if tensor.alias_of is not None]
+    assert len(problem.outputs) == 2
+    relu = next(op for op in problem.ops if "relu" in op.kind)
+    assert len(relu.in_place) == 1
+    result = stowplan.solve(problem, time_limit=10)
+    assert result.status == "optimal"
+
+
+def test_a_file_that_is_no_exported_program(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "no.pt2"
+    path.write_bytes(b"nothing")
+    with pytest.raises(InputError, match=r"not a program that torch\.export\.save wrote"):
+        stowplan.read(path, target="order")

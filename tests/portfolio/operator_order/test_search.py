@@ -1,0 +1,71 @@
+"""The exact search finds what trying every order finds; every heuristic gives orders that hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stowplan.models.operator_order.bounds import load_bound
+from stowplan.models.operator_order.structure import build
+from stowplan.models.operator_order.verify import verify
+from stowplan.portfolio.operator_order import beam, kernel
+from stowplan.portfolio.operator_order.arena import Lives
+from stowplan.portfolio.operator_order.baselines import BASELINES
+from stowplan.portfolio.operator_order.graph import make
+from stowplan.portfolio.operator_order.set_search import SetSearch
+from stowplan.portfolio.operator_order.windows import Windows
+from tests.models.operator_order.cases import least_peak, random_problem
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("part", range(8))
+def test_exact_on_hundreds_of_graphs(part: int, backward: bool) -> None:
+    for seed in range(50 * part, 50 * part + 50):
+        problem = random_problem(seed)
+        structure = build(problem)
+        least = least_peak(problem)
+        search = SetSearch(make(structure, backward), load_bound(problem), least + 1)
+        assert search.run(lambda: False) == kernel.FOUND, seed
+        order = search.order()[::-1] if backward else search.order()
+        assert sorted(order) == list(range(len(problem.ops))), seed
+        assert structure.peak(order) == search.bound == least, seed
+        assert verify(problem, Lives(problem, structure, order).quick()).ok, seed
+        none = SetSearch(make(structure, backward), load_bound(problem), least)
+        assert none.run(lambda: False) == kernel.EXHAUSTED, seed
+        assert none.bound == least, seed
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_orders_of_compilers_hold(name: str) -> None:
+    for seed in range(100):
+        problem = random_problem(seed, 9)
+        structure = build(problem)
+        order = BASELINES[name](structure, lambda: False)
+        assert order is not None
+        assert verify(problem, Lives(problem, structure, order).quick()).ok, seed
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_beams_hold(backward: bool) -> None:
+    for seed in range(100):
+        problem = random_problem(seed, 9)
+        structure = build(problem)
+        found = beam.search(make(structure, backward), 0, 10**6, 3, np.random.default_rng(seed), lambda: False)
+        assert found is not None
+        order = found[1][::-1] if backward else found[1]
+        assert verify(problem, Lives(problem, structure, order).quick()).ok, seed
+        assert structure.peak(order) <= found[0] or backward, seed
+
+
+def test_windows_never_make_it_worse() -> None:
+    for seed in range(60):
+        problem = random_problem(seed, 12)
+        structure = build(problem)
+        order = BASELINES["bfs"](structure, lambda: False)
+        assert order is not None
+        windows = Windows(structure, make(structure), order, load_bound(problem), np.random.default_rng(seed))
+        before = structure.peak(order)
+        for _ in range(5):
+            windows.step(lambda: False)
+        assert windows.peak == structure.peak(windows.order) <= before
+        assert verify(problem, Lives(problem, structure, windows.order).quick()).ok, seed
