@@ -50,7 +50,7 @@ class Lives:
         self.packing = packing.Problem(
             name=problem.name,
             buffers=tuple(
-                packing.Buffer(id=str(group), lower=low, upper=high, size=int(structure.size[group]), alignment=align[group])
+                packing.Buffer(id=problem.tensors[int(structure.tensor[group])].id, lower=low, upper=high, size=int(structure.size[group]), alignment=align[group])
                 for group, (low, high) in lives.items()
             ),
         )
@@ -67,6 +67,11 @@ class Lives:
             order=tuple(self.order),
             offsets=tuple(storages[base] for base in self.problem.base),
         )
+
+    def offsets(self, plan: Plan) -> packing_plan.Plan:
+        """The offsets of a plan of this order, as a plan of :attr:`packing`."""
+        offsets = tuple(plan.offsets[int(self.structure.tensor[group])] for group in self._groups)
+        return packing_plan.Plan(problem=self.packing.digest, objective=plan.arena, offsets=offsets)
 
     def quick(self, should_stop: Callable[[], bool] = lambda: False) -> Plan:
         """A plan in a moment, without compiled code."""

@@ -82,4 +82,5 @@ KIND = Kind(
     baseline_sources=("bfs", "dfs", "lpmf"),
     proven=_proven,
     quick_plan=_quick_plan,
+    presenter="stowplan.report.operator_order.presenter:OrderPresenter",
 )
