@@ -24,6 +24,6 @@ class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: str = ""
     """Name of the problem, for people; the digest decides."""
     target: str = ""
-    """Always empty: operator order knows no targets."""
+    """What other inputs are read for, so that they mean this kind: ``order``."""
     format: str = FORMAT
     version: int = VERSION

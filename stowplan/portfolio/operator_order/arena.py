@@ -50,7 +50,13 @@ class Lives:
         self.packing = packing.Problem(
             name=problem.name,
             buffers=tuple(
-                packing.Buffer(id=problem.tensors[int(structure.tensor[group])].id, lower=low, upper=high, size=int(structure.size[group]), alignment=align[group])
+                packing.Buffer(
+                    id=problem.tensors[int(structure.tensor[group])].id,
+                    lower=low,
+                    upper=high,
+                    size=int(structure.size[group]),
+                    alignment=align[group],
+                )
                 for group, (low, high) in lives.items()
             ),
         )

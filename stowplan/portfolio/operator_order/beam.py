@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -21,6 +21,8 @@ def search(
     chance: np.random.Generator | None,
     should_stop: Callable[[], bool],
     weight: float = 1000.0,
+    done: Sequence[int] = (),
+    among: Sequence[int] | None = None,
 ) -> tuple[int, list[int]] | None:
     """An order below ``upper`` bytes.
 
@@ -34,6 +36,9 @@ def search(
         Source of noise in what is live, of some percent; None for none.
     weight
         Of the peak so far against the bytes that are live.
+    done, among
+        Operators that have run, and those that are to run; all others by default. Lazy ones that nobody among those reads are
+        left out.
 
     Returns
     -------
@@ -44,13 +49,16 @@ def search(
     words = max(1, (n + 63) // 64)
     random = np.random.default_rng(20_240_607).integers(1, 1 << 63, (max(1, n), 2), np.int64).astype(np.uint64)
     noise = np.zeros(n) if chance is None else chance.normal(0.0, 0.05, n)
-    allowed = np.ones(n, np.int64)
+    allowed = np.ones(n, np.int64) if among is None else np.zeros(n, np.int64)
+    allowed[[] if among is None else list(among)] = 1
     bits, after = np.zeros((width, words), np.uint64), np.zeros((width, words), np.uint64)
     key, after_key = np.full(width, floor, np.int64), np.zeros(width, np.int64)
     hashes, after_hashes = np.zeros((width, 2), np.uint64), np.zeros((width, 2), np.uint64)
     many = width * _CHILDREN
     child, child_key, child_score = np.zeros((many, 2), np.int64), np.zeros(many, np.int64), np.zeros(many)
     table = np.zeros(1 << (2 * many).bit_length(), np.uint64)
+    for op in done:
+        bits[0, op >> 6] |= np.uint64(1) << np.uint64(op & 63)
     backs: list[np.ndarray] = []
     moves: list[np.ndarray] = []
     wide = 1
@@ -67,11 +75,11 @@ def search(
         bits, after, key, after_key, hashes, after_hashes = after, bits, after_key, key, after_hashes, hashes
         wide = made
         if complete >= 0:
-            return int(key[0]), _follow(graph, backs, moves)
+            return int(key[0]), _follow(graph, backs, moves, set(done))
     return None
 
 
-def _follow(graph: Graph, backs: list[np.ndarray], moves: list[np.ndarray]) -> list[int]:
+def _follow(graph: Graph, backs: list[np.ndarray], moves: list[np.ndarray], before: set[int]) -> list[int]:
     """The order behind the only set of the last level."""
     parts: list[list[int]] = []
     at = 0
@@ -79,12 +87,12 @@ def _follow(graph: Graph, backs: list[np.ndarray], moves: list[np.ndarray]) -> l
         parent, first, count, op = back[at].tolist()
         parts.append([*level[first : first + count].tolist(), *([op] if op >= 0 else [])])
         at = parent
-    return complete_lazy(graph, [op for part in reversed(parts) for op in part])
+    return complete_lazy(graph, [op for part in reversed(parts) for op in part], before)
 
 
-def complete_lazy(graph: Graph, order: list[int]) -> list[int]:
-    """An order with each lazy operator that is missing right before the first that reads what it writes."""
-    done: set[int] = set()
+def complete_lazy(graph: Graph, order: list[int], before: Iterable[int] = ()) -> list[int]:
+    """An order, after what has run before, with each lazy operator that is missing right before the first that needs it."""
+    done = set(before)
     found: list[int] = []
     for op in order:
         if op in done:
@@ -97,3 +105,8 @@ def complete_lazy(graph: Graph, order: list[int]) -> list[int]:
         done.add(op)
         found.append(op)
     return found
+
+
+def normalize(graph: Graph, order: list[int]) -> list[int]:
+    """An order of all operators with the lazy ones as late as they can be, which is never worse."""
+    return complete_lazy(graph, [op for op in order if not graph.is_lazy[op]])

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from stowplan.models.operator_order.bounds import forced_loads
+from stowplan.models.operator_order.cuts import cut_bound
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build, stable_order
@@ -19,13 +20,22 @@ from stowplan.portfolio.context import Context
 from stowplan.portfolio.operator_order import beam, kernel
 from stowplan.portfolio.operator_order.arena import Lives, PackingContext
 from stowplan.portfolio.operator_order.baselines import BASELINES
-from stowplan.portfolio.operator_order.graph import make
+from stowplan.portfolio.operator_order.dividing import Dividing
+from stowplan.portfolio.operator_order.graph import Graph, make
+from stowplan.portfolio.operator_order.in_tree import best_order, is_in_tree
 from stowplan.portfolio.operator_order.set_search import SetSearch
 from stowplan.portfolio.operator_order.windows import Windows
 from stowplan.portfolio.packing import candidates as packing
 
 #: Work of deterministic runs for each second of the limit: operators times sets of a search, and rounds of local search.
 SETS, ROUNDS = 4_000_000, 8
+
+#: Operators whose bound by a cut is computed in deterministic runs, for each second of the limit; and otherwise the part of the
+#: time for that, before all else.
+CUTS, CUT_SHARE = 20, 0.15
+
+#: Beams: sets side by side, and operators times these at most; weights of the peak so far against what is live.
+WIDTHS, MOST_WIDE, WEIGHTS = (1, 4, 16, 64), 100_000, (1000.0, 1.0)
 
 #: Part of the time that is kept for the arena while the peak is open, and orders that it tries.
 ARENA_SHARE, ARENA_ORDERS = 0.2, 8
@@ -42,18 +52,36 @@ class _Run:
         self.best: Plan | None = None
         self.began = time.monotonic()
         self.is_deterministic = context.options.deterministic
+        self._ceilings = np.full(self.structure.ops, 1 << 62, np.int64)
 
-    def offer(self, order: list[int], source: str) -> None:
-        """Tell of an order, with offsets made in a moment, where it is better than all this candidate knows."""
-        peak = self.structure.peak(order)
+    def offer(self, order: list[int], source: str) -> int:
+        """Tell of an order, with offsets made in a moment, where it is better than all known here; returns its peak."""
+        profile = self.structure.profile(order)
+        self._ceilings[order] = np.minimum(self._ceilings[order], profile[: len(order)])
+        peak = int(profile.max(initial=0))
         if self.best is None or peak < self.best.objective:
             self.tell(Lives(self.problem, self.structure, order).quick(), source)
+        return peak
 
     def tell(self, plan: Plan, source: str) -> None:
         """Tell of a plan where it is the best that this candidate has."""
         if self.best is None or (plan.objective, plan.arena) < (self.best.objective, self.best.arena):
             self.best = plan
             self.context.plan(plan, source)
+
+    def prove(self) -> None:
+        """Bounds by cuts, of the operators where most is live in the orders so far."""
+        limit = self.context.options.time_limit
+        until = time.monotonic() + CUT_SHARE * limit
+        most = int(CUTS * limit) if self.is_deterministic else None
+
+        def should_stop() -> bool:
+            return self.context.stop() or (most is None and time.monotonic() >= until)
+
+        bound = cut_bound(self.structure, self._ceilings, self.floor, should_stop, most=most)
+        if bound > self.floor:
+            self.floor = bound
+            self.context.bound(bound, "cuts")
 
     def know(self) -> tuple[Plan | None, int]:
         """The best plan and bound of all."""
@@ -85,40 +113,55 @@ def search(problem: Problem, context: Context) -> None:
         if order is not None:
             context.plan(Lives(problem, run.structure, order).quick(), name)
             run.offer(order, name)
+    run.prove()
     chance = np.random.default_rng(context.options.seed)
-    width = 1
-    rounds = int(ROUNDS * context.options.time_limit) if run.is_deterministic else None
-    most_width = max(2, min(512, 400_000 // max(1, run.structure.ops)))
-    while width <= most_width and not run.is_over():
-        _beams(run, width, None if width < 8 else chance)
-        width *= 4
-    _improve(run, chance, rounds)
+    for width in WIDTHS:
+        if width * run.structure.ops <= MOST_WIDE:
+            _beams(run, width, None if width < 64 else chance)
+    _improve(run, chance, int(ROUNDS * context.options.time_limit) if run.is_deterministic else None)
     _arena(run, chance)
 
 
 def _beams(run: _Run, width: int, chance: np.random.Generator | None) -> None:
-    """A beam in each direction, below the best known."""
-    for graph in (run.forwards, run.backwards):
-        plan, floor = run.know()
-        if plan is None or run.is_over():
-            return
-        found = beam.search(graph, floor, plan.objective, width, chance, run.is_over)
-        if found is not None:
-            run.offer(found[1][::-1] if graph.backward else found[1], "beam")
+    """A beam in each direction with each weight, below the best known."""
+    for weight in WEIGHTS:
+        for graph in (run.forwards, run.backwards):
+            plan, floor = run.know()
+            if plan is None or run.is_over():
+                return
+            found = beam.search(graph, floor, plan.objective, width, chance, run.is_over, weight)
+            if found is not None:
+                run.offer(_forwards(graph, found[1]), "beam")
+
+
+def _forwards(graph: Graph, order: list[int]) -> list[int]:
+    """An order in a graph's direction, first to last."""
+    return order[::-1] if graph.backward else order
 
 
 def _improve(run: _Run, chance: np.random.Generator, rounds: int | None) -> None:
     """Local search from the best order, and beams with other chances now and then, until the time is over."""
     count = 0
     windows: Windows | None = None
+    dividing: Dividing | None = None
     while not run.is_over() and (rounds is None or count < rounds):
         count += 1
         plan, floor = run.know()
         assert plan is not None
-        if windows is None or windows.peak > plan.objective:
-            windows = Windows(run.structure, run.forwards, list(plan.order), floor, chance)
-        if windows.step(run.is_over):
-            run.offer(windows.order, "windows")
+        if windows is None or dividing is None:
+            order = list(plan.order)
+            windows = Windows(run.structure, run.forwards, order, floor, chance, is_timed=not run.is_deterministic)
+            dividing = Dividing(run.structure, run.forwards, run.backwards, order, floor, chance)
+        searches: tuple[tuple[Windows | Dividing, str], ...] = ((dividing, "cuts"), (windows, "windows"))
+        for search_, source in searches:
+            if search_.peak > plan.objective:
+                search_.adopt(list(plan.order))
+            # What gains ground goes on.
+            while search_.step(run.is_over) and not run.is_over():
+                run.offer(search_.order, source)
+            run.offer(search_.order, source)
+            plan, _ = run.know()
+            assert plan is not None
         if count % 40 == 0:
             _beams(run, int(chance.choice([4, 8, 16, 32])), chance)
 
@@ -128,7 +171,14 @@ def exact(problem: Problem, context: Context) -> None:
     run = _Run(problem, context)
     if run.structure.ops == 0:
         return
-    _beams_first(run)
+    run.offer(stable_order(run.structure), "given")
+    if is_in_tree(run.structure):
+        bound = run.offer(best_order(run.structure), "tree")
+        context.bound(bound, "tree")
+        run.floor = max(run.floor, bound)
+    for width in (1, 4):
+        _beams(run, width, None)
+    run.prove()
     limit = int(SETS * context.options.time_limit / (run.structure.ops + 50)) if run.is_deterministic else None
     best = 0
     slice_ = 200
@@ -151,7 +201,7 @@ def exact(problem: Problem, context: Context) -> None:
                     context.bound(best, "sets")
             if outcome == kernel.FOUND:
                 order = found.order()
-                run.offer(order[::-1] if graph.backward else order, "sets")
+                run.offer(_forwards(graph, order), "sets")
             if outcome in (kernel.FOUND, kernel.EXHAUSTED):
                 context.bound(found.bound, "sets")
                 run.floor = max(run.floor, found.bound)
@@ -162,12 +212,6 @@ def exact(problem: Problem, context: Context) -> None:
             break
         slice_ = min(200_000, 2 * slice_)
     _arena(run, np.random.default_rng(context.options.seed + 1))
-
-
-def _beams_first(run: _Run) -> None:
-    """Something to beat."""
-    run.offer(stable_order(run.structure), "given")
-    _beams(run, 2, None)
 
 
 def _arena(run: _Run, chance: np.random.Generator) -> None:
@@ -217,4 +261,4 @@ def _another(run: _Run, order: list[int], chance: np.random.Generator) -> list[i
     found = beam.search(graph, peak, peak + 1, 4, chance, run.context.stop, weight=0.0)
     if found is None:
         return order
-    return found[1][::-1] if graph.backward else found[1]
+    return _forwards(graph, found[1])

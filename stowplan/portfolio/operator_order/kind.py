@@ -17,11 +17,14 @@ from stowplan.portfolio.kind import Candidate, Kind, checking
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.baselines import depth_first
 
+#: What inputs are read for: files that mean other problems for other targets.
+TARGET = "order"
+
 _HERE = "stowplan.portfolio.operator_order.candidates"
 
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
-    return msgspec.structs.replace(plan, objective=objective, name=problem.name)
+    return msgspec.structs.replace(plan, objective=objective, name=problem.name, target=TARGET)
 
 
 def _initial(problem: Problem) -> dict[str, Plan]:

@@ -8,12 +8,16 @@ import numpy as np
 
 from stowplan.models.operator_order.structure import Structure
 from stowplan.portfolio.operator_order import kernel
-from stowplan.portfolio.operator_order.beam import complete_lazy
+from stowplan.portfolio.operator_order.beam import normalize
 from stowplan.portfolio.operator_order.graph import Graph
 from stowplan.portfolio.operator_order.set_search import SetSearch
 
 #: Operators of a stretch at first and at most, and sets that its search may look at.
 SHORTEST, LONGEST, SETS = 16, 400, 4000
+
+#: Operators of a stretch that CP-SAT is given where that is not enough, and seconds; in runs that are not timed seconds of its
+#: own clock count, and these are a net.
+MOST_CPSAT, CPSAT_SECONDS, NET_SECONDS = 60, 1.0, 60.0
 
 #: Bytes of the tables of one such search.
 _MEMORY = 60_000_000
@@ -30,14 +34,30 @@ class Windows:
         One in which the operators can run.
     floor
         A bound in bytes: no order is better.
+    is_timed
+        Whether work may depend on the clock.
     """
 
-    def __init__(self, structure: Structure, graph: Graph, order: list[int], floor: int, chance: np.random.Generator):
+    def __init__(
+        self,
+        structure: Structure,
+        graph: Graph,
+        order: list[int],
+        floor: int,
+        chance: np.random.Generator,
+        *,
+        is_timed: bool = True,
+    ):
+        self._is_timed = is_timed
         self._structure, self._graph, self._floor, self._chance = structure, graph, floor, chance
-        self.order = complete_lazy(graph, _without_lazy(graph, order))
-        self.peak = structure.peak(self.order)
         self._length = SHORTEST
         self._failures = 0
+        self.adopt(order)
+
+    def adopt(self, order: list[int]) -> None:
+        """Go on from an order."""
+        self.order = normalize(self._graph, order)
+        self.peak = self._structure.peak(self.order)
 
     def step(self, should_stop: Callable[[], bool]) -> bool:
         """Search one stretch; returns whether the order got better: a lower peak, or fewer moments at it."""
@@ -69,14 +89,31 @@ class Windows:
             return None
         top = int(self._structure.profile(self.order)[first:last].max())
         search = SetSearch(self._graph, min(self._floor, top), top, before, among, _MEMORY)
-        if search.run(should_stop, SETS) != kernel.FOUND:
+        outcome = search.run(should_stop, SETS)
+        if outcome == kernel.FOUND:
+            return [*before, *search.order(), *lazy, *after]
+        if outcome == kernel.EXHAUSTED or len(inside) > MOST_CPSAT or should_stop():
             return None
-        return [*before, *search.order(), *lazy, *after]
+        return self._by_cpsat(before, inside, after, top, should_stop)
+
+    def _by_cpsat(
+        self, before: list[int], inside: list[int], after: list[int], top: int, should_stop: Callable[[], bool]
+    ) -> list[int] | None:
+        """Where a search over sets takes too long, another way may not."""
+        from stowplan.models.operator_order.cpsat import order_stretch
+
+        order, _ = order_stretch(
+            self._structure,
+            before,
+            inside,
+            top - 1,
+            time_limit=CPSAT_SECONDS if self._is_timed else NET_SECONDS,
+            deterministic_limit=CPSAT_SECONDS,
+            seed=int(self._chance.integers(1 << 30)),
+            should_stop=should_stop,
+        )
+        return None if order is None else [*before, *order, *after]
 
     def _is_read(self, op: int, members: set[int]) -> bool:
         after = self._graph.succ[self._graph.succ_start[op] : self._graph.succ_start[op + 1]]
         return any(int(each) in members for each in after)
-
-
-def _without_lazy(graph: Graph, order: list[int]) -> list[int]:
-    return [op for op in order if not graph.is_lazy[op]]

@@ -38,7 +38,9 @@ def save_order_picture(problem: Problem, plans: Sequence[tuple[str, Plan]], path
         ax = figure.subplots()
         steps = np.arange(len(profiles[0][1].live) + 1)
         for number, (label, profile) in enumerate(profiles):
-            name = plain(shorten(f"{label}: peak {format_bytes(profile.peak, 6)}, arena {format_bytes(profile.plan.arena, 6)}", 60))
+            name = plain(
+                shorten(f"{label}: peak {format_bytes(profile.peak, 6)}, arena {format_bytes(profile.plan.arena, 6)}", 60)
+            )
             if number == 0:
                 ax.stairs(profile.live / size, steps, fill=True, color="#9aa7b5", linewidth=0, label=name)
             else:

@@ -41,7 +41,8 @@ def live_bytes(profiles: Sequence[tuple[str, Profile]], bound: int | None) -> Se
     drawn += f'<path class="usage" d="M0 {HIGH}{_steps(first, top)}H{WIDE}V{HIGH}z"/>'
     named = []
     for name, profile in profiles[1:]:
-        drawn += f'<path class="rule" d="M0 {flip(int(profile.live[0]) / top) if len(profile.live) else HIGH}{_steps(profile, top)}"/>'
+        begin = flip(int(profile.live[0]) / top) if len(profile.live) else HIGH
+        drawn += f'<path class="rule" d="M0 {begin}{_steps(profile, top)}"/>'
         named.append(name)
     if bound is not None:
         drawn += f'<path class="rule dash" d="M0 {flip(bound / top)}h{WIDE}"/>'

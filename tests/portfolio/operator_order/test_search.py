@@ -11,6 +11,7 @@ from stowplan.models.operator_order.verify import verify
 from stowplan.portfolio.operator_order import beam, kernel
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.baselines import BASELINES
+from stowplan.portfolio.operator_order.dividing import Dividing
 from stowplan.portfolio.operator_order.graph import make
 from stowplan.portfolio.operator_order.set_search import SetSearch
 from stowplan.portfolio.operator_order.windows import Windows
@@ -55,6 +56,25 @@ def test_beams_hold(backward: bool) -> None:
         order = found[1][::-1] if backward else found[1]
         assert verify(problem, Lives(problem, structure, order).quick()).ok, seed
         assert structure.peak(order) <= found[0] or backward, seed
+
+
+def test_dividing_never_makes_it_worse() -> None:
+    reached = 0
+    for seed in range(60):
+        problem = random_problem(seed, 12)
+        structure = build(problem)
+        order = BASELINES["bfs"](structure, lambda: False)
+        assert order is not None
+        forwards, backwards = make(structure), make(structure, backward=True)
+        chance = np.random.default_rng(seed)
+        dividing = Dividing(structure, forwards, backwards, order, load_bound(problem), chance)
+        before = structure.peak(order)
+        for _ in range(5):
+            dividing.step(lambda: False)
+        assert dividing.peak == structure.peak(dividing.order) <= before
+        reached += dividing.peak < before
+        assert verify(problem, Lives(problem, structure, dividing.order).quick()).ok, seed
+    assert reached > 5
 
 
 def test_windows_never_make_it_worse() -> None:
