@@ -21,7 +21,8 @@ Input = Annotated[
     typer.Argument(
         metavar="INPUT",
         help="Compiled program (scheduled HLO text), network (layer file or ONNX model), data-flow graph (JSON or DOT), CSV "
-        "file of buffers to pack, or problem file; plain or gzip.",
+        "file of buffers to pack, graph of operators (JSON; with --target order ONNX, .pt2 or HLO), or problem file; plain or "
+        "gzip.",
     ),
 ]
 Suites = Annotated[

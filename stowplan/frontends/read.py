@@ -37,10 +37,11 @@ def read(
     ----------
     path
         A problem file written by ``stowplan convert``, a compiled program (scheduled HLO text), a network (layer file or ONNX
-        model), a graph (HLO before XLA's optimisations, or ONNX), a data-flow graph (JSON or DOT) or a CSV file of buffers to
-        pack; each plain or gzip.
+        model), a graph (HLO before XLA's optimisations, or ONNX), a graph whose operators are to be ordered (JSON; ONNX, a
+        program of ``torch.export`` or HLO with the target ``order``), a data-flow graph (JSON or DOT) or a CSV file of buffers
+        to pack; each plain or gzip.
     target
-        Name of a target, or path of a target file; needed for all but problem files and CSV files, which take none.
+        Name of a target, or path of a target file; needed for all but problem, graph and CSV files, which take none.
     capacity
         Bytes of fast memory (of the fastest tier), in place of the target's; for packing, the bytes to fit into.
     cost_model, stalls

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -51,13 +52,14 @@ def read_graph(path: str | Path, data: bytes | None = None) -> Problem:
         found = msgspec.json.decode(files.read_bytes(path) if data is None else data, type=_Graph)
     except msgspec.DecodeError as error:
         raise InputError(str(error), source=path) from error
+    counts = Counter(op.name for op in found.ops)
     try:
         return Problem(
             name=found.name or Path(path).name.split(".")[0],
             tensors=tuple(Tensor(id=f"t{number}", size=size) for number, size in enumerate(found.tensors)),
             ops=tuple(
                 Op(
-                    id=f"{op.name}#{number}",
+                    id=op.name if counts[op.name] == 1 else f"{op.name}#{number}",
                     reads=tuple(dict.fromkeys(op.reads)),
                     writes=tuple(dict.fromkeys(op.writes)),
                     kind=op.kind,

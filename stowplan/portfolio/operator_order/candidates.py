@@ -27,8 +27,8 @@ from stowplan.portfolio.operator_order.set_search import SetSearch
 from stowplan.portfolio.operator_order.windows import Windows
 from stowplan.portfolio.packing import candidates as packing
 
-#: Work of deterministic runs for each second of the limit: operators times sets of a search, and rounds of local search.
-SETS, ROUNDS = 4_000_000, 8
+#: Work of deterministic runs for each second of the limit: operators times sets of a search, and times rounds of local search.
+SETS, ROUNDS = 4_000_000, 1000
 
 #: Operators whose bound by a cut is computed in deterministic runs, for each second of the limit; and otherwise the part of the
 #: time for that, before all else.
@@ -118,7 +118,8 @@ def search(problem: Problem, context: Context) -> None:
     for width in WIDTHS:
         if width * run.structure.ops <= MOST_WIDE:
             _beams(run, width, None if width < 64 else chance)
-    _improve(run, chance, int(ROUNDS * context.options.time_limit) if run.is_deterministic else None)
+    rounds = max(2, int(ROUNDS * context.options.time_limit / (run.structure.ops + 50)))
+    _improve(run, chance, rounds if run.is_deterministic else None)
     _arena(run, chance)
 
 
@@ -158,6 +159,7 @@ def _improve(run: _Run, chance: np.random.Generator, rounds: int | None) -> None
                 search_.adopt(list(plan.order))
             # What gains ground goes on.
             while search_.step(run.is_over) and not run.is_over():
+                count += 1
                 run.offer(search_.order, source)
             run.offer(search_.order, source)
             plan, _ = run.know()
