@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,8 +18,9 @@ from typing import Any
 
 import stowplan
 from stowplan import files
+from stowplan.models.operator_order.problem import Op, Problem, Tensor
 
-#: Inputs without any kept to the end are read for this target; graph files know what they are.
+#: What files are read for; graph files say it themselves.
 TARGET = "order"
 
 
@@ -28,16 +30,53 @@ def inputs(paths: Sequence[Path]) -> Iterator[Path]:
         yield from sorted(each for each in path.iterdir() if each.is_file()) if path.is_dir() else [path]
 
 
-def row(path: Path, time_limit: float, seed: int) -> dict[str, Any]:
-    """What came of one file."""
-    problem = stowplan.read(path) if files.is_json(path) else stowplan.read(path, target=TARGET)
+def made(operators: int, seed: int) -> Problem:
+    """A training step of a made-up network: blocks of branches that widen and narrow, then all of it backwards."""
+    chance = random.Random(seed)
+    tensors, ops = [Tensor(id="x", size=1 << 16)], []
+    needed: list[tuple[int, int]] = []
+
+    def write(name: str, reads: tuple[int, ...], size: int) -> int:
+        tensors.append(Tensor(id=f"t{len(tensors)}", size=size))
+        ops.append(Op(id=f"{name}{len(ops)}", reads=tuple(dict.fromkeys(reads)), writes=(len(tensors) - 1,)))
+        return len(tensors) - 1
+
+    at = 0
+    while len(ops) < operators // 3:
+        ends = []
+        for _ in range(chance.randint(1, 5)):
+            now = at
+            for _ in range(chance.randint(1, 4)):
+                after = write("forward", (now,), chance.choice([1, 2, 4, 8]) << 14)
+                needed.append((now, after))
+                now = after
+            ends.append(now)
+        after = write("join", (at, *ends), 1 << 16)
+        needed.append((at, after))
+        at = after
+    gradient = write("loss", (at,), 1 << 16)
+    outputs = []
+    for before, after in reversed(needed):
+        outputs.append(write("weight", (before, gradient), chance.choice([1, 2, 4]) << 8))
+        gradient = write("backward", (after, gradient), tensors[before].size)
+    return Problem(tensors=tuple(tensors), ops=tuple(ops), inputs=(0,), outputs=tuple(outputs), name=f"made {len(ops)}")
+
+
+def read(path: Path) -> Problem:
+    """Problem of a file."""
+    found: Problem = stowplan.read(path) if files.is_json(path) else stowplan.read(path, target=TARGET)
+    return found
+
+
+def row(problem: Problem, name: str, folder: str, time_limit: float, seed: int) -> dict[str, Any]:
+    """What came of one problem."""
     began = time.monotonic()
     result = stowplan.solve(problem, time_limit=time_limit, seed=seed)
     assert result.objective is not None
     assert result.plan is not None
     return {
-        "name": path.name.split(".")[0],
-        "folder": path.parent.name,
+        "name": name,
+        "folder": folder,
         "operators": len(problem.ops),
         "given": result.baselines["given"],
         "inductor": min(result.baselines.values()),
@@ -78,21 +117,26 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
 def main() -> None:
     """Run all, print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("paths", nargs="+", type=Path, help="graph files, ONNX models, HLO modules, or folders of them")
+    parser.add_argument("paths", nargs="*", type=Path, help="graph files, ONNX models, HLO modules, or folders of them")
     parser.add_argument("--time-limit", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--made", type=int, nargs="*", default=[], help="operators of made-up training graphs, to be solved as well"
+    )
     parser.add_argument("--only", default="", help="names that contain this")
     parser.add_argument("-o", "--output", type=Path, help="rows as JSON")
     arguments = parser.parse_args()
     print("| folder | graph | operators | given (MB) | Inductor | ours | bound | arena | proven, or gap | seconds |")
     print("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     rows = []
-    for path in inputs(arguments.paths):
-        if arguments.only in path.name:
-            rows.append(row(path, arguments.time_limit, arguments.seed))
-            print(line(rows[-1]), flush=True)
-            if arguments.output is not None:
-                arguments.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    chosen = [path for path in inputs(arguments.paths) if arguments.only in path.name]
+    work = [(path.name.split(".")[0], path.parent.name, lambda path=path: read(path)) for path in chosen]
+    work += [(f"made {count}", "", lambda count=count: made(count, arguments.seed)) for count in arguments.made]
+    for name, folder, problem in work:
+        rows.append(row(problem(), name, folder, arguments.time_limit, arguments.seed))
+        print(line(rows[-1]), flush=True)
+        if arguments.output is not None:
+            arguments.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(summary(rows))
 
 

@@ -5,6 +5,7 @@ First comes the peak, then, where it is proven or nothing more is found, the are
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -35,10 +36,16 @@ SETS, ROUNDS = 4_000_000, 1000
 CUTS, CUT_SHARE = 20, 0.15
 
 #: Beams: sets side by side, and operators times these at most; weights of the peak so far against what is live.
-WIDTHS, MOST_WIDE, WEIGHTS = (1, 4, 16, 64), 100_000, (1000.0, 1.0)
+WIDTHS, MOST_WIDE, WEIGHTS = (1, 4), 40_000, (1000.0, 1.0)
+
+#: Sets that the exact search looks at before local search has its first turn beside it.
+FIRST_SETS = 20_000
+
+#: Rounds of local search without gain after which another way has its turn: splits by cuts, and stretches put in order.
+SPLITS, STRETCHES = 24, 8
 
 #: Part of the time that is kept for the arena while the peak is open, and orders that it tries.
-ARENA_SHARE, ARENA_ORDERS = 0.2, 8
+ARENA_SHARE, ARENA_ORDERS = 0.2, 6
 
 
 class _Run:
@@ -113,14 +120,15 @@ def search(problem: Problem, context: Context) -> None:
         if order is not None:
             context.plan(Lives(problem, run.structure, order).quick(), name)
             run.offer(order, name)
-    run.prove()
+    if run.is_deterministic:
+        # Else the exact search tells.
+        run.prove()
     chance = np.random.default_rng(context.options.seed)
     for width in WIDTHS:
         if width * run.structure.ops <= MOST_WIDE:
-            _beams(run, width, None if width < 64 else chance)
+            _beams(run, width, None)
     rounds = max(2, int(ROUNDS * context.options.time_limit / (run.structure.ops + 50)))
-    _improve(run, chance, rounds if run.is_deterministic else None)
-    _arena(run, chance)
+    _go_on(run, _Improvement(run, chance), chance, rounds if run.is_deterministic else None)
 
 
 def _beams(run: _Run, width: int, chance: np.random.Generator | None) -> None:
@@ -140,32 +148,46 @@ def _forwards(graph: Graph, order: list[int]) -> list[int]:
     return order[::-1] if graph.backward else order
 
 
-def _improve(run: _Run, chance: np.random.Generator, rounds: int | None) -> None:
-    """Local search from the best order, and beams with other chances now and then, until the time is over."""
-    count = 0
-    windows: Windows | None = None
-    dividing: Dividing | None = None
-    while not run.is_over() and (rounds is None or count < rounds):
-        count += 1
+class _Improvement:
+    """Local search from the best order: splits by cuts while they gain ground, stretches, and beams with other chances."""
+
+    def __init__(self, run: _Run, chance: np.random.Generator):
+        self._run, self._chance = run, chance
+        self._searches: tuple[tuple[Dividing | Windows, str, int], ...] = ()
+        self._count = 0
+
+    def go_on(self, is_over: Callable[[], bool], rounds: int | None = None) -> None:
+        """Until it is over, or for so many rounds."""
+        count = 0
+        while not is_over() and (rounds is None or count < rounds):
+            for search_, source, patience in self._ready():
+                failures = 0
+                while failures < patience and not is_over() and (rounds is None or count < rounds):
+                    count += 1
+                    if search_.step(is_over):
+                        failures = 0
+                        self._run.offer(search_.order, source)
+                    else:
+                        failures += 1
+            self._count += 1
+            if self._count % 4 == 0 and not is_over():
+                _beams(self._run, int(self._chance.choice([4, 8, 16, 32])), self._chance)
+
+    def _ready(self) -> tuple[tuple[Dividing | Windows, str, int], ...]:
+        """The searches, each going on from the best order, with the rounds without gain after which the next has its turn."""
+        run = self._run
         plan, floor = run.know()
         assert plan is not None
-        if windows is None or dividing is None:
-            order = list(plan.order)
-            windows = Windows(run.structure, run.forwards, order, floor, chance, is_timed=not run.is_deterministic)
-            dividing = Dividing(run.structure, run.forwards, run.backwards, order, floor, chance)
-        searches: tuple[tuple[Windows | Dividing, str], ...] = ((dividing, "cuts"), (windows, "windows"))
-        for search_, source in searches:
+        order = list(plan.order)
+        if not self._searches:
+            divided = Dividing(run.structure, run.forwards, run.backwards, order, floor, self._chance)
+            windows = Windows(run.structure, run.forwards, order, floor, self._chance, is_timed=not run.is_deterministic)
+            self._searches = (divided, "splits", SPLITS), (windows, "windows", STRETCHES)
+        for search_, _, _ in self._searches:
+            search_.floor = floor
             if search_.peak > plan.objective:
-                search_.adopt(list(plan.order))
-            # What gains ground goes on.
-            while search_.step(run.is_over) and not run.is_over():
-                count += 1
-                run.offer(search_.order, source)
-            run.offer(search_.order, source)
-            plan, _ = run.know()
-            assert plan is not None
-        if count % 40 == 0:
-            _beams(run, int(chance.choice([4, 8, 16, 32])), chance)
+                search_.adopt(order)
+        return self._searches
 
 
 def exact(problem: Problem, context: Context) -> None:
@@ -178,42 +200,53 @@ def exact(problem: Problem, context: Context) -> None:
         bound = run.offer(best_order(run.structure), "tree")
         context.bound(bound, "tree")
         run.floor = max(run.floor, bound)
-    for width in (1, 4):
-        _beams(run, width, None)
+    _beams(run, 1, None)
     run.prove()
-    limit = int(SETS * context.options.time_limit / (run.structure.ops + 50)) if run.is_deterministic else None
-    best = 0
-    slice_ = 200
-    searches: dict[int, SetSearch] = {}
-    looked = 0
-    while not run.is_over() and (limit is None or looked < limit):
-        plan, floor = run.know()
-        assert plan is not None
+    chance = np.random.default_rng(context.options.seed + 1)
+    improvement = _Improvement(run, chance)
+    _search_sets(run, improvement)
+    _go_on(run, improvement, chance, 0 if run.is_deterministic else None)
+
+
+def _go_on(run: _Run, improvement: _Improvement, chance: np.random.Generator, rounds: int | None) -> None:
+    """Lower peaks, then the arena; and where that was quick and peaks are not proven, again."""
+    while True:
+        improvement.go_on(run.is_over, rounds)
+        _arena(run, chance)
+        if run.context.stop() or run.has_least_peak() or rounds is not None:
+            return
+
+
+def _search_sets(run: _Run, improvement: _Improvement) -> None:
+    """The search itself, in turn with local search where the clock may count: a lower peak leaves less to look at."""
+    context = run.context
+    limit = int(SETS * context.options.time_limit / (run.structure.ops + 50))
+    found: dict[int, SetSearch] = {}
+    slice_, looked = 200, 0
+    while not run.is_over() and (looked < limit or not run.is_deterministic):
+        began = time.monotonic()
         for graph in (run.forwards, run.backwards):
-            found = searches.get(graph.backward)
-            if found is None:
-                found = searches[graph.backward] = SetSearch(graph, floor, plan.objective)
-            found.upper = min(found.upper, plan.objective)
-            before = found.sets
-            outcome = found.run(run.is_over, slice_)
-            looked += found.sets - before
-            if found.bound > best:
-                best = found.bound
-                if best > floor:
-                    context.bound(best, "sets")
+            plan, floor = run.know()
+            assert plan is not None
+            one = found.setdefault(graph.backward, SetSearch(graph, floor, plan.objective))
+            one.upper = min(one.upper, plan.objective)
+            before = one.sets
+            outcome = one.run(run.is_over, slice_)
+            looked += one.sets - before
+            if one.bound > run.floor:
+                run.floor = one.bound
+                context.bound(one.bound, "sets")
             if outcome == kernel.FOUND:
-                order = found.order()
-                run.offer(_forwards(graph, order), "sets")
+                run.offer(_forwards(graph, one.order()), "sets")
             if outcome in (kernel.FOUND, kernel.EXHAUSTED):
-                context.bound(found.bound, "sets")
-                run.floor = max(run.floor, found.bound)
-                break
-        run.floor = max(run.floor, best)
-        if all(each.outcome == kernel.FULL for each in searches.values()):
-            context.note("the tables are full")
-            break
+                return
         slice_ = min(200_000, 2 * slice_)
-    _arena(run, np.random.default_rng(context.options.seed + 1))
+        is_full = all(each.outcome == kernel.FULL for each in found.values())
+        if is_full and run.is_deterministic:
+            return
+        until = math.inf if is_full else time.monotonic() + max(0.2, time.monotonic() - began)
+        if not run.is_deterministic and looked > FIRST_SETS:
+            improvement.go_on(lambda until=until: run.is_over() or time.monotonic() >= until)  # type: ignore[misc]
 
 
 def _arena(run: _Run, chance: np.random.Generator) -> None:
@@ -234,7 +267,7 @@ def _arena(run: _Run, chance: np.random.Generator) -> None:
         lives = Lives(run.problem, run.structure, order)
         if lives.peak > plan.objective:
             continue
-        seconds = max(0.5, context.options.time_limit / 10)
+        seconds = max(0.5, context.options.time_limit / 20)
         _pack(run, lives, seconds, is_over)
 
 

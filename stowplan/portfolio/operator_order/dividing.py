@@ -50,7 +50,7 @@ class Dividing:
         chance: np.random.Generator,
     ):
         self._structure, self._forwards, self._backwards = structure, forwards, backwards
-        self._floor, self._chance = floor, chance
+        self.floor, self._chance = floor, chance
         self._cuts = Cuts(structure)
         self._turn = 0
         self._least: dict[int, int] = {}
@@ -122,9 +122,9 @@ class Dividing:
         found: tuple[int, list[int]] | None = None
         for graph, start in ((self._forwards, earlier), (self._backwards, later)):
             upper = self.peak + 1 if found is None else found[0]
-            result = beam.search(graph, self._floor, upper, width, noise, should_stop, weight, start, among)
+            result = beam.search(graph, self.floor, upper, width, noise, should_stop, weight, start, among)
             if result is not None and (found is None or result[0] < found[0]):
                 found = result[0], result[1][::-1] if graph.backward else result[1]
-            if found is not None and found[0] <= self._floor:
+            if found is not None and found[0] <= self.floor:
                 break
         return None if found is None else found[1]

@@ -64,7 +64,8 @@ def _last_user(structure: Structure, storage: int) -> int:
     behind = set(users)
     for op in users:
         behind -= set(structure.pred[structure.pred_start[op] : structure.pred_start[op + 1]].tolist())
-    return max(behind, key=users.index)
+    last: int = max(behind, key=users.index)
+    return last
 
 
 def _merge(parts: list[list[_Segment]]) -> tuple[list[_Segment], int]:

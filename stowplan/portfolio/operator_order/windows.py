@@ -49,7 +49,7 @@ class Windows:
         is_timed: bool = True,
     ):
         self._is_timed = is_timed
-        self._structure, self._graph, self._floor, self._chance = structure, graph, floor, chance
+        self._structure, self._graph, self.floor, self._chance = structure, graph, floor, chance
         self._length = SHORTEST
         self._failures = 0
         self.adopt(order)
@@ -88,7 +88,7 @@ class Windows:
         if len(among) < 3:
             return None
         top = int(self._structure.profile(self.order)[first:last].max())
-        search = SetSearch(self._graph, min(self._floor, top), top, before, among, _MEMORY)
+        search = SetSearch(self._graph, min(self.floor, top), top, before, among, _MEMORY)
         outcome = search.run(should_stop, SETS)
         if outcome == kernel.FOUND:
             return [*before, *search.order(), *lazy, *after]
