@@ -18,6 +18,7 @@ from stowplan.portfolio.kind import Check, check, describe_plan, kind
 from tests.models.bank_mapping import cases as banks
 from tests.models.memory_mapping import cases as programs
 from tests.models.modulo_scheduling import cases as loops
+from tests.models.operator_order import cases as operators
 from tests.models.packing import cases as buffers
 from tests.models.tier_placement import cases as networks
 from tests.paths import EXAMPLES
@@ -25,6 +26,7 @@ from tests.paths import EXAMPLES
 PROBLEMS: dict[str, Any] = {
     "memory_mapping": programs.random_problem(random.Random(0)),
     "packing": buffers.random_problem(0),
+    "operator_order": operators.random_problem(0),
     "tier_placement": networks.chain(3),
     "bank_mapping": banks.random_problem(0),
     "modulo_scheduling": loops.graph("a>b"),

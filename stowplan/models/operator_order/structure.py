@@ -181,10 +181,15 @@ def _sums(start: Ints, values: Ints) -> Ints:
 
 def stable_order(structure: Structure) -> list[int]:
     """The operators in the order given; where one comes too early, what it needs comes right before it."""
+    return needed_first(structure, range(structure.ops))
+
+
+def needed_first(structure: Structure, sequence: Iterable[int]) -> list[int]:
+    """Operators one after the other as in a sequence of all, each right after those that it needs and that are missing."""
     order: list[int] = []
     done = [False] * structure.ops
     pred, start = structure.pred.tolist(), structure.pred_start.tolist()
-    for first in range(structure.ops):
+    for first in sequence:
         stack = [first]
         while stack:
             op = stack[-1]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from stowplan.models.operator_order.structure import Structure, stable_order
+from stowplan.models.operator_order.structure import Structure, needed_first, stable_order
 
 Stop = Callable[[], bool]
 
@@ -89,33 +89,17 @@ def breadth_first(structure: Structure, should_stop: Stop = lambda: False) -> li
     return list(position)
 
 
-def depth_first(structure: Structure, should_stop: Stop = lambda: False) -> list[int] | None:
+def depth_first(structure: Structure) -> list[int]:
     """Each operator right after what it needs, those first that read and write most bytes. Inductor's ``dfs``."""
     lists = _Lists(structure)
     weight = [sum(lists.size[x] for x in each) for each in lists.touch]
-    done = [False] * structure.ops
-    order: list[int] = []
-    for first in sorted(range(structure.ops), key=lambda op: -weight[op]):
-        if should_stop():
-            return None
-        stack = [first]
-        while stack:
-            op = stack[-1]
-            missing = [] if done[op] else [each for each in lists.pred[op] if not done[each]]
-            if missing:
-                stack += reversed(missing)
-                continue
-            stack.pop()
-            if not done[op]:
-                done[op] = True
-                order.append(op)
-    return order
+    return needed_first(structure, sorted(range(structure.ops), key=lambda op: -weight[op]))
 
 
 #: Name and function of each, the cheapest first.
 BASELINES: dict[str, Callable[[Structure, Stop], list[int] | None]] = {
     "given": lambda structure, should_stop: stable_order(structure),
     "bfs": breadth_first,
-    "dfs": depth_first,
+    "dfs": lambda structure, should_stop: depth_first(structure),
     "lpmf": least_memory_first,
 }

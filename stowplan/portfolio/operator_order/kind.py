@@ -35,8 +35,7 @@ def _initial(problem: Problem) -> dict[str, Plan]:
 
 def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bool]) -> tuple[str, Plan] | None:
     structure = build(problem)
-    order = depth_first(structure, should_stop)
-    return None if order is None else ("dfs", Lives(problem, structure, order).quick(should_stop))
+    return "dfs", Lives(problem, structure, depth_first(structure)).quick(should_stop)
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
