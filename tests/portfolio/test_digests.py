@@ -19,6 +19,7 @@ from stowplan.portfolio.kind import Kind, check, kind
 from tests.models.bank_mapping import cases as banks
 from tests.models.memory_mapping import cases as programs
 from tests.models.modulo_scheduling import cases as loops
+from tests.models.operator_order import cases as operators
 from tests.models.packing import cases as buffers
 from tests.models.tier_placement import cases as networks
 
@@ -42,6 +43,7 @@ def _loop(seed: int) -> Problem:
 MAKERS: dict[str, Callable[[int], Any]] = {
     "memory_mapping": lambda seed: programs.random_problem(random.Random(seed)),
     "packing": buffers.random_problem,
+    "operator_order": operators.random_problem,
     "tier_placement": networks.random_problem,
     "bank_mapping": banks.random_problem,
     "modulo_scheduling": _loop,

@@ -10,7 +10,7 @@ from stowplan.portfolio.operator_order import kernel
 from stowplan.portfolio.operator_order.graph import Graph, Ints
 
 #: Bytes that the tables of a search take at most, and sets in the smallest.
-MEMORY = 600_000_000
+MEMORY = 400_000_000
 FEWEST = 1 << 10
 
 #: Operators times sets between two looks at the clock.
