@@ -12,8 +12,11 @@ Each module of ../shared/corpus/tpu_v4 or tpu_v4_large (or below $STOWPLAN_SHARE
 * ``untrained``: the same network with random weights;
 * ``trees``: gradient-boosted trees on the same features, one for each value (``mmap_guide.py trees`` trains them);
 * ``filled``: no learning at all: gaps are kept where those that save as much or more for their room and time leave room;
-* ``plan``: the values of the best plan that one of these searches, or an earlier call with the same ``--plans``, has found,
-  from the start.
+* ``plan``: what the best plan known serves and keeps, from the start: the ceiling of what any policy could say;
+* ``placed``: that with the plan's places, as a hint of a plan has them.
+
+The best plan known is that of these searches and of earlier calls with the same ``--plans``; with ``--plan-seconds``, first
+that of a full run of two workers, proven to be the best or not (which is printed).
 
 ``{family}`` in a file's name stands for the family of the module (``mmap_guide_data.py``): guides that were trained without it.
 Results are kept in the JSON file as they come: a run that was interrupted goes on where it was.
@@ -50,8 +53,8 @@ from stowplan.learned_guidance.memory_mapping.guide.guide import learned_hint
 from stowplan.learned_guidance.memory_mapping.guide.network import shapes
 from stowplan.learned_guidance.memory_mapping.guide.program import program
 from stowplan.models.hint import Hint
+from stowplan.models.memory_mapping.hint import PLACE, of_plan
 from stowplan.models.memory_mapping.hint import hint as hint_of
-from stowplan.models.memory_mapping.hint import of_plan
 from stowplan.models.memory_mapping.milp.guide import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.plan import Plan
@@ -67,7 +70,8 @@ from mmap_guide_data import SHARED, family  # isort: skip - stands beside this f
 
 HARD = "resnet101_train_b16,resnet50_train_b32,wavenet_inf_b32,nmt_attn_train_b32,gpt2s_train_b2_s512,gpt2m_train_b1_s512"
 
-GUIDES = ("relaxation", "none", "shuffled", "learned", "both", "shuffled_learned", "untrained", "trees", "filled", "plan")
+#: Guides that say what the best plan does: known at the end only.
+CEILINGS = ("plan", "placed")
 
 #: Processor seconds that a worker of the exact side takes before it begins.
 LOADING = 0.6
@@ -97,6 +101,9 @@ class Clocked:
     def bound(self, bound: int, source: str) -> None:
         pass
 
+    def follows(self, guide: str) -> None:
+        pass
+
     def note(self, text: str) -> None:
         print(text, file=sys.stderr)
 
@@ -114,12 +121,12 @@ class Clocked:
 
 
 def shuffled(hint: Hint, seed: int) -> Hint:
-    """The same values at other decisions, those of one decision together."""
+    """The same values at other decisions, those of one decision together, and no plan."""
     order = list(range(len(next(iter(hint.values.values())))))
     random.Random(seed).shuffle(order)
     values = {name: tuple(values[place] for place in order) for name, values in hint.values.items()}
     trust = tuple(hint.confidence[place] for place in order) if hint.confidence else ()
-    return msgspec.structs.replace(hint, values=values, confidence=trust)
+    return msgspec.structs.replace(hint, values=values, confidence=trust, plan=None)
 
 
 def untrained(path: Path, weights: checkpoint.Weights, seed: int) -> None:
@@ -195,11 +202,23 @@ class Module:
         assert hint is not None
         self._relaxation = hint
         self.bound = max(proven, bound or 0)
+        if arguments.plan_seconds:
+            self._solve(arguments.plan_seconds)
         learned_hint(self.problem, self._network)  # loads it
         began = time.process_time()
         self._learned = learned_hint(self.problem, self._network)
         self.learned_seconds = time.process_time() - began
         self._tree_hint = None if self._trees is None else of_trees(self.problem, self._trees)
+
+    def _solve(self, seconds: float) -> None:
+        """Have the best plan that a full run finds as the best plan known, and its bound, where it is better."""
+        known = Plan.load(self.best) if self.best.exists() else None
+        result = stowplan.solve(self.problem, time_limit=seconds, workers=2, hint=known)
+        self.bound = max(self.bound, result.bound or 0)
+        if result.plan is not None:
+            result.plan.save(self.best)
+            gap = 1 - self.bound / result.plan.objective_ps
+            print(f"{self.name}: best plan known {result.plan.objective_ps} ps, {gap:.3%} above the bound", file=sys.stderr)
 
     def history(self, guide: str, seed: int) -> list[Any]:
         """Processor seconds and objectives of one search, in a process of its own; its plan is kept where it is the best."""
@@ -220,8 +239,10 @@ class Module:
         if guide == "untrained":
             network = at.with_suffix(f".{seed}.npz")
             untrained(network, checkpoint.load(self._network), seed)
-        if guide == "plan":
+        if guide in CEILINGS:
             hint = of_plan(self.problem, Plan.load(self.best))
+            values = {name: each for name, each in hint.values.items() if guide == "placed" or name != PLACE}
+            hint = msgspec.structs.replace(hint, values=values, plan=None)
         if guide.startswith("shuffled"):
             assert hint is not None
             hint = shuffled(hint, seed)
@@ -259,6 +280,7 @@ def main() -> None:
     parser.add_argument("--plans", type=Path, default=Path("out/guidance-plans"), help="where plans and hints are kept")
     parser.add_argument("--bounds", type=Path, help="results with better bounds than the relaxation's")
     parser.add_argument("--json-out", type=Path)
+    parser.add_argument("--plan-seconds", type=float, help="first look for the best plan, by a full run of so many seconds")
     parser.add_argument("--only-tables", action="store_true", help="of what --json-out has")
     for name, kind in (("--child", Path), ("--hint", Path), ("--plan-out", Path)):
         parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
@@ -310,7 +332,7 @@ def measure(arguments: argparse.Namespace, rows: dict[str, Any]) -> None:
     with ThreadPoolExecutor(arguments.processes) as pool:
         # What the best plan is, is known at the end.
         for last in (False, True):
-            for _ in pool.map(run, [task for task in wanted if (task[0] == "plan") is last]):
+            for _ in pool.map(run, [task for task in wanted if (task[0] in CEILINGS) is last]):
                 pass
 
 

@@ -182,10 +182,12 @@ def learned_hint(problem: Problem, context: Context) -> Hint | None:
     if not 0 < GUIDE_SECONDS * problem.use_count <= WITHIN_PART * context.options.time_limit:
         return None
     try:
-        return guide.learned_hint(problem, GUIDE.path)
+        hint = guide.learned_hint(problem, GUIDE.path)
     except InputError as error:
         context.note(f"the learned guide: {error}")
         return None
+    context.follows(GUIDE.described)
+    return hint
 
 
 def relaxes_in_search(options: Options) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stowplan.learned_guidance.memory_mapping.guide import guide as learned_guide
-from stowplan.models.hint import Hint, check
+from stowplan.models.hint import TRUST, Hint, check
 from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.accesses import access_sequences
 from stowplan.models.memory_mapping.milp import guide as guide_module
@@ -21,7 +21,7 @@ from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import arrays, candidates
-from stowplan.portfolio.memory_mapping.guided import ORDERS, THRESHOLDS, TRUST, best_guided, followed, guide, guided
+from stowplan.portfolio.memory_mapping.guided import ORDERS, THRESHOLDS, best_guided, followed, guide, guided
 from stowplan.portfolio.memory_mapping.heuristics import Built, run
 from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 from tests.models.memory_mapping.brute_force import best_plan, optimum
@@ -223,6 +223,7 @@ def test_the_learned_guide_is_asked_once_where_there_is_no_hint_yet(
     candidates.search(problem, context)
     assert len(paths) == expected
     assert all(path.name == "mmap_guide.npz" and path.is_file() for path in paths)
+    assert [each.split(":")[0] for each in context.followed] == ["mmap_guide.npz sha256"] * expected
 
 
 def test_what_follows_the_learned_guide_is_raced_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
