@@ -7,7 +7,8 @@ Each module of ../shared/corpus/tpu_v4 or tpu_v4_large (or below $STOWPLAN_SHARE
 * ``none``: no guide;
 * ``relaxation``: the relaxation's values, from the moment at which a second worker would have solved it;
 * ``shuffled``: these values shuffled among the accesses (the control);
-* ``learned``: the learned guide and no relaxation; ``both``: the relaxation after it, as the portfolio does;
+* ``learned``: the learned guide and no relaxation; ``both``: the relaxation after it, as the portfolio does; ``all_three``:
+  and ``filled``, beside the learned guide;
 * ``shuffled_learned``: the learned guide's values shuffled;
 * ``untrained``: the same network with random weights;
 * ``trees``: gradient-boosted trees on the same features, one for each value (``mmap_guide.py trees`` trains them);
@@ -48,7 +49,8 @@ import numpy as np
 
 import stowplan
 from stowplan.learned_guidance.memory_mapping.guide import checkpoint
-from stowplan.learned_guidance.memory_mapping.guide.features import NAMES, features, gains
+from stowplan.learned_guidance.memory_mapping.guide.features import features
+from stowplan.learned_guidance.memory_mapping.guide.filled import filled_hint
 from stowplan.learned_guidance.memory_mapping.guide.guide import learned_hint
 from stowplan.learned_guidance.memory_mapping.guide.network import shapes
 from stowplan.learned_guidance.memory_mapping.guide.program import program
@@ -152,18 +154,10 @@ def of_trees(problem: Problem, path: Path) -> tuple[Hint, float]:
 
 
 def filled(problem: Problem) -> tuple[Hint, float]:
-    """What the features say by themselves: kept where what is as dense fits, fast at both ends of that and where copies fit."""
+    """The hint that learns nothing, and the processor seconds that it took."""
     began = time.process_time()
-    arrays = program(problem)
-    rows = dict(zip(NAMES, features(arrays).T, strict=True))
-    may = (rows["too large"] == 0) & (gains(arrays) > 0)
-    # Features are logarithms of one more than the part of the capacity, or of the channel, that is taken.
-    keep = (rows["gap denser twice mean"] <= 1) & (rows["dead"] == 0) & (rows["too large"] == 0)
-    after = np.append(False, keep[:-1]) & (rows["first"] == 0)
-    copied = (rows["gap channel denser, before"] <= 1) & (rows["reads"] > 0) & (rows["gap time to copy, before"] > 0)
-    fast = keep | after | (may & copied)
-    spent = time.process_time() - began
-    return hint_of(problem, fast.astype(float).tolist(), keep.astype(float).tolist(), source="filled"), spent
+    hint = filled_hint(problem)
+    return hint, time.process_time() - began
 
 
 def child(arguments: argparse.Namespace) -> None:
@@ -174,6 +168,7 @@ def child(arguments: argparse.Namespace) -> None:
     options = Options(time_limit=arguments.seconds, seed=arguments.seed, candidates=families)
     # Reading the problem and the hint is not part of a worker's start.
     context = Clocked(problem, options, hint, arguments.after, arguments.spent)
+    candidates.FILLS = arguments.fill
     candidates.time = SimpleNamespace(monotonic=context.clock)  # type: ignore[assignment]
     candidates.search(problem, context)
     if arguments.plan_out is not None and context.best is not None:
@@ -225,9 +220,9 @@ class Module:
         at = self._folder / f"{self.name}.{guide}.{seed}"
         plan, given = at.with_suffix(f".{seed}.found.json"), at.with_suffix(f".{seed}.hint.json")
         hint, after, spent, network = None, 0.0, 0.0, None
-        if guide in ("relaxation", "shuffled", "both"):
+        if guide in ("relaxation", "shuffled", "both", "all_three"):
             hint, after = self._relaxation, LOADING + self.seconds
-        if guide in ("learned", "both"):
+        if guide in ("learned", "both", "all_three"):
             network = self._network
         if guide == "shuffled_learned":
             hint, spent = self._learned, self.learned_seconds
@@ -247,7 +242,7 @@ class Module:
             assert hint is not None
             hint = shuffled(hint, seed)
         command = [sys.executable, __file__, "--child", str(self._at), "--seconds", str(self._seconds), "--seed", str(seed)]
-        command += ["--plan-out", str(plan), "--spent", str(spent)]
+        command += ["--plan-out", str(plan), "--spent", str(spent)] + ["--fill"] * (guide == "all_three")
         if hint is not None:
             hint.save(given)
             command += ["--hint", str(given), "--after", str(after)]
@@ -284,6 +279,7 @@ def main() -> None:
     parser.add_argument("--only-tables", action="store_true", help="of what --json-out has")
     for name, kind in (("--child", Path), ("--hint", Path), ("--plan-out", Path)):
         parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
+    parser.add_argument("--fill", action="store_true", help=argparse.SUPPRESS)
     for name in ("--after", "--spent"):
         parser.add_argument(name, type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)

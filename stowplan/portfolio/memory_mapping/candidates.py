@@ -36,6 +36,9 @@ LARGE_USES, LARGE_PART, WITHIN_PART = 15_000, 0.5, 0.25
 #: Seconds that the learned guide takes for a use, generously; it is asked where all of it is at most that part of the limit.
 GUIDE_SECONDS = 2e-5
 
+#: Whether plans that follow the hint without learning are raced, too, beside those of the learned guide.
+FILLS = False
+
 #: In a deterministic run so many simplex iterations for each second of the limit, fewer for large programs, of which each takes
 #: longer.
 ITERATIONS, ITERATION_USES = 6000.0, 5000.0
@@ -108,7 +111,7 @@ class Guides:
             self._learns = False
             learned = None if hints else learned_hint(self._problem, self._context)
             if learned is not None:
-                return [learned]
+                return [learned, *([filled_hint(self._problem)] if FILLS else [])]
         if self._is_alone:
             self._is_alone = False
             hint, bound = solve_relaxation(self._problem, self._context)
@@ -188,6 +191,13 @@ def learned_hint(problem: Problem, context: Context) -> Hint | None:
         return None
     context.follows(GUIDE.described)
     return hint
+
+
+def filled_hint(problem: Problem) -> Hint:
+    """The hint that learns nothing."""
+    from stowplan.learned_guidance.memory_mapping.guide import filled
+
+    return filled.filled_hint(problem)
 
 
 def relaxes_in_search(options: Options) -> bool:

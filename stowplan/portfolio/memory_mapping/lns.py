@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from stowplan.models.memory_mapping.cpsat import Improvement, Neighbourhood, improve, size_estimate
+from stowplan.models.memory_mapping.cpsat.guess import Guess
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.problem import Problem
@@ -35,6 +36,9 @@ EASY = 0.4
 
 #: Tensors freed together: at first, at least, and how their number grows and shrinks.
 FIRST_COUNT, LEAST_COUNT, GROWTH, SHRINKAGE = 16, 3, 1.15, 0.8
+
+FIXING: tuple[str, ...] = ("lost", "window", "disagreeing")
+FIXED_COUNT = 32
 
 #: Literals of a neighbourhood, at most.
 MOST_LITERALS = 8000
@@ -58,6 +62,8 @@ class Arm:
 
     way: str
     frozen: bool
+    fixes: bool = False
+    """Whether what the guess and the plan agree on is fixed, so that more tensors can be free."""
     count: float = FIRST_COUNT
     gained: float = 0.0
     """Picoseconds saved lately."""
@@ -146,6 +152,10 @@ class LargeNeighbourhoodSearch:
         """Seconds reckoned for what has been done, the same at every run."""
         clocks = [False, True] if self._problem.stalls == "allowed" and self._problem.channels == 1 else [True]
         self.arms = [Arm(way, frozen) for way in self._chooser.ways for frozen in clocks]
+        hint = next(iter(context.hints()), None)
+        self._guess = None if hint is None or not FIXING else Guess(facts.sequences, hint)
+        if self._guess is not None:
+            self.arms += [Arm(way, frozen, fixes=True, count=FIXED_COUNT) for way in FIXING for frozen in clocks]
         self._untried = [*self.arms]
 
     def run(self) -> None:
@@ -160,7 +170,7 @@ class LargeNeighbourhoodSearch:
                 self._report()
                 self._adopt()
         self._report()
-        used = ", ".join(f"{arm.way}{'*' if arm.frozen else ''} {arm.count:.0f}" for arm in self.arms)
+        used = ", ".join(f"{arm.way}{'*' if arm.frozen else ''}{'=' if arm.fixes else ''} {arm.count:.0f}" for arm in self.arms)
         self._context.note(f"{rounds} neighbourhoods ({used})")
 
     def _is_over(self) -> bool:
@@ -200,6 +210,7 @@ class LargeNeighbourhoodSearch:
                     time_limit=left if deterministic else min(limit, left),
                     seed=options.seed + number,
                     deterministic_limit=limit / SECONDS_PER_DETERMINISTIC if deterministic else None,
+                    guess=self._guess if arm.fixes else None,
                     should_stop=self._context.stop,
                 )
                 solving = SECONDS_PER_DETERMINISTIC * outcome.deterministic if deterministic else outcome.seconds

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Value
 from stowplan.models.memory_mapping.cpsat.canonical import decisions_of
+from stowplan.models.memory_mapping.cpsat.guess import Guess, branch, fix
 from stowplan.models.memory_mapping.cpsat.local_run import play_locally, total_ps
 from stowplan.models.memory_mapping.cpsat.merge import Merger
 from stowplan.models.memory_mapping.cpsat.model import MemoryMappingModel, size_estimate
 from stowplan.models.memory_mapping.cpsat.neighbourhood import Neighbourhood
 from stowplan.models.memory_mapping.cpsat.solve import WITHOUT_PROBING
 from stowplan.models.memory_mapping.plan import Plan
+
+MODE: dict[str, Any] = {"fix": True, "branch": 0}
 
 #: Literals of a neighbourhood's model, at most.
 MAX_LITERALS = 30_000
@@ -57,8 +60,8 @@ class NeighbourhoodModel:
         """The CP-SAT model."""
         return self.complete.model
 
-    def add_hint(self) -> None:
-        """Hint at the given plan, completely."""
+    def add_hint(self) -> dict[int, int]:
+        """Hint at the given plan, completely; returns the values of all variables, by index."""
         neighbourhood, variables = self.neighbourhood, self.complete.variables
         decisions = decisions_of(variables, neighbourhood.plan)
         run = play_locally(neighbourhood, decisions)
@@ -69,6 +72,7 @@ class NeighbourhoodModel:
         if total is not None:
             values[total.index] = total_ps(neighbourhood, run)
         cpsat_runner.add_hint(self.model, values)
+        return values
 
     def extract(self, value: Value) -> Plan:
         """The whole plan of a solution.
@@ -93,6 +97,7 @@ def improve(
     time_limit: float,
     seed: int = 0,
     deterministic_limit: float | None = None,
+    guess: Guess | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Improvement:
     """Best plan in a neighbourhood, by CP-SAT on one worker.
@@ -103,6 +108,8 @@ def improve(
         Seconds of solving. Building takes some 50 us a literal and is not counted.
     deterministic_limit
         The same in CP-SAT's deterministic seconds, one of which takes about ten seconds here.
+    guess
+        Decisions of the plan that it agrees with are fixed.
     should_stop
         Asked every 50 ms; True ends the search.
 
@@ -119,13 +126,21 @@ def improve(
     if not neighbourhood.free or size_estimate(neighbourhood.sequences) > MAX_LITERALS:
         return Improvement("empty", None)
     built = NeighbourhoodModel(neighbourhood)
-    built.add_hint()
+    values = built.add_hint()
+    parameters: dict[str, Any] = dict(WITHOUT_PROBING)
+    if guess is not None:
+        said = guess.said(built.complete.variables, neighbourhood.use_of)
+        if MODE["fix"]:
+            fix(built.model, said, values)
+        if MODE["branch"]:
+            branch(built.model, said)
+            parameters["search_branching"] = MODE["branch"]
     run = cpsat_runner.run(
         built.model,
         time_limit=time_limit,
         seed=seed,
         deterministic_limit=deterministic_limit,
-        parameters=WITHOUT_PROBING,
+        parameters=parameters,
         should_stop=should_stop,
     )
     spent = run.seconds, run.deterministic
