@@ -15,11 +15,9 @@ from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan, import_plan
 from stowplan.portfolio.memory_mapping.guided import best_guided
 from stowplan.portfolio.memory_mapping.learned import GUIDE
+from stowplan.portfolio.memory_mapping.reports import report_every
 from stowplan.portfolio.memory_mapping.search import new_search, note_best, ruin_and_recreate
 from stowplan.portfolio.memory_mapping.state import State
-
-#: Seconds between two reports of a better plan by the search.
-REPORT_EVERY = 0.5
 
 #: Rounds of ruin and recreate that a deterministic run does for each second of its limit, times uses. A run at full speed does
 #: about three times as many.
@@ -124,7 +122,8 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
     search = new_search(data, state, heuristics.densities(data, 1), context.options.seed)
     status = search.status[0]
     started = reported = int(status.best)
-    report_at = time.monotonic() + REPORT_EVERY
+    pause = report_every(problem)
+    report_at = time.monotonic() + pause
     floor = problem.floor_ps
     for part, rounds in _schedule(problem, context):
         guided = guides.better(int(status.best))
@@ -135,7 +134,7 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
         # Threshold that falls to nothing: small losses are accepted early on.
         ruin_and_recreate(data, state, search, rounds, LOSS * (started - floor) * (1.0 - part) ** 2)
         if time.monotonic() >= report_at:
-            report_at = time.monotonic() + REPORT_EVERY
+            report_at = time.monotonic() + pause
             _, bound = context.incumbent()
             if status.best < reported:
                 reported = int(status.best)
