@@ -38,7 +38,9 @@ EASY = 0.4
 #: Tensors freed together: at first, at least, and how their number grows and shrinks.
 FIRST_COUNT, LEAST_COUNT, GROWTH, SHRINKAGE = 16, 3, 1.15, 0.8
 
-FIXING: tuple[str, ...] = ("lost", "window")
+#: Ways that are tried, beside as they are, with what plan and guess agree on fixed, and tensors freed at first; none, for that
+#: gains nothing (``docs/guidance.md``).
+FIXING: tuple[str, ...] = ()
 FIXED_COUNT = 48.0
 
 #: Literals of a neighbourhood, at most.

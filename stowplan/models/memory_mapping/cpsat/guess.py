@@ -8,6 +8,7 @@ says anything of all plans.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -90,8 +91,9 @@ def fix(model: cp_model.CpModel, said: Sequence[Said], values: Mapping[int, int]
     return len(fixed)
 
 
-def branch(model: cp_model.CpModel, said: Sequence[Said]) -> None:
-    """Have CP-SAT branch on these literals first, where it branches in a given order: the surest first, as the guess says."""
+def branch(model: cp_model.CpModel, said: Sequence[Said]) -> dict[str, Any]:
+    """Have CP-SAT branch as the guess says, the surest literal first; returns the parameters that make it heed that mostly."""
     ordered = sorted(said, key=lambda pair: -abs(pair[1] - 0.5))
     literals = [literal if value >= 0.5 else ~literal for literal, value in ordered]
     model.add_decision_strategy(literals, cp_model.CHOOSE_FIRST, cp_model.SELECT_MAX_VALUE)
+    return {"search_branching": cp_model.PARTIAL_FIXED_SEARCH}

@@ -18,8 +18,6 @@ from stowplan.models.memory_mapping.cpsat.neighbourhood import Neighbourhood
 from stowplan.models.memory_mapping.cpsat.solve import WITHOUT_PROBING
 from stowplan.models.memory_mapping.plan import Plan
 
-MODE: dict[str, Any] = {"fix": True, "branch": 0}
-
 #: Literals of a neighbourhood's model, at most.
 MAX_LITERALS = 30_000
 
@@ -98,6 +96,7 @@ def improve(
     seed: int = 0,
     deterministic_limit: float | None = None,
     guess: Guess | None = None,
+    branches: bool = False,
     should_stop: Callable[[], bool] | None = None,
 ) -> Improvement:
     """Best plan in a neighbourhood, by CP-SAT on one worker.
@@ -110,6 +109,8 @@ def improve(
         The same in CP-SAT's deterministic seconds, one of which takes about ten seconds here.
     guess
         Decisions of the plan that it agrees with are fixed.
+    branches
+        Instead, CP-SAT branches as the guess says, the surest decision first.
     should_stop
         Asked every 50 ms; True ends the search.
 
@@ -130,11 +131,10 @@ def improve(
     parameters: dict[str, Any] = dict(WITHOUT_PROBING)
     if guess is not None:
         said = guess.said(built.complete.variables, neighbourhood.use_of)
-        if MODE["fix"]:
+        if branches:
+            parameters |= branch(built.model, said)
+        else:
             fix(built.model, said, values)
-        if MODE["branch"]:
-            branch(built.model, said)
-            parameters["search_branching"] = MODE["branch"]
     run = cpsat_runner.run(
         built.model,
         time_limit=time_limit,
