@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 from scipy import sparse
 
@@ -68,7 +69,8 @@ def guess_around(
     outcome = solve(matrix, solver, time_limit=time_limit, seed=seed, start=start, should_stop=should_stop)
     if outcome.values is None or matrix.objective(outcome.values) >= matrix.objective(start):
         return None
-    return of_values(formulation.model, formulation.own_units(outcome.values))
+    hint = of_values(formulation.model, formulation.own_units(outcome.values))
+    return msgspec.structs.replace(hint, source="milp")
 
 
 def _fixed(matrix: MatrixModel, start: FloatArray, relaxed: FloatArray) -> MatrixModel:
