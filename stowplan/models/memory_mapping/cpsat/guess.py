@@ -94,6 +94,6 @@ def fix(model: cp_model.CpModel, said: Sequence[Said], values: Mapping[int, int]
 def branch(model: cp_model.CpModel, said: Sequence[Said]) -> dict[str, Any]:
     """Have CP-SAT branch as the guess says, the surest literal first; returns the parameters that make it heed that mostly."""
     ordered = sorted(said, key=lambda pair: -abs(pair[1] - 0.5))
-    literals = [literal if value >= 0.5 else ~literal for literal, value in ordered]
+    literals: list[Any] = [literal if value >= 0.5 else ~literal for literal, value in ordered]
     model.add_decision_strategy(literals, cp_model.CHOOSE_FIRST, cp_model.SELECT_MAX_VALUE)
     return {"search_branching": cp_model.PARTIAL_FIXED_SEARCH}
