@@ -43,6 +43,9 @@ FIRST_COUNT, LEAST_COUNT, GROWTH, SHRINKAGE = 16, 3, 1.15, 0.8
 FIXING: tuple[str, ...] = ()
 FIXED_COUNT = 48.0
 
+#: Whether CP-SAT branches as the guess says in those, in place of fixing.
+BRANCHES = False
+
 #: Literals of a neighbourhood, at most.
 MOST_LITERALS = 8000
 
@@ -221,6 +224,7 @@ class LargeNeighbourhoodSearch:
                     seed=options.seed + number,
                     deterministic_limit=limit / SECONDS_PER_DETERMINISTIC if deterministic else None,
                     guess=self._guess if arm.fixes else None,
+                    branches=BRANCHES,
                     should_stop=self._context.stop,
                 )
                 solving = SECONDS_PER_DETERMINISTIC * outcome.deterministic if deterministic else outcome.seconds
