@@ -168,7 +168,7 @@ def child(arguments: argparse.Namespace) -> None:
     options = Options(time_limit=arguments.seconds, seed=arguments.seed, candidates=families)
     # Reading the problem and the hint is not part of a worker's start.
     context = Clocked(problem, options, hint, arguments.after, arguments.spent)
-    candidates.FILLS = arguments.fill
+    candidates.FILLS = "beside" if arguments.fill else "never"
     candidates.time = SimpleNamespace(monotonic=context.clock)  # type: ignore[assignment]
     candidates.search(problem, context)
     if arguments.plan_out is not None and context.best is not None:

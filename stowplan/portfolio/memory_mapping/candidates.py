@@ -31,11 +31,13 @@ LOOK_EVERY = 0.01
 #: search may take for a hint of its own.
 LARGE_USES, LARGE_PART, WITHIN_PART = 15_000, 0.5, 0.25
 
-#: Seconds that the learned guide takes for a use, generously; it is asked where all of it is at most that part of the limit.
-GUIDE_SECONDS = 2e-5
+#: Seconds that the learned guide takes for a use, and the one that learns nothing, generously; they are asked where all of it
+#: is at most that part of the limit.
+GUIDE_SECONDS, FILLED_SECONDS = 2e-5, 1e-5
 
-#: Whether plans that follow the hint without learning are raced, too, beside those of the learned guide.
-FILLS = False
+#: When plans follow the hint that learns nothing: ``instead`` of the learned guide's, where that is left out or not to be had;
+#: ``beside`` it, too, which gains nothing more; or ``never`` (``docs/guidance.md``).
+FILLS = "instead"
 
 #: In a deterministic run so many simplex iterations for each second of the limit, fewer for large programs, of which each takes
 #: longer.
@@ -79,14 +81,15 @@ def search(problem: Problem, context: Context) -> None:
 class Guides:
     """Takes up hints as they come, and makes plans that follow them.
 
-    Where there is none at the beginning, the first is the learned guide's, unless learned candidates are left out. Where no
-    other candidate solves the relaxation beside this one, it is solved here, in the time of the search.
+    Where there is none at the beginning, the first is the learned guide's; where learned candidates are left out, or the guide
+    would take too long, that which fills memory by density. Where no other candidate solves the relaxation beside this one, it
+    is solved here, in the time of the search.
     """
 
     def __init__(self, problem: Problem, context: Context, data: arrays.Data):
         self._problem, self._context, self._data = problem, context, data
         self._taken = 0
-        self._learns = "learned" in context.options.candidates
+        self._is_first = True
         self._is_alone = relaxes_in_search(context.options)
 
     def better(self, objective: int) -> State | None:
@@ -105,16 +108,26 @@ class Guides:
         hints = self._context.hints()
         found = [*hints[self._taken :]]
         self._taken = len(hints)
-        if self._learns:
-            self._learns = False
-            learned = None if hints else learned_hint(self._problem, self._context)
-            if learned is not None:
-                return [learned, *([filled_hint(self._problem)] if FILLS else [])]
+        if self._is_first:
+            self._is_first = False
+            own = [] if hints else self._own()
+            if own:
+                return own
         if self._is_alone:
             self._is_alone = False
             hint, bound = solve_relaxation(self._problem, self._context)
             self._context.bound(bound, "relaxation")
             found += [] if hint is None else [hint]
+        return found
+
+    def _own(self) -> list[Hint]:
+        """What can be had at once where nobody has given a hint."""
+        problem, context = self._problem, self._context
+        learned = learned_hint(problem, context) if "learned" in context.options.candidates else None
+        found = [] if learned is None else [learned]
+        if FILLS == "beside" or (FILLS == "instead" and not found):
+            filled = filled_hint(problem, context)
+            found += [] if filled is None else [filled]
         return found
 
 
@@ -192,11 +205,12 @@ def learned_hint(problem: Problem, context: Context) -> Hint | None:
     return hint
 
 
-def filled_hint(problem: Problem) -> Hint:
-    """The hint that learns nothing."""
+def filled_hint(problem: Problem, context: Context) -> Hint | None:
+    """The hint that learns nothing; None where it would take too long."""
     from stowplan.learned_guidance.memory_mapping.guide import filled
 
-    return filled.filled_hint(problem)
+    is_quick = 0 < FILLED_SECONDS * problem.use_count <= WITHIN_PART * context.options.time_limit
+    return filled.filled_hint(problem) if is_quick else None
 
 
 def relaxes_in_search(options: Options) -> bool:
