@@ -151,7 +151,7 @@ def test_beside_others_it_takes_hints_up_when_they_come() -> None:
         if hint is None or best_guided(data, hint, lambda: False).totals[0].total >= ordinary:
             continue
         taken += 1
-        context = Late(hint, looks=400, workers=2, candidates=("heuristic", "exact"))
+        context = Late(hint, looks=120, workers=2, candidates=("heuristic", "exact"))
         candidates.search(problem, context)
         sources = [source for _, source in context.plans]
         assert sources[0] == "greedy"
@@ -253,7 +253,7 @@ def test_without_a_learned_guide_memory_filled_by_density_is_followed(
         return filled[-1]
 
     monkeypatch.setattr("stowplan.learned_guidance.memory_mapping.guide.filled.filled_hint", fill)
-    context = Recorder(**{"looks": 2000, "time_limit": 4.0, **options})
+    context = Recorder(**{"looks": 60, "time_limit": 4.0, **options})
     context.known = (random_hint(problem, random.Random(1)),) if known else ()
     candidates.search(problem, context)
     assert len(filled) == expected
