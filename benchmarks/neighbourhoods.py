@@ -2,10 +2,10 @@
 
     python benchmarks/neighbourhoods.py --seconds 30 --seeds 0,1,2 --processes 2
 
-Each module of ../shared/corpus/tpu_v4 (or $STOWPLAN_SHARED/corpus/tpu_v4) that is named begins with the best plan that follows
-the relaxation; then large-neighbourhood search alone goes on, for so many seconds of the processor, with the relaxation's
-values, with the same values at other accesses (the control), and without any. Named in ``--guesses``, there are more:
-``fixing``, where what plan and values agree on is fixed in some neighbourhoods, ``fixing_shuffled``, its control, and
+Each module of ../shared/corpus/tpu_v4 or tpu_v4_large (or below $STOWPLAN_SHARED) that is named begins with the best plan that
+follows the relaxation; then large-neighbourhood search alone goes on, for so many seconds of the processor, with the
+relaxation's values, with the same values at other accesses (the control), and without any. Named in ``--guesses``, there are
+more: ``fixing``, where what plan and values agree on is fixed in some neighbourhoods, ``fixing_shuffled``, its control, and
 ``branching``, where CP-SAT branches as the values say. Printed are objectives in parts of the first plan's, mean and range of
 the seeds, and how many neighbourhoods there were.
 """
@@ -41,7 +41,8 @@ FIXING = ("lost", "window")
 
 def run(module: str, guess: str, seed: int, seconds: float) -> tuple[str, str, float, int]:
     """Objective in parts of the first plan's, and neighbourhoods, of one search."""
-    problem = stowplan.read(SHARED / "corpus" / "tpu_v4" / f"{module}.hlo.txt.gz", target="tpu-v4")
+    places = (SHARED / "corpus" / folder / f"{module}.hlo.txt.gz" for folder in ("tpu_v4", "tpu_v4_large"))
+    problem = stowplan.read(next(path for path in places if path.exists()), target="tpu-v4")
     hint, _ = relaxation_hint(problem, Effort(end=time.monotonic() + 120))
     assert hint is not None
     data = arrays.build(problem)
