@@ -25,6 +25,7 @@ import msgspec
 
 import stowplan
 from stowplan import kinds
+from stowplan.models import hint as hints
 from stowplan.models.hint import Hint
 from stowplan.models.modulo_scheduling.plan import describe_objective
 from stowplan.models.modulo_scheduling.problem import Problem as LoopBody
@@ -73,11 +74,11 @@ def row(earlier: Any, later: Any, name: str, arguments: argparse.Namespace) -> l
     of_plan = kinds.load(f"{modules.hint}:of_plan")
     given = kinds.load(modules.transfer)(later, earlier, of_plan(earlier, before.plan))
     trusted = sum(given.confidence) / max(1, len(given.confidence))
-    hints = (None, shuffled(given, arguments.seed), given)
+    tried = (None, shuffled(given, arguments.seed), given)
     if arguments.alone:
-        found = [alone(later, hint, arguments) for hint in hints]
+        found = [alone(later, hint, arguments) for hint in tried]
     else:
-        found = [stowplan.solve(later, time_limit=arguments.brief, hint=hint, **options).objective for hint in hints]
+        found = [stowplan.solve(later, time_limit=arguments.brief, hint=hint, **options).objective for hint in tried]
     first = full.baseline
     show = describe_objective if isinstance(later, LoopBody) else lambda value: f"{value / 1e9:.4f} ms"
     last = found[-1]
@@ -98,8 +99,12 @@ def alone(problem: Any, hint: Hint | None, arguments: argparse.Namespace) -> int
     module = importlib.import_module(f"stowplan.portfolio.{modules.name}.candidates")
     if hasattr(module, "time"):
         module.time = SimpleNamespace(monotonic=time.process_time)
+    if hasattr(module, "FILLS"):
+        # Without a hint is without any.
+        module.FILLS = "never"
     options = Options(time_limit=arguments.brief, seed=arguments.seed, workers=2, candidates=("heuristic", "exact"))
-    context = Alone(problem, options, hints=() if hint is None else (hint,), clock=time.process_time)
+    start = None if hint is None else hints.plan_of(hint)
+    context = Alone(problem, options, start=start, hints=() if hint is None else (hint,), clock=time.process_time)
     module.search(problem, context)
     return None if context.best is None else context.objective(context.best)
 

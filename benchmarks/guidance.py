@@ -7,13 +7,17 @@ Each module of ../shared/corpus/tpu_v4 or tpu_v4_large (or below $STOWPLAN_SHARE
 * ``none``: no guide;
 * ``relaxation``: the relaxation's values, from the moment at which a second worker would have solved it;
 * ``shuffled``: these values shuffled among the accesses (the control);
-* ``learned``: the learned guide and no relaxation; ``both``: the relaxation after it, as the portfolio does;
+* ``learned``: the learned guide and no relaxation; ``both``: the relaxation after it, as the portfolio does; ``all_three``:
+  and ``filled``, beside the learned guide;
 * ``shuffled_learned``: the learned guide's values shuffled;
 * ``untrained``: the same network with random weights;
 * ``trees``: gradient-boosted trees on the same features, one for each value (``mmap_guide.py trees`` trains them);
 * ``filled``: no learning at all: gaps are kept where those that save as much or more for their room and time leave room;
-* ``plan``: the values of the best plan that one of these searches, or an earlier call with the same ``--plans``, has found,
-  from the start.
+* ``plan``: what the best plan known serves and keeps, from the start: the ceiling of what any policy could say;
+* ``placed``: that with the plan's places, as a hint of a plan has them.
+
+The best plan known is that of these searches and of earlier calls with the same ``--plans``; with ``--plan-seconds``, first
+that of a full run of two workers, proven to be the best or not (which is printed).
 
 ``{family}`` in a file's name stands for the family of the module (``mmap_guide_data.py``): guides that were trained without it.
 Results are kept in the JSON file as they come: a run that was interrupted goes on where it was.
@@ -45,13 +49,14 @@ import numpy as np
 
 import stowplan
 from stowplan.learned_guidance.memory_mapping.guide import checkpoint
-from stowplan.learned_guidance.memory_mapping.guide.features import NAMES, features, gains
+from stowplan.learned_guidance.memory_mapping.guide.features import features
+from stowplan.learned_guidance.memory_mapping.guide.filled import filled_hint
 from stowplan.learned_guidance.memory_mapping.guide.guide import learned_hint
 from stowplan.learned_guidance.memory_mapping.guide.network import shapes
 from stowplan.learned_guidance.memory_mapping.guide.program import program
 from stowplan.models.hint import Hint
+from stowplan.models.memory_mapping.hint import PLACE, of_plan
 from stowplan.models.memory_mapping.hint import hint as hint_of
-from stowplan.models.memory_mapping.hint import of_plan
 from stowplan.models.memory_mapping.milp.guide import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.plan import Plan
@@ -67,7 +72,8 @@ from mmap_guide_data import SHARED, family  # isort: skip - stands beside this f
 
 HARD = "resnet101_train_b16,resnet50_train_b32,wavenet_inf_b32,nmt_attn_train_b32,gpt2s_train_b2_s512,gpt2m_train_b1_s512"
 
-GUIDES = ("relaxation", "none", "shuffled", "learned", "both", "shuffled_learned", "untrained", "trees", "filled", "plan")
+#: Guides that say what the best plan does: known at the end only.
+CEILINGS = ("plan", "placed")
 
 #: Processor seconds that a worker of the exact side takes before it begins.
 LOADING = 0.6
@@ -97,6 +103,9 @@ class Clocked:
     def bound(self, bound: int, source: str) -> None:
         pass
 
+    def follows(self, guide: str) -> None:
+        pass
+
     def note(self, text: str) -> None:
         print(text, file=sys.stderr)
 
@@ -114,12 +123,12 @@ class Clocked:
 
 
 def shuffled(hint: Hint, seed: int) -> Hint:
-    """The same values at other decisions, those of one decision together."""
+    """The same values at other decisions, those of one decision together, and no plan."""
     order = list(range(len(next(iter(hint.values.values())))))
     random.Random(seed).shuffle(order)
     values = {name: tuple(values[place] for place in order) for name, values in hint.values.items()}
     trust = tuple(hint.confidence[place] for place in order) if hint.confidence else ()
-    return msgspec.structs.replace(hint, values=values, confidence=trust)
+    return msgspec.structs.replace(hint, values=values, confidence=trust, plan=None)
 
 
 def untrained(path: Path, weights: checkpoint.Weights, seed: int) -> None:
@@ -145,18 +154,10 @@ def of_trees(problem: Problem, path: Path) -> tuple[Hint, float]:
 
 
 def filled(problem: Problem) -> tuple[Hint, float]:
-    """What the features say by themselves: kept where what is as dense fits, fast at both ends of that and where copies fit."""
+    """The hint that learns nothing, and the processor seconds that it took."""
     began = time.process_time()
-    arrays = program(problem)
-    rows = dict(zip(NAMES, features(arrays).T, strict=True))
-    may = (rows["too large"] == 0) & (gains(arrays) > 0)
-    # Features are logarithms of one more than the part of the capacity, or of the channel, that is taken.
-    keep = (rows["gap denser twice mean"] <= 1) & (rows["dead"] == 0) & (rows["too large"] == 0)
-    after = np.append(False, keep[:-1]) & (rows["first"] == 0)
-    copied = (rows["gap channel denser, before"] <= 1) & (rows["reads"] > 0) & (rows["gap time to copy, before"] > 0)
-    fast = keep | after | (may & copied)
-    spent = time.process_time() - began
-    return hint_of(problem, fast.astype(float).tolist(), keep.astype(float).tolist(), source="filled"), spent
+    hint = filled_hint(problem)
+    return hint, time.process_time() - began
 
 
 def child(arguments: argparse.Namespace) -> None:
@@ -167,6 +168,7 @@ def child(arguments: argparse.Namespace) -> None:
     options = Options(time_limit=arguments.seconds, seed=arguments.seed, candidates=families)
     # Reading the problem and the hint is not part of a worker's start.
     context = Clocked(problem, options, hint, arguments.after, arguments.spent)
+    candidates.FILLS = "beside" if arguments.fill else "never"
     candidates.time = SimpleNamespace(monotonic=context.clock)  # type: ignore[assignment]
     candidates.search(problem, context)
     if arguments.plan_out is not None and context.best is not None:
@@ -195,20 +197,32 @@ class Module:
         assert hint is not None
         self._relaxation = hint
         self.bound = max(proven, bound or 0)
+        if arguments.plan_seconds:
+            self._solve(arguments.plan_seconds)
         learned_hint(self.problem, self._network)  # loads it
         began = time.process_time()
         self._learned = learned_hint(self.problem, self._network)
         self.learned_seconds = time.process_time() - began
         self._tree_hint = None if self._trees is None else of_trees(self.problem, self._trees)
 
+    def _solve(self, seconds: float) -> None:
+        """Have the best plan that a full run finds as the best plan known, and its bound, where it is better."""
+        known = Plan.load(self.best) if self.best.exists() else None
+        result = stowplan.solve(self.problem, time_limit=seconds, workers=2, hint=known)
+        self.bound = max(self.bound, result.bound or 0)
+        if result.plan is not None:
+            result.plan.save(self.best)
+            gap = 1 - self.bound / result.plan.objective_ps
+            print(f"{self.name}: best plan known {result.plan.objective_ps} ps, {gap:.3%} above the bound", file=sys.stderr)
+
     def history(self, guide: str, seed: int) -> list[Any]:
         """Processor seconds and objectives of one search, in a process of its own; its plan is kept where it is the best."""
         at = self._folder / f"{self.name}.{guide}.{seed}"
         plan, given = at.with_suffix(f".{seed}.found.json"), at.with_suffix(f".{seed}.hint.json")
         hint, after, spent, network = None, 0.0, 0.0, None
-        if guide in ("relaxation", "shuffled", "both"):
+        if guide in ("relaxation", "shuffled", "both", "all_three"):
             hint, after = self._relaxation, LOADING + self.seconds
-        if guide in ("learned", "both"):
+        if guide in ("learned", "both", "all_three"):
             network = self._network
         if guide == "shuffled_learned":
             hint, spent = self._learned, self.learned_seconds
@@ -220,13 +234,15 @@ class Module:
         if guide == "untrained":
             network = at.with_suffix(f".{seed}.npz")
             untrained(network, checkpoint.load(self._network), seed)
-        if guide == "plan":
+        if guide in CEILINGS:
             hint = of_plan(self.problem, Plan.load(self.best))
+            values = {name: each for name, each in hint.values.items() if guide == "placed" or name != PLACE}
+            hint = msgspec.structs.replace(hint, values=values, plan=None)
         if guide.startswith("shuffled"):
             assert hint is not None
             hint = shuffled(hint, seed)
         command = [sys.executable, __file__, "--child", str(self._at), "--seconds", str(self._seconds), "--seed", str(seed)]
-        command += ["--plan-out", str(plan), "--spent", str(spent)]
+        command += ["--plan-out", str(plan), "--spent", str(spent)] + ["--fill"] * (guide == "all_three")
         if hint is not None:
             hint.save(given)
             command += ["--hint", str(given), "--after", str(after)]
@@ -259,9 +275,11 @@ def main() -> None:
     parser.add_argument("--plans", type=Path, default=Path("out/guidance-plans"), help="where plans and hints are kept")
     parser.add_argument("--bounds", type=Path, help="results with better bounds than the relaxation's")
     parser.add_argument("--json-out", type=Path)
+    parser.add_argument("--plan-seconds", type=float, help="first look for the best plan, by a full run of so many seconds")
     parser.add_argument("--only-tables", action="store_true", help="of what --json-out has")
     for name, kind in (("--child", Path), ("--hint", Path), ("--plan-out", Path)):
         parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
+    parser.add_argument("--fill", action="store_true", help=argparse.SUPPRESS)
     for name in ("--after", "--spent"):
         parser.add_argument(name, type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
@@ -310,7 +328,7 @@ def measure(arguments: argparse.Namespace, rows: dict[str, Any]) -> None:
     with ThreadPoolExecutor(arguments.processes) as pool:
         # What the best plan is, is known at the end.
         for last in (False, True):
-            for _ in pool.map(run, [task for task in wanted if (task[0] == "plan") is last]):
+            for _ in pool.map(run, [task for task in wanted if (task[0] in CEILINGS) is last]):
                 pass
 
 

@@ -55,6 +55,8 @@ class Provenance(msgspec.Struct, frozen=True):
     options: dict[str, Any] = {}
     checkpoint: str | None = None
     """Hash of the checkpoint of a learned candidate."""
+    guides: tuple[str, ...] = ()
+    """File and sha256 of each learned guide whose hint was followed."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

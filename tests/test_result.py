@@ -97,6 +97,7 @@ def test_as_plain_values() -> None:
             "problem_digest": "abc",
             "options": {"workers": 2},
             "checkpoint": None,
+            "guides": [],
         },
         "seconds": 1.52,
         "unit": "ps",

@@ -19,6 +19,9 @@ from stowplan.models.document import Document
 FORMAT = "stowplan.hint"
 VERSION = 1
 
+#: Decisions with a lower confidence than this are left to whoever follows a hint.
+TRUST = 0.5
+
 #: Characters of a name in a message.
 NAME = 40
 

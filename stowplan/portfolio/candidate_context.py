@@ -51,6 +51,10 @@ class WorkerContext:
         """Hand a hint on to the other candidates."""
         self._send(Report("hint", hint.source, hint=msgspec.json.encode(hint)))
 
+    def follows(self, guide: str) -> None:
+        """Report a learned guide."""
+        self._send(Report("follows", text=guide))
+
     def note(self, text: str) -> None:
         """Report a remark."""
         self._send(Report("note", text=text))

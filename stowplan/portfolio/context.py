@@ -61,5 +61,8 @@ class Context(Protocol):
     def remaining(self) -> float:
         """Seconds left."""
 
+    def follows(self, guide: str) -> None:
+        """Say which trained weights a hint came from that this candidate follows: file and sha256, for the provenance."""
+
     def note(self, text: str) -> None:
         """A remark for the report of the candidate."""

@@ -39,6 +39,7 @@ def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
     if plan is not None and not (found := check(kind, earlier, plan)).ok:
         raise InputError(f"not valid for the earlier version: {'; '.join(found.violations[:3])}", source=path)
     (values,) = hinted_values(kind, earlier, given, plan)
+    values = msgspec.structs.replace(values, plan=None if plan is None else msgspec.to_builtins(plan))
     transferred: Hint = load(kind.modules.transfer)(problem, earlier, values)
     return transferred
 

@@ -60,8 +60,8 @@ class Report(msgspec.Struct):
     """Worker to parent."""
 
     what: str
-    """First ``started``, when the candidate is loaded; then ``plan``, ``bound``, ``infeasible``, ``hint``, ``note``; the last
-    one: ``done``, ``stopped`` (by time) or ``failed``."""
+    """First ``started``, when the candidate is loaded; then ``plan``, ``bound``, ``infeasible``, ``hint``, ``follows``,
+    ``note``; the last one: ``done``, ``stopped`` (by time) or ``failed``."""
     source: str = ""
     plan: bytes | None = None
     bound: int | None = None

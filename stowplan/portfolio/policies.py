@@ -42,6 +42,16 @@ class PolicySource:
         named = os.environ.get(self.variable)
         return Path(named) if named else Path(str(resources.files("stowplan.learned_guidance") / "checkpoints" / self.file))
 
+    @property
+    def digest(self) -> str:
+        """sha256 of the file."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+
+    @property
+    def described(self) -> str:
+        """File and sha256, for the provenance of what follows it."""
+        return f"{self.path.name} sha256:{self.digest}"
+
     def candidates(
         self,
         options: Options,
@@ -80,7 +90,7 @@ class PolicySource:
             unavailable = f"found no policy {self.path}: name one in {self.variable}, or train one ({self.command} --help)"
         else:
             files.note_read(self.path)
-            checkpoint = hashlib.sha256(self.path.read_bytes()).hexdigest()
+            checkpoint = self.digest
         share = (START_SECONDS + seconds) / options.time_limit
         by_name_only = not always and others >= options.workers and share > POLICY_SHARE
         # On a busy machine it takes several times as long; it must not be stopped just before its plan.

@@ -257,6 +257,7 @@ def _result(
             }
             | ({} if hint is None else {"hint": hint.source if isinstance(hint, Hint) else "plan"}),
             checkpoint=checkpoint,
+            guides=(*known.guides,),
         ),
         seconds=round(known.deadline.elapsed, 3),
         unit=known.kind.unit,

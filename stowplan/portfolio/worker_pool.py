@@ -268,6 +268,8 @@ class WorkerPool:
                 worker.outcome = "rejected"
         elif report.what == "hint" and report.hint is not None:
             self._take_hint(worker, report.hint)
+        elif report.what == "follows":
+            self._state.guides |= {report.text: None}
         elif report.what == "note":
             worker.note(report.text)
         elif worker.ended is None:

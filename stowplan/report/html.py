@@ -188,6 +188,7 @@ def _provenance(result: Result) -> str:
         ("Deterministic", "yes" if origin.deterministic else "no"),
         ("Problem", origin.problem_digest[:16]),
         *([("Checkpoint", origin.checkpoint)] if origin.checkpoint else []),
+        *(("Learned guide", guide) for guide in origin.guides),
         *((f"Option {name}", _plain(value)) for name, value in origin.options.items()),
         *((f"Version of {name}", value) for name, value in origin.versions.items()),
     ]

@@ -13,6 +13,8 @@ import stowplan
 from stowplan.frontends.read import read_plan
 from stowplan.models.memory_mapping.hint import counts, hint, of_plan
 from stowplan.models.memory_mapping.plan import Plan
+from stowplan.portfolio.memory_mapping import arrays, heuristics
+from stowplan.portfolio.memory_mapping.convert import export_plan
 from tests.cli.conftest import ALEXNET, BRIEF, EXAMPLES, Cli, Solved, error_line
 from tests.paths import DATA
 from tests.patience import HANG
@@ -254,11 +256,12 @@ def test_a_hint_that_does_not_fit_is_one_line(cli: Cli, tmp_path: Path, damage: 
 
 def test_a_plan_of_an_earlier_version_guides(cli: Cli, tmp_path: Path) -> None:
     plan, output = tmp_path / "plan.json", tmp_path / "new.json"
-    options = (*TEACHING, *BRIEF)
-    assert cli("solve", ALEXNET, *options, "-o", plan).code == 0
+    problem = stowplan.read(ALEXNET, target="teaching")
+    data = arrays.build(problem)
+    state, _ = heuristics.run(heuristics.production_greedy(data), lambda: False)
+    export_plan(problem, data, state).save(plan)
     # The same program under another name, with another capacity: another problem.
     earlier, later = tmp_path / "earlier.json", tmp_path / "later.json"
-    problem = stowplan.read(ALEXNET, target="teaching")
     problem.save(earlier)
     msgspec.structs.replace(problem, name="later", capacity=problem.capacity + problem.alignment).save(later)
     refused = cli("solve", later, *BRIEF, "--hint", plan)
@@ -266,7 +269,10 @@ def test_a_plan_of_an_earlier_version_guides(cli: Cli, tmp_path: Path) -> None:
     assert "found a plan for the problem" in error_line(refused)
     outcome = cli("solve", later, *BRIEF, "--hint", plan, "--hint-program", earlier, "-o", output, "--json")
     assert outcome.code == 0
-    assert json.loads(outcome.out)["provenance"]["options"]["hint"] == "plan"
+    found = json.loads(outcome.out)
+    assert found["provenance"]["options"]["hint"] == "plan"
+    # The earlier plan itself comes along: nothing but the capacity has changed.
+    assert found["baselines"]["hint"] == json.loads(plan.read_bytes())["objective_ps"]
     assert cli("verify", later, output).code == 0
     alone = cli("solve", later, *BRIEF, "--hint-program", earlier)
     assert "there is no --hint" in error_line(alone)

@@ -143,6 +143,7 @@ def takes_a_hint(problem: Problem, context: WorkerContext) -> None:
         if context.hints():
             hint = context.hints()[0]
             context.note(f"hinted by {hint.source}")
+            context.follows("guide.npz sha256:1")
             context.plan(ladder_plan(problem, int(sum(hint.values["fast"]))), "takes_a_hint")
             context.bound(OPTIMUM, "takes_a_hint")
             return

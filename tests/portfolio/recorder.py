@@ -21,6 +21,7 @@ class Recorder:
         """Hints of others."""
         self.given: list[Hint] = []
         """Hints of the candidate."""
+        self.followed: list[str] = []
         self.why: dict[str, Any] | None = None
         self._looks = looks
 
@@ -46,6 +47,9 @@ class Recorder:
 
     def hints(self) -> tuple[Hint, ...]:
         return self.known
+
+    def follows(self, guide: str) -> None:
+        self.followed.append(guide)
 
     def stop(self) -> bool:
         self._looks -= 1

@@ -102,6 +102,7 @@ def test_hints_reach_the_other_candidates(solve_fakes: SolveFakes) -> None:
     check(result)
     assert result.objective == OPTIMUM
     assert report_of(result, "takes_a_hint").note == "hinted by hints"
+    assert result.provenance.guides == ("guide.npz sha256:1",)
 
 
 def test_the_hint_of_the_caller_is_there_from_the_start(solve_fakes: SolveFakes) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stowplan.models.earlier import Steps, carried, matched, trust
-from stowplan.models.hint import Hint, check
+from stowplan.models.hint import Hint, check, plan_of
+from stowplan.models.memory_mapping.earlier_plan import carried_plan
 from stowplan.models.memory_mapping.hint import FAST, KEEP, PLACE, hint
 from stowplan.models.memory_mapping.problem import Problem, Step
 
@@ -27,7 +28,7 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     earlier
         The version that the hint is for.
     given
-        With values, for ``earlier``; its plan is left behind.
+        With values, for ``earlier``; a plan that it has is valid, and goes along as far as it is one for the problem.
 
     Raises
     ------
@@ -45,6 +46,7 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
             position = next(at for at, use in enumerate(problem.steps[step].uses) if use.tensor == tensor)
             number = known.get((earlier.steps[before[step]].uses[position].tensor, before[step]))
         numbers.append(number)
+    plan = plan_of(given)
     fast, keep, place = (carried(given, name, numbers, 0.5) for name in (FAST, KEEP, PLACE))
     return hint(
         problem,
@@ -52,6 +54,7 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
         keep,
         place=place if PLACE in given.values else (),
         confidence=trust(given, numbers),
+        plan=None if plan is None else carried_plan(problem, earlier, plan, before),
         source=given.source,
     )
 

@@ -15,11 +15,9 @@ from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan, import_plan
 from stowplan.portfolio.memory_mapping.guided import best_guided
 from stowplan.portfolio.memory_mapping.learned import GUIDE
+from stowplan.portfolio.memory_mapping.reports import report_every
 from stowplan.portfolio.memory_mapping.search import new_search, note_best, ruin_and_recreate
 from stowplan.portfolio.memory_mapping.state import State
-
-#: Seconds between two reports of a better plan by the search.
-REPORT_EVERY = 0.5
 
 #: Rounds of ruin and recreate that a deterministic run does for each second of its limit, times uses. A run at full speed does
 #: about three times as many.
@@ -33,8 +31,13 @@ LOOK_EVERY = 0.01
 #: search may take for a hint of its own.
 LARGE_USES, LARGE_PART, WITHIN_PART = 15_000, 0.5, 0.25
 
-#: Seconds that the learned guide takes for a use, generously; it is asked where all of it is at most that part of the limit.
-GUIDE_SECONDS = 2e-5
+#: Seconds that the learned guide takes for a use, and the one that learns nothing, generously; they are asked where all of it
+#: is at most that part of the limit.
+GUIDE_SECONDS, FILLED_SECONDS = 2e-5, 1e-5
+
+#: When plans follow the hint that learns nothing: ``instead`` of the learned guide's, where that is left out or not to be had;
+#: ``beside`` it, too, which gains nothing more; or ``never`` (``docs/guidance.md``).
+FILLS = "instead"
 
 #: In a deterministic run so many simplex iterations for each second of the limit, fewer for large programs, of which each takes
 #: longer.
@@ -78,14 +81,15 @@ def search(problem: Problem, context: Context) -> None:
 class Guides:
     """Takes up hints as they come, and makes plans that follow them.
 
-    Where there is none at the beginning, the first is the learned guide's, unless learned candidates are left out. Where no
-    other candidate solves the relaxation beside this one, it is solved here, in the time of the search.
+    Where there is none at the beginning, the first is the learned guide's; where learned candidates are left out, or the guide
+    would take too long, that which fills memory by density. Where no other candidate solves the relaxation beside this one, it
+    is solved here, in the time of the search.
     """
 
     def __init__(self, problem: Problem, context: Context, data: arrays.Data):
         self._problem, self._context, self._data = problem, context, data
         self._taken = 0
-        self._learns = "learned" in context.options.candidates
+        self._is_first = True
         self._is_alone = relaxes_in_search(context.options)
 
     def better(self, objective: int) -> State | None:
@@ -104,11 +108,11 @@ class Guides:
         hints = self._context.hints()
         found = [*hints[self._taken :]]
         self._taken = len(hints)
-        if self._learns:
-            self._learns = False
-            learned = None if hints else learned_hint(self._problem, self._context)
-            if learned is not None:
-                return [learned]
+        if self._is_first:
+            self._is_first = False
+            own = [] if hints else self._own()
+            if own:
+                return own
         if self._is_alone:
             self._is_alone = False
             hint, bound = solve_relaxation(self._problem, self._context)
@@ -116,12 +120,23 @@ class Guides:
             found += [] if hint is None else [hint]
         return found
 
+    def _own(self) -> list[Hint]:
+        """What can be had at once where nobody has given a hint."""
+        problem, context = self._problem, self._context
+        learned = learned_hint(problem, context) if "learned" in context.options.candidates else None
+        found = [] if learned is None else [learned]
+        if FILLS == "beside" or (FILLS == "instead" and not found):
+            filled = filled_hint(problem, context)
+            found += [] if filled is None else [filled]
+        return found
+
 
 def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, state: State, guides: Guides) -> None:
     search = new_search(data, state, heuristics.densities(data, 1), context.options.seed)
     status = search.status[0]
     started = reported = int(status.best)
-    report_at = time.monotonic() + REPORT_EVERY
+    pause = report_every(problem)
+    report_at = time.monotonic() + pause
     floor = problem.floor_ps
     for part, rounds in _schedule(problem, context):
         guided = guides.better(int(status.best))
@@ -132,7 +147,7 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
         # Threshold that falls to nothing: small losses are accepted early on.
         ruin_and_recreate(data, state, search, rounds, LOSS * (started - floor) * (1.0 - part) ** 2)
         if time.monotonic() >= report_at:
-            report_at = time.monotonic() + REPORT_EVERY
+            report_at = time.monotonic() + pause
             _, bound = context.incumbent()
             if status.best < reported:
                 reported = int(status.best)
@@ -182,10 +197,20 @@ def learned_hint(problem: Problem, context: Context) -> Hint | None:
     if not 0 < GUIDE_SECONDS * problem.use_count <= WITHIN_PART * context.options.time_limit:
         return None
     try:
-        return guide.learned_hint(problem, GUIDE.path)
+        hint = guide.learned_hint(problem, GUIDE.path)
     except InputError as error:
         context.note(f"the learned guide: {error}")
         return None
+    context.follows(GUIDE.described)
+    return hint
+
+
+def filled_hint(problem: Problem, context: Context) -> Hint | None:
+    """The hint that learns nothing; None where it would take too long."""
+    from stowplan.learned_guidance.memory_mapping.guide import filled
+
+    is_quick = 0 < FILLED_SECONDS * problem.use_count <= WITHIN_PART * context.options.time_limit
+    return filled.filled_hint(problem) if is_quick else None
 
 
 def relaxes_in_search(options: Options) -> bool:

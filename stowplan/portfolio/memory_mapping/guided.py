@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stowplan.models.hint import Hint
+from stowplan.models.hint import TRUST, Hint
 from stowplan.models.memory_mapping.hint import FAST, KEEP, PLACE
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
 from stowplan.portfolio.memory_mapping.construct import Floats, construct, follow, lowest_places, permitted_gains
@@ -23,9 +23,6 @@ from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 #: A tensor comes in where its value is at least this, and stays where that one is. Small: what a relaxation has a little of in
 #: fast memory is worth trying, and one half is much worse (``docs/guidance.md``).
 THRESHOLDS = (0.2, 0.05)
-
-#: Decisions with a lower confidence than this are left to the construction.
-TRUST = 0.5
 
 
 class Guide(NamedTuple):

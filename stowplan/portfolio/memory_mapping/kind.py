@@ -22,8 +22,8 @@ COMPLETE_MODEL_USES = 400
 
 #: What the relaxation gets of the time where others wait for its place: so many seconds a use, until which its bound grows
 #: quickly, and at least and at most so much of all. Of what is left, a large problem's plan gains more than its bound does,
-#: for neighbourhoods begin from a guided plan.
-RELAXATION_SECONDS, RELAXATION_SHARE = 3e-3, (0.4, 0.6)
+#: for neighbourhoods begin from a guided plan (``docs/guidance.md`` has 13,600 uses in 30 s with both shares).
+RELAXATION_SECONDS, RELAXATION_SHARE = 9e-4, (0.4, 0.6)
 
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
@@ -77,7 +77,8 @@ def _heuristic_and_exact(problem: Problem, options: Options, room: float) -> lis
         found.append(Candidate("cpsat", "exact", f"{_HERE}.candidates:complete", share=improving))
     if problem.use_count:
         found.append(Candidate("lns", "exact", f"{_HERE}.lns:lns", share=improving))
-    found.append(Candidate("milp", "exact", f"{_HERE}.milp_candidate:milp", share=0.4, proves_only=True, by_name_only=True))
+    by_name: dict[str, Any] = {"share": 0.4, "proves_only": True, "by_name_only": True}
+    found += [Candidate(name, "exact", f"{_HERE}.milp_candidate:{name}", **by_name) for name in ("milp", "milp_hint")]
     return found
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from stowplan.models.memory_mapping.cpsat import Improvement, Neighbourhood, improve, size_estimate
+from stowplan.models.memory_mapping.cpsat.guess import Guess
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.problem import Problem
@@ -23,6 +24,7 @@ from stowplan.portfolio.context import Context
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_plan
 from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser
+from stowplan.portfolio.memory_mapping.reports import report_every
 
 #: Seconds for one neighbourhood: at most, and as part of the limit.
 ROUND_SECONDS, ROUND_SHARE = 2.0, 0.05
@@ -36,6 +38,14 @@ EASY = 0.4
 #: Tensors freed together: at first, at least, and how their number grows and shrinks.
 FIRST_COUNT, LEAST_COUNT, GROWTH, SHRINKAGE = 16, 3, 1.15, 0.8
 
+#: Ways that are tried, beside as they are, with what plan and guess agree on fixed, and tensors freed at first; none, for that
+#: gains nothing (``docs/guidance.md``).
+FIXING: tuple[str, ...] = ()
+FIXED_COUNT = 48.0
+
+#: Whether CP-SAT branches as the guess says in those, in place of fixing.
+BRANCHES = False
+
 #: Literals of a neighbourhood, at most.
 MOST_LITERALS = 8000
 
@@ -45,8 +55,8 @@ MEMORY = 0.9
 #: Part of the rounds that go to any arm, whatever it has earned.
 CURIOSITY = 0.2
 
-#: Seconds between two reports of a better plan, and to wait for the first plan of another candidate.
-REPORT_EVERY, WAIT_FOR_START = 0.5, 4.0
+#: Seconds to wait for the first plan of another candidate.
+WAIT_FOR_START = 4.0
 
 #: Seconds that a deterministic run reckons to work for each second of its limit, and what it reckons for a round and a literal.
 DETERMINISTIC_SHARE, BUILD_SECONDS, LITERAL_SECONDS = 0.3, 0.05, 1e-4
@@ -58,6 +68,8 @@ class Arm:
 
     way: str
     frozen: bool
+    fixes: bool = False
+    """Whether what the guess and the plan agree on is fixed, so that more tensors can be free."""
     count: float = FIRST_COUNT
     gained: float = 0.0
     """Picoseconds saved lately."""
@@ -140,12 +152,20 @@ class LargeNeighbourhoodSearch:
         self._chooser = Chooser(facts, context.options.seed, next(iter(context.hints()), None))
         self._random = random.Random(context.options.seed)
         self._timeline = PlanTimeline(facts, plan)
+        self._sound = self._timeline
+        """The last that was verified."""
+        self._is_careful = context.options.deterministic
+        """Whether every plan is verified as it is found: from the first that turned out not to be valid."""
         self._reported = plan.objective_ps
         self._report_at = 0.0
         self._work = 0.0
         """Seconds reckoned for what has been done, the same at every run."""
         clocks = [False, True] if self._problem.stalls == "allowed" and self._problem.channels == 1 else [True]
         self.arms = [Arm(way, frozen) for way in self._chooser.ways for frozen in clocks]
+        hint = next(iter(context.hints()), None)
+        self._guess = None if hint is None or not FIXING else Guess(facts.sequences, hint)
+        if self._guess is not None:
+            self.arms += [Arm(way, clocks[0], fixes=True, count=FIXED_COUNT) for way in FIXING]
         self._untried = [*self.arms]
 
     def run(self) -> None:
@@ -160,7 +180,7 @@ class LargeNeighbourhoodSearch:
                 self._report()
                 self._adopt()
         self._report()
-        used = ", ".join(f"{arm.way}{'*' if arm.frozen else ''} {arm.count:.0f}" for arm in self.arms)
+        used = ", ".join(f"{arm.way}{'*' if arm.frozen else ''}{'=' if arm.fixes else ''} {arm.count:.0f}" for arm in self.arms)
         self._context.note(f"{rounds} neighbourhoods ({used})")
 
     def _is_over(self) -> bool:
@@ -168,6 +188,9 @@ class LargeNeighbourhoodSearch:
         if options.deterministic and self._work >= DETERMINISTIC_SHARE * options.time_limit:
             return True
         _, bound = self._context.incumbent()
+        if bound is not None and self._timeline.objective_ps <= bound:
+            # Where that is no valid plan after all, there is more to do.
+            self._report()
         return self._context.stop() or (bound is not None and self._timeline.objective_ps <= bound)
 
     def _choose(self) -> Arm:
@@ -200,6 +223,8 @@ class LargeNeighbourhoodSearch:
                     time_limit=left if deterministic else min(limit, left),
                     seed=options.seed + number,
                     deterministic_limit=limit / SECONDS_PER_DETERMINISTIC if deterministic else None,
+                    guess=self._guess if arm.fixes else None,
+                    branches=BRANCHES,
                     should_stop=self._context.stop,
                 )
                 solving = SECONDS_PER_DETERMINISTIC * outcome.deterministic if deterministic else outcome.seconds
@@ -217,22 +242,28 @@ class LargeNeighbourhoodSearch:
         if gain <= 0:
             return 0
         better = msgspec.structs.replace(plan, objective_ps=found.objective_ps)
-        if not verify(self._problem, better).ok:
+        if self._is_careful and not verify(self._problem, better).ok:
             return 0
         found.plan = better
         self._timeline = found
         return gain
 
     def _report(self) -> None:
-        self._report_at = time.monotonic() + REPORT_EVERY
+        """Report what is better, once it is verified: to verify each plan takes longer than many neighbourhoods do."""
         if self._timeline.objective_ps < self._reported:
-            self._reported = self._timeline.objective_ps
-            self._context.plan(self._timeline.plan, "lns")
+            if self._is_careful or verify(self._problem, self._timeline.plan).ok:
+                self._sound = self._timeline
+                self._reported = self._timeline.objective_ps
+                self._context.plan(self._timeline.plan, "lns")
+            else:
+                self._timeline, self._is_careful = self._sound, True
+                self._context.note("a neighbourhood's plan was not valid: back to the last that was")
+        self._report_at = time.monotonic() + report_every(self._problem)
 
     def _adopt(self) -> None:
         """Go on from another candidate's plan where it is better."""
         plan, _ = self._context.incumbent()
         plan = None if plan is None else with_whole_copies(self._problem, plan)
         if plan is not None and plan.objective_ps < self._timeline.objective_ps:
-            self._timeline = PlanTimeline(self._facts, plan)
+            self._timeline = self._sound = PlanTimeline(self._facts, plan)
             self._reported = min(self._reported, plan.objective_ps)

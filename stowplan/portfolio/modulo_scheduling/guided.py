@@ -11,14 +11,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.models.hint import Hint
+from stowplan.models.hint import TRUST, Hint
 from stowplan.models.modulo_scheduling.hint import TIME, tile_name
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
 from stowplan.portfolio.modulo_scheduling.search import FIRST_RATIO, Tally
-
-#: Decisions with a lower confidence than this are left to the scheduler.
-TRUST = 0.5
 
 #: Clocks that the tile a hint likes best is worth: more than a link that is missing.
 LIKING = 12.0

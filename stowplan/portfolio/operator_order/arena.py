@@ -132,5 +132,8 @@ class PackingContext:
         """Seconds left."""
         return self._remaining()
 
+    def follows(self, guide: str) -> None:
+        """There are no hints."""
+
     def note(self, text: str) -> None:
         """Nobody reads it."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.models.hint import Hint
+from stowplan.models.hint import TRUST, Hint
 from stowplan.models.tier_placement.hint import decisions
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.portfolio.tier_placement import engine
@@ -20,9 +20,6 @@ from stowplan.portfolio.tier_placement.heuristics import Walk
 
 #: A tensor comes into the fastest tier that, with those above it, has at least this much of its values.
 THRESHOLDS = (0.5, 0.2)
-
-#: Decisions with a lower confidence than this are left to the annealing.
-TRUST = 0.5
 
 
 def best_guided(problem: Problem, data: Data, hint: Hint, begin: Ints, stop: Callable[[], bool]) -> Walk | None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from stowplan.learned_guidance.memory_mapping.guide import guide as learned_guide
-from stowplan.models.hint import Hint, check
+from stowplan.learned_guidance.memory_mapping.guide.filled import filled_hint
+from stowplan.models.hint import TRUST, Hint, check
 from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.accesses import access_sequences
 from stowplan.models.memory_mapping.milp import guide as guide_module
@@ -21,7 +22,7 @@ from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import arrays, candidates
-from stowplan.portfolio.memory_mapping.guided import ORDERS, THRESHOLDS, TRUST, best_guided, followed, guide, guided
+from stowplan.portfolio.memory_mapping.guided import ORDERS, THRESHOLDS, best_guided, followed, guide, guided
 from stowplan.portfolio.memory_mapping.heuristics import Built, run
 from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 from tests.models.memory_mapping.brute_force import best_plan, optimum
@@ -150,7 +151,7 @@ def test_beside_others_it_takes_hints_up_when_they_come() -> None:
         if hint is None or best_guided(data, hint, lambda: False).totals[0].total >= ordinary:
             continue
         taken += 1
-        context = Late(hint, looks=40, workers=2, candidates=("heuristic", "exact"))
+        context = Late(hint, looks=120, workers=2, candidates=("heuristic", "exact"))
         candidates.search(problem, context)
         sources = [source for _, source in context.plans]
         assert sources[0] == "greedy"
@@ -223,6 +224,43 @@ def test_the_learned_guide_is_asked_once_where_there_is_no_hint_yet(
     candidates.search(problem, context)
     assert len(paths) == expected
     assert all(path.name == "mmap_guide.npz" and path.is_file() for path in paths)
+    assert [each.split(":")[0] for each in context.followed] == ["mmap_guide.npz sha256"] * expected
+
+
+@pytest.mark.parametrize(
+    ("options", "known", "expected"),
+    [
+        ({"candidates": ("heuristic", "learned")}, False, 0),
+        ({"candidates": ("heuristic", "exact")}, False, 1),
+        ({"candidates": ("search",)}, False, 1),
+        ({"candidates": ("heuristic",)}, True, 0),
+        # Where the learned guide would take too long: this one takes half of that.
+        ({"time_limit": 1.5}, False, 1),
+        ({"time_limit": 1e-4}, False, 0),
+    ],
+)
+def test_without_a_learned_guide_memory_filled_by_density_is_followed(
+    options: dict[str, Any], known: bool, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = wide_problem(3)
+    asked(monkeypatch)
+    monkeypatch.setattr(candidates, "GUIDE_SECONDS", 0.5 / problem.use_count)
+    monkeypatch.setattr(candidates, "FILLED_SECONDS", 0.25 / problem.use_count)
+    filled: list[Hint] = []
+
+    def fill(problem: Problem) -> Hint:
+        filled.append(filled_hint(problem))
+        return filled[-1]
+
+    monkeypatch.setattr("stowplan.learned_guidance.memory_mapping.guide.filled.filled_hint", fill)
+    context = Recorder(**{"looks": 60, "time_limit": 4.0, **options})
+    context.known = (random_hint(problem, random.Random(1)),) if known else ()
+    candidates.search(problem, context)
+    assert len(filled) == expected
+    for hint in filled:
+        check(problem, hint)
+    for plan, _ in context.plans:
+        assert verify(problem, plan).ok
 
 
 def test_what_follows_the_learned_guide_is_raced_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,8 +18,10 @@ from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFa
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
+from stowplan.portfolio.memory_mapping import reports
 from stowplan.portfolio.memory_mapping.lns import LEAST_COUNT, Arm, LargeNeighbourhoodSearch, lns
 from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser, gains, lost_gains
+from stowplan.portfolio.memory_mapping.reports import report_every
 from tests.models.memory_mapping.brute_force import best_plan, optimum
 from tests.models.memory_mapping.cases import random_plan, random_problem
 from tests.portfolio.memory_mapping.states import wide_problem
@@ -129,6 +132,33 @@ def test_it_adopts_what_others_find() -> None:
     lns(problem, context)
     # It starts from what the others have, finds that proven optimal, and has nothing to say.
     assert context.plans == []
+
+
+def test_a_plan_that_is_not_valid_is_not_reported_and_not_gone_on_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are verified where they are reported; after the first that is not valid, each as it is found."""
+    problem = random_problem(random.Random(5), steps=6, tensors=4, channels=1)
+    best, start = optimum(problem), all_slow(problem)
+    asked: list[Plan] = []
+
+    def doubtful(problem: Problem, plan: Plan) -> Any:
+        asked.append(plan)
+        return verify(problem, plan) if len(asked) > 1 else SimpleNamespace(ok=False)
+
+    monkeypatch.setattr("stowplan.portfolio.memory_mapping.lns.verify", doubtful)
+    context = Recorder(start, bound=best)
+    LargeNeighbourhoodSearch(ProblemFacts(problem), context, start).run()
+    assert sum("not valid" in note for note in context.notes) == 1
+    assert len(asked) > 1
+    assert_anytime(problem, start, context.plans)
+    assert [start, *context.plans][-1].objective_ps == best
+
+
+def test_reports_are_rarer_the_larger_the_program_is() -> None:
+    """What a run verifies of a search is a small part of a core."""
+    small, large = wide_problem(1), wide_problem(1)
+    assert report_every(small) == reports.LEAST
+    steps = large.steps * (1 + 20_000 // large.use_count)
+    assert report_every(msgspec.structs.replace(large, steps=steps)) > 2.0
 
 
 def test_no_time_means_no_work() -> None:

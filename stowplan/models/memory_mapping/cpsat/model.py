@@ -76,18 +76,19 @@ class MemoryMappingModel:
         self.offsets = OffsetVariables(self.variables) if offsets else None
         self.model = self.variables.model
 
-    def add_hint(self, plan: Plan) -> bool:
+    def add_hint(self, plan: Plan) -> dict[int, int] | None:
         """Hint the solver at a valid plan, completely; replaces any hint before it.
 
-        The hinted solution may be better than the plan, as it is cleared of what serves nothing. Returns False, and hints
-        nothing, where the plan is worse than everything in slow memory.
+        The hinted solution may be better than the plan, as it is cleared of what serves nothing. Returns the
+        values of all variables, by index; None, and hints nothing, where the plan is worse than everything in slow memory.
         """
         decisions = decisions_of(self.variables, plan)
         if decisions.objective_ps() > self.problem.all_slow_ps:
             cpsat_runner.add_hint(self.model, {}, complete=False)
-            return False
-        cpsat_runner.add_hint(self.model, self.values_of(decisions, plan, decisions.moments()))
-        return True
+            return None
+        values = self.values_of(decisions, plan, decisions.moments())
+        cpsat_runner.add_hint(self.model, values)
+        return values
 
     def values_of(self, decisions: Decisions, plan: Plan, moments: Moments) -> dict[int, int]:
         """Value of every variable, by its index, for decisions read off a plan, whose offsets they keep."""
