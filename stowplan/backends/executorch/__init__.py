@@ -1,0 +1,31 @@
+"""ExecuTorch: plans for the memory of exported models.
+
+Importing it imports neither executorch nor torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stowplan.backends.executorch.planning import MemoryPlanningAlgorithm as MemoryPlanningAlgorithm
+    from stowplan.backends.executorch.planning import PlanningWarning as PlanningWarning
+    from stowplan.backends.executorch.planning import memory_planning_algorithm as memory_planning_algorithm
+    from stowplan.backends.executorch.planning import memory_planning_pass as memory_planning_pass
+
+_LAZY = {
+    "MemoryPlanningAlgorithm": "planning",
+    "PlanningWarning": "planning",
+    "memory_planning_algorithm": "planning",
+    "memory_planning_pass": "planning",
+}
+
+__all__ = ["MemoryPlanningAlgorithm", "PlanningWarning", "memory_planning_algorithm", "memory_planning_pass"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        import importlib
+
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,204 @@
+"""Real models, exported with the planner, run in ExecuTorch's runtime, and compared with eager. Skipped without executorch."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+if importlib.util.find_spec("executorch") is None or importlib.util.find_spec("torch") is None:
+    pytest.skip("needs executorch: pip install 'stowplan[executorch]'", allow_module_level=True)
+
+import torch
+from executorch.exir import ExecutorchBackendConfig, to_edge
+from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, Verifier, greedy
+from executorch.exir.passes import MemoryPlanningPass
+from executorch.runtime import Runtime
+from torch import Tensor, nn
+
+from stowplan.backends.executorch import PlanningWarning, memory_planning_algorithm, memory_planning_pass
+
+
+class Branches(nn.Module):
+    """Wired so that greedy wastes bytes on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.sources = [[0], [0, 1], [1], [0, 2, 3], [3, 4], [2], [1, 5, 6], [4, 7], [3, 8], [6, 7, 9]]
+        self.convs = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in self.sources)
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = [self.stem(x)]
+        for sources, conv in zip(self.sources, self.convs, strict=True):
+            values.append(conv(torch.relu(torch.cat([values[at] for at in sources], 0).sum(0, keepdim=True))))
+        return torch.cat([value.mean((2, 3)) for value in values[-3:]], 1)
+
+
+class Views(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(16, 32), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.one(x).view(-1, 16)
+        return self.two(torch.relu(y).reshape(2, -1, 16)).flatten(1) + 1
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = state = torch.zeros(1, 8)
+        every = []
+        for step in range(8):
+            hidden, state = self.cell(x[:, step], (hidden, state))
+            every.append(hidden)
+        return torch.stack(every, 1)
+
+
+class Branching(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        def large(y: Tensor) -> Tensor:
+            return torch.cat([y, y * 2], 1).sum(1, keepdim=True) + torch.exp(y).sum(1, keepdim=True)
+
+        def small(y: Tensor) -> Tensor:
+            return (y * y - y).sum(1, keepdim=True)
+
+        z = torch.cond(x.sum() > 0, large, small, (torch.relu(x) + 1,))
+        return torch.cat([z, x * 3], 1) * 2
+
+
+class Counter(nn.Module):
+    """Keeps a state from one call to the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(4, 8))
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.total.add_(torch.relu(self.layer(x)))
+        return self.layer(self.total) * 2
+
+
+CASES: list[tuple[Callable[[], nn.Module], tuple[int, ...]]] = [
+    (Branches, (1, 3, 16, 16)),
+    (Views, (4, 16)),
+    (Recurrent, (1, 8, 8)),
+    (Branching, (4, 8)),
+    (Counter, (4, 8)),
+]
+
+
+def exported(model: nn.Module, *inputs: Tensor) -> Any:
+    return to_edge(torch.export.export(model, inputs))
+
+
+def planned(edge: Any, **options: Any) -> tuple[Any, Any]:
+    """The program with our plan, and the planner."""
+    memory_pass = memory_planning_pass(5.0, **options)
+    (planner,) = memory_pass.memory_planning_algo.algo_list
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PlanningWarning)
+        return edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=memory_pass)), planner
+
+
+def run(program: Any, *inputs: Tensor) -> list[Tensor]:
+    found: list[Tensor] = Runtime.get().load_program(program.buffer).load_method("forward").execute(list(inputs))
+    return found
+
+
+def arena_sizes(program: Any) -> list[int]:
+    (first, *_) = program.executorch_program.execution_plan
+    return list(first.non_const_buffer_sizes)
+
+
+@pytest.mark.parametrize(("make", "shape"), CASES, ids=lambda value: getattr(value, "__name__", ""))
+def test_programs_compute_what_eager_does(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    torch.manual_seed(1)
+    model, x = make().eval().requires_grad_(False), torch.randn(*shape)
+    stock = exported(model, x).to_executorch()
+    ours, planner = planned(exported(model, x))
+    assert all(a <= b for a, b in zip(arena_sizes(ours), arena_sizes(stock), strict=True))
+    assert planner.reports
+    for sign in (1, -1):
+        state = {key: value.clone() for key, value in model.state_dict().items()}
+        expected = make().eval()
+        expected.load_state_dict(state)
+        with torch.no_grad():
+            wanted = expected(sign * x)
+        torch.testing.assert_close(run(ours, sign * x)[0], wanted, rtol=1e-5, atol=1e-5)
+        assert torch.equal(run(ours, sign * x)[0], run(stock, sign * x)[0])
+
+
+def test_an_arena_gets_smaller() -> None:
+    x = torch.randn(1, 3, 16, 16)
+    ours, planner = planned(exported(Branches().eval(), x))
+    (report,) = planner.reports
+    assert report.size < report.greedy
+    assert report.size == arena_sizes(ours)[1]
+    assert report.is_proven
+
+
+def test_the_framework_finds_no_fault() -> None:
+    """Its check of shared storage runs for planners named greedy only, and where debug messages are on."""
+    edge = exported(Branches().eval(), torch.randn(1, 3, 16, 16))
+    calls = []
+
+    class Checked(MemoryPlanningPass):  # type: ignore[misc]
+        def run(self, graph_module: Any, graph_signature: Any = None) -> Any:
+            result = super().run(graph_module, graph_signature)
+            calls.append(Verifier(graph_module, True, True, True, graph_signature).verify_storage_reuse())
+            return result
+
+    suite = MemoryPlanningAlgorithmSuite([greedy, memory_planning_algorithm(5.0)])
+    logging.getLogger().setLevel(logging.DEBUG)
+    try:
+        edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=Checked(memory_planning_algo=suite)))
+    finally:
+        logging.getLogger().setLevel(logging.WARNING)
+    assert calls
+    assert calls[0] > 0
+
+
+@pytest.mark.parametrize("inputs", [True, False])
+def test_inputs_and_outputs_of_the_caller(inputs: bool) -> None:
+    model, x = Branches().eval(), torch.randn(1, 3, 16, 16)
+    program, planner = planned(exported(model, x), alloc_graph_input=inputs, alloc_graph_output=False)
+    assert planner.reports[0].size < planner.reports[0].greedy
+    assert arena_sizes(program)[1] == planner.reports[0].size
+    if inputs:
+        with torch.no_grad():
+            torch.testing.assert_close(run(program, x)[0], model(x))
+
+
+def test_state_in_an_arena_of_its_own() -> None:
+    x = torch.randn(4, 8)
+    model = Counter().eval().requires_grad_(False)
+    program, _ = planned(exported(model, x), share_mutable_buffers=True)
+    assert len(arena_sizes(program)) == 3
+
+
+def test_a_delegate_that_reads_beyond_its_tensors() -> None:
+    """XNNPACK asks for 64 bytes on top of the arena."""
+    xnnpack = pytest.importorskip("executorch.backends.xnnpack.partition.xnnpack_partitioner")
+    from executorch.exir import to_edge_transform_and_lower
+
+    model, x = Branches().eval(), torch.randn(1, 3, 16, 16)
+    edge = to_edge_transform_and_lower(torch.export.export(model, (x,)), partitioner=[xnnpack.XnnpackPartitioner()])
+    stock = edge.to_executorch()
+    program, planner = planned(to_edge_transform_and_lower(
+        torch.export.export(model, (x,)), partitioner=[xnnpack.XnnpackPartitioner()]
+    ))  # fmt: skip
+    assert arena_sizes(program)[1] <= arena_sizes(stock)[1]
+    assert planner.reports[0].size % 16 == 0
+    assert planner.reports[0].load > 64
+    with torch.no_grad():
+        torch.testing.assert_close(run(program, x)[0], model(x), rtol=1e-4, atol=1e-4)
