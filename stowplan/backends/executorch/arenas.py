@@ -105,7 +105,7 @@ def lifetimes(specs: Iterable[Any]) -> dict[int, tuple[int, int]]:
 
 
 def bases(spec: Any) -> list[Any]:
-    """The tensors inside whose bytes it lies, the innermost first; raises UnsupportedError where that goes round in a circle."""
+    """The tensors inside whose bytes it lies, the innermost first; raises UnsupportedError where they form a circle."""
     found: list[Any] = []
     inner, base = spec, spec.storage_base
     while base is not None:

@@ -81,9 +81,8 @@ class MemoryPlanningAlgorithm:
             reserved = getattr(graph_module, "input_mem_buffer_sizes", None) or []
             return self._improve(alignment, every, list(reserved), extra_padding, result)
         except Exception as error:  # whatever is wrong with this graph, there is a plan at hand
-            warn(
-                f"{'' if isinstance(error, UnsupportedError) else type(error).__name__ + ': '}{error}: the plan is executorch's own"
-            )
+            kind = "" if isinstance(error, UnsupportedError) else f"{type(error).__name__}: "
+            warn(f"{kind}{error}: the plan is executorch's own")
             return result
 
     def _improve(self, alignment: int, specs: list[Any], reserved: Sequence[int], padding: int, result: Any) -> Any:
@@ -171,8 +170,8 @@ def memory_planning_algorithm(
     """An algorithm for executorch's ``MemoryPlanningAlgorithmSuite``.
 
     Each arena is packed to the least height; an arena that is not smaller than greedy's stays as greedy has it, and one that
-    greedy packs to its load costs nothing. Everything is verified before it is handed over. A graph that cannot be planned keeps
-    greedy's plan, with a :class:`PlanningWarning`.
+    greedy packs to its load costs nothing. Everything is verified before it is handed over. A graph that cannot be planned
+    keeps greedy's plan, with a :class:`PlanningWarning`.
 
     Parameters
     ----------
