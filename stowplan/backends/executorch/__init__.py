@@ -8,19 +8,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stowplan.backends.executorch.banks import BankedPlanningAlgorithm as BankedPlanningAlgorithm
+    from stowplan.backends.executorch.banks import banked_memory_planning_pass as banked_memory_planning_pass
+    from stowplan.backends.executorch.banks import banked_planning_algorithm as banked_planning_algorithm
     from stowplan.backends.executorch.planning import MemoryPlanningAlgorithm as MemoryPlanningAlgorithm
     from stowplan.backends.executorch.planning import PlanningWarning as PlanningWarning
     from stowplan.backends.executorch.planning import memory_planning_algorithm as memory_planning_algorithm
     from stowplan.backends.executorch.planning import memory_planning_pass as memory_planning_pass
 
 _LAZY = {
+    "BankedPlanningAlgorithm": "banks",
+    "banked_memory_planning_pass": "banks",
+    "banked_planning_algorithm": "banks",
     "MemoryPlanningAlgorithm": "planning",
     "PlanningWarning": "planning",
     "memory_planning_algorithm": "planning",
     "memory_planning_pass": "planning",
 }
 
-__all__ = ["MemoryPlanningAlgorithm", "PlanningWarning", "memory_planning_algorithm", "memory_planning_pass"]
+__all__ = [
+    "BankedPlanningAlgorithm",
+    "MemoryPlanningAlgorithm",
+    "PlanningWarning",
+    "banked_memory_planning_pass",
+    "banked_planning_algorithm",
+    "memory_planning_algorithm",
+    "memory_planning_pass",
+]
 
 
 def __getattr__(name: str) -> Any:

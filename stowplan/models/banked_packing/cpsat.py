@@ -1,7 +1,7 @@
 """Banked packing as CP-SAT models: with offsets (exact), or with the loads of the banks alone (a relaxation).
 
-In the relaxation a bank holds whatever fits by its bytes at every moment, wherever it may lie. What it costs at least bounds what
-plans cost, and its choice of banks is that of a best plan wherever the banks can be packed so.
+In the relaxation a bank holds whatever fits by its bytes at every moment, wherever it may lie. No plan costs less than it does,
+and its choice of banks is that of a best plan wherever the banks can be packed so.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def build(problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = ()) -
     Model
         Not yet hinted. A buffer that no bank has room for makes it infeasible.
     """
-    costs = [[problem.traffic(number) * problem.banks[bank].cost for bank in banks] for number, banks in enumerate(problem.allowed)]
+    costs = [
+        [problem.traffic(number) * problem.banks[bank].cost for bank in banks] for number, banks in enumerate(problem.allowed)
+    ]
     built = Model(problem, gcd(*(cost for each in costs for cost in each)) or 1)
     model = built.model
     for number, banks in enumerate(problem.allowed):
@@ -95,7 +97,9 @@ def build(problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = ()) -
         model.add_exactly_one(built.inside[-1].values())
     for live in moments(problem):
         for bank in range(len(problem.banks)):
-            terms = [(built.inside[number][bank], problem.taken(number, bank)) for number in live if bank in built.inside[number]]
+            terms = [
+                (built.inside[number][bank], problem.taken(number, bank)) for number in live if bank in built.inside[number]
+            ]
             if sum(size for _, size in terms) > problem.room(bank):
                 unit = gcd(*(size for _, size in terms))
                 model.add(sum(size // unit * variable for variable, size in terms) <= problem.room(bank) // unit)

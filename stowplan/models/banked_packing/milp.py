@@ -1,4 +1,4 @@
-"""The choice of banks by loads alone as a MILP: the relaxation of :mod:`stowplan.models.banked_packing.cpsat`, for MILP solvers."""
+"""The choice of banks by loads alone as a MILP: the relaxation of :mod:`stowplan.models.banked_packing.cpsat`."""
 
 from __future__ import annotations
 
@@ -89,9 +89,7 @@ def solve(
     if any(not banks for banks in problem.allowed):
         return Outcome("infeasible", None, None)
     built = build(problem, cuts)
-    found = solve_matrix(
-        built.matrix, solver, time_limit=time_limit, seed=seed, node_limit=node_limit, should_stop=should_stop
-    )
+    found = solve_matrix(built.matrix, solver, time_limit=time_limit, seed=seed, node_limit=node_limit, should_stop=should_stop)
     spread = float(built.matrix.cost.sum())
     bound = None if found.bound is None else mip_outcome.proven(found.bound, spread, unit=built.unit)
     if found.values is None:

@@ -62,7 +62,9 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
     def __post_init__(self) -> None:
         names = {bank.name for bank in self.banks}
         if not self.banks or len(names) < len(self.banks):
-            raise InputError(f"found {len(self.banks)} banks of {len(names)} names, expected at least one, each of its own name")
+            raise InputError(
+                f"found {len(self.banks)} banks of {len(names)} names, expected at least one, each of its own name"
+            )
         for number, bank in enumerate(self.banks):
             place = f"banks[{number}] ({bank.name})"
             _check_range(place, "capacity", bank.capacity, 0)

@@ -19,9 +19,9 @@ def place(problem: Problem, order: Sequence[int]) -> tuple[Plan | None, list[int
     rooms = [FirstFit(bank.capacity) for bank in problem.banks]
     begin = min((buffer.lower for buffer in problem.buffers), default=0)
     end = max((buffer.upper for buffer in problem.buffers), default=0)
-    for bank, room in zip(problem.banks, rooms, strict=True):
-        if bank.reserved:
-            room.put(begin, end, bank.reserved, 0)
+    for memory, room in zip(problem.banks, rooms, strict=True):
+        if memory.reserved:
+            room.put(begin, end, memory.reserved, 0)
     banks, offsets = [-1] * len(order), [0] * len(order)
     late = []
     for number in order:
@@ -47,7 +47,7 @@ def plan_of(problem: Problem, banks: Sequence[int], offsets: Sequence[int]) -> P
 
 
 def orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
-    """Names and orders: by size, as executorch's planner has it; by uses, also for each moment of life; by bytes used; and by area.
+    """Names and orders: by size, as executorch's planner has it; by uses, also for each moment of life; by traffic; by area.
 
     Who has the fewest banks to choose from comes first in all of them.
     """

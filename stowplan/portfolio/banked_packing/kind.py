@@ -21,9 +21,7 @@ EXACT_BUFFERS = 600
 
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
-    return msgspec.structs.replace(
-        plan, objective=objective, name=problem.name, buffers=problem.buffers, memory=problem.banks
-    )
+    return msgspec.structs.replace(plan, objective=objective, name=problem.name, buffers=problem.buffers, memory=problem.banks)
 
 
 def _initial(problem: Problem) -> dict[str, Plan]:

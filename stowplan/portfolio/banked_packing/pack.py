@@ -77,8 +77,9 @@ def pack(
     ids = {problem.buffers[number].id: number for number in numbers}
 
     def offsets(plan: Packing) -> dict[int, int]:
-        places = zip(inside.buffers, plan.offsets, strict=True)
-        return {ids[each.id]: at + shift for each, at in places if each.id in ids}
+        found = {ids[each.id]: at + shift for each, at in zip(inside.buffers, plan.offsets, strict=True) if each.id in ids}
+        # What has no bytes collides with nothing, not even with what is reserved.
+        return {number: at if problem.buffers[number].size else problem.first(number, bank) for number, at in found.items()}
 
     overload = find_overload(inside)
     if overload is not None:

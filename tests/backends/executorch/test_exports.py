@@ -202,3 +202,50 @@ def test_a_delegate_that_reads_beyond_its_tensors() -> None:
     assert planner.reports[0].load > 64
     with torch.no_grad():
         torch.testing.assert_close(run(program, x)[0], model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_banks() -> None:
+    """Several arenas; results are eager's, and less traffic is in the slow one than with executorch's own planner."""
+    from executorch.exir.banked_memory_planning import Bank, TargetMemoryMap
+
+    from stowplan.backends.executorch import banked_memory_planning_pass
+
+    torch.manual_seed(1)
+    model, x = Branches().eval().requires_grad_(False), torch.randn(1, 3, 16, 16)
+    memory = TargetMemoryMap([Bank("fast", 10 * 1024, 1), Bank("slow", 1 << 20, 2)])
+    memory_pass = banked_memory_planning_pass(memory, time_limit=5.0)
+    (planner,) = memory_pass.memory_planning_algo.algo_list
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PlanningWarning)
+        program = exported(model, x).to_executorch(ExecutorchBackendConfig(memory_planning_pass=memory_pass))
+    (report,) = planner.reports
+    assert report.stock_traffic is not None
+    assert report.traffic["slow"] < report.stock_traffic["slow"]
+    sizes = arena_sizes(program)
+    assert len(sizes) == 3
+    assert 0 < sizes[1] <= 10 * 1024
+    torch.testing.assert_close(run(program, x)[0], model(x))
+
+
+def test_banks_that_executorch_cannot_fill() -> None:
+    from executorch.exir.banked_memory_planning import Bank, BankPlacementError, TargetMemoryMap, banked_memory_planning_pass
+
+    from stowplan.backends import executorch as ours
+    from stowplan.errors import InputError
+
+    model, x = Branches().eval(), torch.randn(1, 3, 16, 16)
+    _, planner = planned(exported(model, x))
+    room = planner.reports[0].load
+    memory = TargetMemoryMap([Bank("only", room, 1)])
+    stock = ExecutorchBackendConfig(memory_planning_pass=banked_memory_planning_pass(memory))
+    edge = exported(model, x)
+    with pytest.raises(BankPlacementError):
+        edge.to_executorch(stock)
+    program = exported(model, x).to_executorch(
+        ExecutorchBackendConfig(memory_planning_pass=ours.banked_memory_planning_pass(memory))
+    )
+    assert arena_sizes(program)[1] <= room
+    tight = ours.banked_memory_planning_pass(TargetMemoryMap([Bank("only", room // 2, 1)]))
+    edge = exported(model, x)
+    with pytest.raises(InputError, match="the banks do not hold the graph"):
+        edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=tight))

@@ -36,7 +36,10 @@ def test_exact_models_find_the_optimum(first: int) -> None:
 def test_the_milp_is_the_relaxation_by_loads() -> None:
     for seed in range(120):
         problem = random_problem(seed, most=8)
-        ours, theirs = cpsat.solve(problem, offsets=False, time_limit=HANG), milp.solve(problem, solver="gscip", time_limit=HANG)
+        ours, theirs = (
+            cpsat.solve(problem, offsets=False, time_limit=HANG),
+            milp.solve(problem, solver="gscip", time_limit=HANG),
+        )
         assert ours.status == theirs.status, seed
         if ours.plan is not None and theirs.plan is not None:
             assert ours.plan.objective == theirs.plan.objective == theirs.bound, seed
@@ -79,7 +82,8 @@ def test_every_mutation_is_found() -> None:
                     banks[number], offsets[number] = bank, offset
                     mutant = msgspec.structs.replace(plan, banks=tuple(banks), offsets=tuple(offsets))
                     cost = sum(
-                        buffer.size * buffer.uses * problem.banks[at].cost for buffer, at in zip(problem.buffers, banks, strict=True)
+                        buffer.size * buffer.uses * problem.banks[at].cost
+                        for buffer, at in zip(problem.buffers, banks, strict=True)
                     )
                     mutant = msgspec.structs.replace(mutant, objective=cost)
                     found = verify(problem, mutant)
