@@ -53,14 +53,15 @@ def find_overload(problem: Problem) -> Overload | None:
             where = " or ".join(buffer.banks) if buffer.banks else "any bank"
             rooms = ", ".join(f"{bank.name} {problem.room(at)}" for at, bank in enumerate(problem.banks))
             return Overload((number,), f"buffer {buffer.id} of {buffer.size} bytes does not fit in {where} (bytes: {rooms})")
+    every = frozenset(range(len(problem.banks)))
     for live in moments(problem):
         # Whoever may only be in some banks needs room there; all subsets of banks that turn up are looked at.
-        for banks in {frozenset(problem.allowed[number]) for number in live} | {frozenset(range(len(problem.banks)))}:
-            bound = [number for number in live if banks.issuperset(problem.allowed[number])]
+        for among in {frozenset(problem.allowed[number]) for number in live} | {every}:
+            bound = [number for number in live if among.issuperset(problem.allowed[number])]
             needed = sum(problem.buffers[number].size for number in bound)
-            room = sum(problem.room(bank) for bank in banks)
+            room = sum(problem.room(bank) for bank in among)
             if needed > room:
-                names = ", ".join(problem.banks[bank].name for bank in sorted(banks))
+                names = ", ".join(problem.banks[bank].name for bank in sorted(among))
                 ids = ", ".join(problem.buffers[number].id for number in bound[:6]) + (", ..." if len(bound) > 6 else "")
                 reason = f"{len(bound)} buffers ({ids}) live at once and take {needed} bytes, and {names} have {room}"
                 return Overload(tuple(bound), reason)
