@@ -11,17 +11,25 @@ if TYPE_CHECKING:
     from stowplan.backends.executorch.banks import BankedPlanningAlgorithm as BankedPlanningAlgorithm
     from stowplan.backends.executorch.banks import banked_memory_planning_pass as banked_memory_planning_pass
     from stowplan.backends.executorch.banks import banked_planning_algorithm as banked_planning_algorithm
+    from stowplan.backends.executorch.end_to_end import Planned as Planned
+    from stowplan.backends.executorch.end_to_end import plan as plan
     from stowplan.backends.executorch.planning import MemoryPlanningAlgorithm as MemoryPlanningAlgorithm
     from stowplan.backends.executorch.planning import PlanningWarning as PlanningWarning
     from stowplan.backends.executorch.planning import memory_planning_algorithm as memory_planning_algorithm
     from stowplan.backends.executorch.planning import memory_planning_pass as memory_planning_pass
+    from stowplan.backends.executorch.reorder import ReorderPass as ReorderPass
+    from stowplan.backends.executorch.reorder import reorder_pass as reorder_pass
 
 _LAZY = {
     "BankedPlanningAlgorithm": "banks",
     "banked_memory_planning_pass": "banks",
     "banked_planning_algorithm": "banks",
     "MemoryPlanningAlgorithm": "planning",
+    "Planned": "end_to_end",
     "PlanningWarning": "planning",
+    "ReorderPass": "reorder",
+    "plan": "end_to_end",
+    "reorder_pass": "reorder",
     "memory_planning_algorithm": "planning",
     "memory_planning_pass": "planning",
 }
@@ -29,11 +37,15 @@ _LAZY = {
 __all__ = [
     "BankedPlanningAlgorithm",
     "MemoryPlanningAlgorithm",
+    "Planned",
     "PlanningWarning",
+    "ReorderPass",
     "banked_memory_planning_pass",
     "banked_planning_algorithm",
     "memory_planning_algorithm",
     "memory_planning_pass",
+    "plan",
+    "reorder_pass",
 ]
 
 
