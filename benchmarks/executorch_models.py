@@ -96,16 +96,18 @@ class NasnetCells(nn.Module):
 class MtlTowers(nn.Module):
     """One trunk, and a tower for each of several tasks; all towers are begun before the first is done."""
 
-    def __init__(self, tasks: int = 8, width: int = 64):
+    def __init__(self, tasks: int = 8, width: int = 16):
         super().__init__()
-        self.trunk = nn.Linear(128, width)
-        self.wide = nn.ModuleList(nn.Linear(width, 16 * width) for _ in range(tasks))
-        self.narrow = nn.ModuleList(nn.Linear(16 * width, 8) for _ in range(tasks))
+        self.trunk = nn.Conv2d(3, width, 3, padding=1)
+        self.wide = nn.ModuleList(nn.Conv2d(width, 2 * width, 3, padding=1) for _ in range(tasks))
+        self.deep = nn.ModuleList(nn.Conv2d(2 * width, 2 * width, 3, padding=1, stride=2) for _ in range(tasks))
+        self.heads = nn.ModuleList(nn.Linear(2 * width, 4) for _ in range(tasks))
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         x = F.relu(self.trunk(x))
         wide = [F.relu(layer(x)) for layer in self.wide]
-        return tuple(layer(each) for layer, each in zip(self.narrow, wide, strict=True))
+        deep = [F.relu(layer(each)) for layer, each in zip(self.deep, wide, strict=True)]
+        return tuple(head(each.mean((2, 3))) for head, each in zip(self.heads, deep, strict=True))
 
 
 class RandWire(nn.Module):
@@ -179,7 +181,7 @@ def _own(make: Callable[[], nn.Module], *shape: int) -> Model:
 MODELS: dict[str, Callable[[], Model]] = {
     "unet8": partial(_own, UNet, 1, 3, 96, 96),
     "nasnet_cells": partial(_own, NasnetCells, 1, 3, 32, 32),
-    "mtl_towers": partial(_own, MtlTowers, 1, 128),
+    "mtl_towers": partial(_own, MtlTowers, 1, 3, 32, 32),
     "randwire": partial(_own, RandWire, 1, 3, 32, 32),
     "lstm_unrolled": partial(_own, partial(Unrolled, "lstm", 32), 1, 32, 128),
     "bigru_unrolled": partial(_own, partial(Unrolled, "gru", 24, both=True), 1, 24, 128),

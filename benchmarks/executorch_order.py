@@ -3,7 +3,7 @@
     pip install 'stowplan[executorch]'         # and torchvision, timm for the models of theirs
     python benchmarks/executorch_order.py [--time-limit 20] [--models nasnet_cells,mtl_towers] [--run]
 
-Prints one row a model as a table in Markdown: what docs/executorch.md shows. ``--run`` runs stock's program and ours, and says whether
+Prints one row a model as a table in Markdown: what docs/executorch.md shows. ``--run`` runs both programs, and says whether
 their results are the same to the last bit.
 """
 

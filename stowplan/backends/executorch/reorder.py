@@ -267,7 +267,8 @@ def _root(node: Any) -> Any:
 
 
 def _schema(node: Any) -> Any:
-    return getattr(getattr(node.target, "_op", node.target), "_schema", None)
+    # Operators of the edge dialect have torch's own inside.
+    return getattr(node.target, "_schema", None) or getattr(getattr(node.target, "_op", None), "_schema", None)
 
 
 def _overwritten(node: Any) -> list[Any]:
@@ -284,5 +285,5 @@ def _overwritten(node: Any) -> list[Any]:
 
 
 def _is_random(node: Any) -> bool:
-    tags = getattr(getattr(node.target, "_op", node.target), "tags", ())
+    tags = (*getattr(node.target, "tags", ()), *getattr(getattr(node.target, "_op", None), "tags", ()))
     return any(str(tag).endswith("nondeterministic_seeded") for tag in tags)

@@ -249,3 +249,47 @@ def test_banks_that_executorch_cannot_fill() -> None:
     edge = exported(model, x)
     with pytest.raises(InputError, match="the banks do not hold the graph"):
         edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=tight))
+
+
+class Towers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.ModuleList(nn.Conv2d(2, 16, 1) for _ in range(4))
+        self.narrow = nn.ModuleList(nn.Conv2d(16, 1, 1) for _ in range(4))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        begun = [torch.relu(layer(x)) for layer in self.wide]
+        return tuple(layer(each) for layer, each in zip(self.narrow, begun, strict=True))
+
+
+@pytest.mark.parametrize(("make", "shape"), [(Towers, (1, 2, 8, 8)), *CASES], ids=lambda value: getattr(value, "__name__", ""))
+def test_one_call_for_order_and_offsets(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    """Results are stock's to the last bit, also where state is written over."""
+    from stowplan.backends.executorch import plan
+
+    torch.manual_seed(1)
+    model, x = make().eval().requires_grad_(False), torch.randn(*shape)
+    stock = exported(model, x).to_executorch()
+    ours = plan(exported(model, x), time_limit=5.0)
+    assert len(ours.orders) == 1
+    assert sum(arena_sizes(ours.program)) <= sum(arena_sizes(stock))
+    if make is Towers:
+        assert ours.orders[0].moved
+        assert sum(arena_sizes(ours.program)) < 0.6 * sum(arena_sizes(stock))
+    runtime = Runtime.get()
+    methods = [runtime.load_program(each.buffer).load_method("forward") for each in (stock, ours.program)]
+    for sign in (1, -1, 1):
+        one, other = (method.execute([sign * x]) for method in methods)
+        assert all(torch.equal(first, second) for first, second in zip(one, other, strict=True))
+
+
+def test_settings_of_the_callers_pass_stay() -> None:
+    from stowplan.backends.executorch import plan
+
+    x = torch.randn(1, 2, 8, 8)
+    given = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
+    found = plan(exported(Towers().eval(), x), ExecutorchBackendConfig(memory_planning_pass=given), order=False, time_limit=5.0)
+    whole = plan(exported(Towers().eval(), x), order=False, time_limit=5.0)
+    assert not found.orders
+    assert sum(arena_sizes(found.program)) < sum(arena_sizes(whole.program))
+    assert type(given.memory_planning_algo.algo_list[0]).__name__ == "function"
