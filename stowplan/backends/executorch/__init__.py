@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from stowplan.backends.executorch.planning import memory_planning_pass as memory_planning_pass
     from stowplan.backends.executorch.reorder import ReorderPass as ReorderPass
     from stowplan.backends.executorch.reorder import reorder_pass as reorder_pass
+    from stowplan.backends.executorch.table import offset_table as offset_table
+    from stowplan.backends.executorch.table import write_offsets as write_offsets
 
 _LAZY = {
     "BankedPlanningAlgorithm": "banks",
@@ -28,8 +30,10 @@ _LAZY = {
     "Planned": "end_to_end",
     "PlanningWarning": "planning",
     "ReorderPass": "reorder",
+    "offset_table": "table",
     "plan": "end_to_end",
     "reorder_pass": "reorder",
+    "write_offsets": "table",
     "memory_planning_algorithm": "planning",
     "memory_planning_pass": "planning",
 }
@@ -44,8 +48,10 @@ __all__ = [
     "banked_planning_algorithm",
     "memory_planning_algorithm",
     "memory_planning_pass",
+    "offset_table",
     "plan",
     "reorder_pass",
+    "write_offsets",
 ]
 
 

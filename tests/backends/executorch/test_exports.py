@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import logging
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -293,3 +295,21 @@ def test_settings_of_the_callers_pass_stay() -> None:
     assert not found.orders
     assert sum(arena_sizes(found.program)) < sum(arena_sizes(whole.program))
     assert type(given.memory_planning_algo.algo_list[0]).__name__ == "function"
+
+
+def test_a_header_of_offsets(tmp_path: Path) -> None:
+    from stowplan.backends.executorch import offset_table, write_offsets
+    from stowplan.errors import UsageError
+
+    program, planner = planned(exported(Branches().eval(), torch.randn(1, 3, 16, 16)))
+    table = offset_table(program)
+    assert len(table.rows) == planner.reports[0].buffers
+    assert table.arenas[1].bytes == planner.reports[0].size
+    assert all(row.offset + row.size <= table.arenas[row.arena].bytes for row in table.rows)
+    for one, other in itertools.combinations(table.rows, 2):
+        apart = one.offset + one.size <= other.offset or other.offset + other.size <= one.offset
+        assert apart or one.end <= other.start or other.end <= one.start
+    write_offsets(program, tmp_path / "branches.h")
+    assert "#define BRANCHES_ARENA1_BYTES" in (tmp_path / "branches.h").read_text(encoding="utf-8")
+    with pytest.raises(UsageError, match="c-header"):
+        write_offsets(program, tmp_path / "branches.h", "pdf")
