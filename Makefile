@@ -3,6 +3,7 @@
 # make test-slow  the slow ones
 # make check      lint, types, all tests: what continuous integration runs (.ci/run)
 # make docs       the documentation as a site, in out/site; fails at any dead link
+# make executorch  export a small model with plans of this package, run it, compare; installs executorch
 # make gallery    the pictures of docs/gallery.md anew, with the commands that the page names
 #
 # Plans need no torch; tests and types do, for the learned policies. It is installed first, by itself. Where a
@@ -21,7 +22,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # Each worker takes neighbouring tests and, once it is done, half of what the other has left.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
-.PHONY: plan test test-slow lint types check docs gallery install clean
+.PHONY: plan executorch test test-slow lint types check docs gallery install clean
 
 install: $(VENV)/.installed
 
@@ -39,6 +40,14 @@ $(VENV)/.learned: $(VENV)/.installed
 $(VENV)/.docs: $(VENV)/.installed
 	$(PIP) -e '.[docs]'
 	touch $@
+
+$(VENV)/.executorch: $(VENV)/.installed
+	$(PIP) $(TORCH)
+	$(PIP) -e '.[executorch]'
+	touch $@
+
+executorch: $(VENV)/.executorch
+	$(BIN)/python examples/plan_for_executorch.py
 
 plan: install
 	mkdir -p $(OUT)

@@ -154,6 +154,11 @@ _KINDS = {
         _modules("bank_mapping", amends=("capacity",)),
         _modules("operator_order", warm_up="stowplan.portfolio.operator_order.warm_up:warm_up"),
         _modules(
+            "banked_packing",
+            warm_up="stowplan.portfolio.packing.canonical:warm_up",
+            offsets="stowplan.models.banked_packing.offsets:offset_table",
+        ),
+        _modules(
             "modulo_scheduling",
             hint="stowplan.models.modulo_scheduling.hint",
             transfer="stowplan.models.modulo_scheduling.earlier:transferred",

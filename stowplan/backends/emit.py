@@ -53,10 +53,15 @@ def emit(problem: Any, plan: Any, form: str, name: str = "") -> bytes:
     UsageError
         No such format, or no offsets.
     """
-    if form not in FORMATS:
-        raise UsageError(f"found the format {form!r}, expected one of {', '.join(FORMATS)}")
+    check_form(form)
     table = table_of(problem, plan)
     return FORMATS[form](table, name or table.program or "plan")
+
+
+def check_form(form: str) -> None:
+    """Raise UsageError where there is no such format."""
+    if form not in FORMATS:
+        raise UsageError(f"found the format {form!r}, expected one of {', '.join(FORMATS)}")
 
 
 def write(path: Path, problem: Any, plan: Any, form: str) -> None:

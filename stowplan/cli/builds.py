@@ -13,12 +13,15 @@ import typer
 from stowplan import files
 from stowplan.errors import UsageError
 
+#: Not a format of all plans: the input, a TensorFlow Lite model, with the offsets in it.
+TFLITE = "tflite"
+
 Emit = Annotated[
     list[str] | None,
     typer.Option(
         "--emit",
         metavar="FORMAT[=FILE]",
-        help="Write the offsets as c-header, json or csv, again and again; without a file, to -o in place of the plan.",
+        help="Write the offsets as c-header, json, csv or tflite, again and again; without a file, to -o in place of the plan.",
     ),
 ]
 Depfile = Annotated[
@@ -43,21 +46,29 @@ class Emissions:
         """All files."""
         return (*([] if self.plan is None else [self.plan]), *(path for _, path in self.offsets))
 
-    def check(self, problem: Any) -> None:
-        """Raise UsageError, before any plan is sought, where there will be no offsets."""
+    def check(self, problem: Any, source: Path) -> None:
+        """Raise UsageError, before any plan is sought, where there will be no offsets, or no model to write them to."""
         if self.offsets:
             from stowplan.backends.emit import check_emittable
 
             check_emittable(problem)
+        if any(form == TFLITE for form, _ in self.offsets):
+            from stowplan.frontends.arena.tflite_file import is_tflite
 
-    def write(self, problem: Any, plan: Any) -> None:
+            if not is_tflite(source):
+                raise UsageError(f"--emit {TFLITE}: found the input {source}, expected a TensorFlow Lite model")
+
+    def write(self, problem: Any, plan: Any, source: Path) -> None:
         """Write plan and offsets."""
         if self.plan is not None:
             plan.save(self.plan)
         for form, path in self.offsets:
-            from stowplan.backends import emit
+            from stowplan.backends import emit, tflite
 
-            emit.write(path, problem, plan, form)
+            if form == TFLITE:
+                tflite.write_plan(source, plan, path)
+            else:
+                emit.write(path, problem, plan, form)
 
 
 def emissions(output: Path | None, emit: list[str] | None) -> Emissions:
@@ -85,8 +96,8 @@ def check_format(form: str) -> None:
     """Raise UsageError where there is no such format."""
     from stowplan.backends.emit import FORMATS
 
-    if form not in FORMATS:
-        raise UsageError(f"--emit: found {form!r}, expected one of {', '.join(FORMATS)}")
+    if form not in FORMATS and form != TFLITE:
+        raise UsageError(f"--emit: found {form!r}, expected one of {', '.join((*FORMATS, TFLITE))}")
 
 
 def write_depfile(path: Path, outputs: Iterable[Path], inputs: Iterable[str | Path]) -> None:

@@ -27,7 +27,9 @@ def verify_command(
     plan: PlanFile,
     emit: Annotated[
         list[str] | None,
-        typer.Option("--emit", metavar="FORMAT=FILE", help="Write the offsets of a valid plan as c-header, json or csv."),
+        typer.Option(
+            "--emit", metavar="FORMAT=FILE", help="Write the offsets of a valid plan as c-header, json, csv or tflite."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     *,
@@ -40,7 +42,7 @@ def verify_command(
     wanted = emissions(None, emit)
     check_outputs(wanted.outputs, inputs=(problem, plan, *files_of(options)))
     found, given, assumed = _open_both(problem, plan, options)
-    wanted.check(found)
+    wanted.check(found, problem)
     from stowplan.portfolio.kind import check as check_plan
     from stowplan.portfolio.kind import kind_of
 
@@ -58,7 +60,7 @@ def verify_command(
         more = f" (and {others} more)" if others > 0 else ""
         hint = _target_hint(assumed) if given.problem != found.digest else ""
         raise VerificationError(f"{plan}: not a valid plan: {''.join(check.violations[:1])}{more}{hint}")
-    wanted.write(found, given)
+    wanted.write(found, given, problem)
 
 
 @with_input_options()

@@ -108,7 +108,7 @@ def solve_command(
         with reading_within(None if deterministic else time_limit):
             opened, earlier = _open(source, hint_program, options)
         problem = opened.problem
-        wanted.check(problem)
+        wanted.check(problem, source)
         if config is not None:
             _presenter(problem).check_configurable("--config")
         guess = _read_hint(hint, earlier, problem)
@@ -133,7 +133,7 @@ def solve_command(
             if notes:
                 result = msgspec.structs.replace(result, details=result.details | {"xla_plan": list(notes)})
             if result.plan is not None:
-                wanted.write(problem, result.plan)
+                wanted.write(problem, result.plan, source)
                 if config is not None:
                     _presenter(problem).configuration(problem, result.plan).save(config)
             if as_json:

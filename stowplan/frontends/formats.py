@@ -17,6 +17,7 @@ from stowplan.frontends.format import InputFormat, Source, TargetFamily
 _MODULES = [
     "stowplan.frontends.dfg.format",
     "stowplan.frontends.packing_csv",
+    "stowplan.frontends.arena.format",
     "stowplan.frontends.operator_order.format",
     "stowplan.frontends.operator_order.graph_format",
     "stowplan.frontends.affine.format",

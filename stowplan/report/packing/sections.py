@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 from stowplan.models.packing.plan import Plan
@@ -27,8 +27,16 @@ def overview(problem: Problem) -> Overview:
     return Overview(facts=[*facts, *([("At fixed offsets", f"{fixed:,}")] if fixed else [])])
 
 
-def layouts(scenes: Sequence[tuple[str, Scene]], colours: Mapping[int, int], details: Details) -> Section:
-    """Layout of each plan, and below it the bytes that live at once."""
+def layouts(
+    scenes: Sequence[tuple[str, Scene]],
+    colours: Mapping[int, int],
+    details: Details,
+    describe: Callable[[int], tuple[str, int]] | None = None,
+) -> Section:
+    """Layout of each plan, and below it the bytes that live at once.
+
+    ``describe`` gives name and bytes of the owner of a box, where owners are not the buffers of the scene's own problem.
+    """
     details.time = "time"
     figures = []
     drawn = [scene for _, scene in scenes]
@@ -36,7 +44,7 @@ def layouts(scenes: Sequence[tuple[str, Scene]], colours: Mapping[int, int], det
     letters = LETTERS if len(scenes) > 1 else LETTERS_ALONE
     for label, scene in scenes:
         caption = f"{format_bytes(scene.height, 6)} high, {format_bytes(scene.peak, 6)} live at once at most"
-        drawing = _plot(scene, colours, details, top, letters)
+        drawing = _plot(scene, colours, details, top, letters, describe)
         figures.append(f"<figure><h3>{escape(label)}</h3><figcaption>{caption}</figcaption>{drawing}</figure>")
     return Section(
         "Layout",
@@ -46,7 +54,14 @@ def layouts(scenes: Sequence[tuple[str, Scene]], colours: Mapping[int, int], det
     )
 
 
-def _plot(scene: Scene, colours: Mapping[int, int], details: Details, top: int, letters: int) -> str:
+def _plot(
+    scene: Scene,
+    colours: Mapping[int, int],
+    details: Details,
+    top: int,
+    letters: int,
+    describe: Callable[[int], tuple[str, int]] | None,
+) -> str:
     unit, size = byte_unit(top)
     scale = WIDE / max(1, scene.end - scene.start)
     ticks = nice_ticks(0, top / size)
@@ -67,7 +82,7 @@ def _plot(scene: Scene, colours: Mapping[int, int], details: Details, top: int, 
         scale=scale,
         start=scene.start,
         height=top,
-        describe=lambda owner: (scene.problem.buffers[owner].id, scene.problem.buffers[owner].size),
+        describe=describe or (lambda owner: (scene.problem.buffers[owner].id, scene.problem.buffers[owner].size)),
         letters=letters,
         source=lambda index: "fixed" if scene.boxes[index].fixed else "",
     )

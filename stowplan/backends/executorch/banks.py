@@ -1,0 +1,358 @@
+"""A memory planning algorithm for ExecuTorch's target memory maps: what is used most goes into the fastest bank.
+
+Executorch's own planner for such maps, ``BankedGreedy``, looks at sizes alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from stowplan.arguments import whole
+from stowplan.backends.executorch import arenas, check, install
+from stowplan.backends.executorch.arenas import UnsupportedError
+from stowplan.backends.executorch.planning import warn
+from stowplan.errors import InputError, UsageError
+from stowplan.models.banked_packing.plan import Plan
+from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
+from stowplan.models.banked_packing.verify import verify
+from stowplan.models.packing import problem as packing
+from stowplan.portfolio.banked_packing.kind import KIND, traffic_by_bank
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.packing.quick import quick_plan
+from stowplan.portfolio.solve import check_options, solve
+
+#: Cost of a byte in a bank over that in the one before, where costs are not given.
+RATIO = 4
+
+
+class BankReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one graph. Costs are bytes read and written times the cost of their bank."""
+
+    buffers: int
+    stock: int | None
+    """Cost by executorch's own planner, None where it found no plan."""
+    cost: int
+    bound: int
+    """No plan costs less."""
+    stock_traffic: dict[str, int] | None
+    """Bytes read and written in each bank, by executorch's own planner."""
+    traffic: dict[str, int]
+    source: str
+    seconds: float
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether no plan costs less."""
+        return self.cost <= self.bound
+
+
+@dataclass
+class BankedPlanningAlgorithm:
+    """An algorithm for ``MemoryPlanningAlgorithmSuite``, to be used alone; made by :func:`banked_planning_algorithm`."""
+
+    target: Any
+    """Executorch's ``TargetMemoryMap``, or anything with its ``banks``."""
+    options: Options
+    costs: tuple[int, ...]
+    """Of a byte in each bank."""
+    stock: Callable[..., Any] | None = None
+    """Executorch's planner with the same arguments; None takes the installed one's."""
+    count_uses: Callable[[Any, Sequence[Any]], Mapping[int, int]] | None = None
+    """Uses by ``id`` of the specification; None counts the nodes of the graph that touch it."""
+    reports: list[BankReport] = field(default_factory=list)
+    """One for each graph planned so far."""
+
+    def __post_init__(self) -> None:
+        self.__name__ = "stowplan_banked"
+
+    def __call__(
+        self,
+        alignment: int,
+        specs: Iterable[Any],
+        graph_module: Any,
+        graph_signature: Any = None,
+        extra_padding: int = 0,
+    ) -> Any:
+        """Plan the tensors of one graph, as executorch's planners do; returns its ``MemoryAlgoResult``.
+
+        Raises
+        ------
+        InputError
+            The banks cannot hold the graph, or neither planner found out how.
+        BankPlacementError
+            Executorch's own, where it refuses the map itself.
+        """
+        every = list(specs)
+        stock = self.stock or _stock(self.target)
+        refusal: Exception | None = None
+        result = None
+        try:
+            result = stock(alignment, every, graph_module, graph_signature, extra_padding)
+        except Exception as error:  # it may give up where there is a plan
+            refusal = error
+        wrong = "" if self.stock else install.complaint()
+        if not wrong:
+            try:
+                return self._plan(alignment, every, graph_module, extra_padding, result)
+            except InputError as error:
+                if refusal is not None:
+                    raise InputError(f"{error}; executorch's own planner: {refusal}") from refusal
+                wrong = str(error)
+            except Exception as error:  # whatever is wrong with this graph, there may be a plan at hand
+                wrong = f"{'' if isinstance(error, UnsupportedError) else type(error).__name__ + ': '}{error}"
+        if refusal is not None:
+            raise refusal
+        _realign(self.target, result, alignment)
+        warn(f"{wrong}: the plan is executorch's own")
+        return result
+
+    def _plan(self, alignment: int, specs: list[Any], graph_module: Any, padding: int, result: Any) -> Any:
+        began = time.monotonic()
+        strange = sorted({str(spec.device.name) for spec in specs if spec.device.name != "CPU"})
+        if strange:
+            raise UnsupportedError(f"found tensors on {', '.join(strange)}, expected the CPU's alone")
+        reserved = list(getattr(graph_module, "input_mem_buffer_sizes", None) or [])
+        units = arenas.arenas(alignment, specs, reserved, padding)
+        problem, owners = self._problem(alignment, units, reserved, padding, specs, graph_module)
+        plan, source, stock, bound = self._solve(problem, owners, result)
+        offsets = {
+            id(spec): (self.target.banks[bank].mem_id, at)
+            for spec, bank, at in zip(owners, plan.banks, plan.offsets, strict=True)
+        }
+        for spec, bank in zip(owners, plan.banks, strict=True):
+            spec.realign(problem.banks[bank].alignment)
+        offsets |= self._elsewhere(units)
+        sizes = [0] * (max((mem_id for mem_id, _ in offsets.values()), default=1) + 1)
+        placed = arenas.places(specs, offsets)
+        for spec in specs:
+            place = placed[id(spec)]
+            sizes[place.mem_id] = max(sizes[place.mem_id], place.mem_offset + spec.allocated_memory + padding)
+        where = {key: (place.mem_id, place.mem_offset) for key, place in placed.items()}
+        wrong = check.faults(specs, where, sizes, reserved, padding)
+        wrong += [bank.name for bank in self.target.banks if bank.mem_id < len(sizes) and sizes[bank.mem_id] > bank.size]
+        if wrong:
+            raise UnsupportedError(f"the plan failed verification ({wrong[0]})")
+        self.reports.append(
+            BankReport(
+                buffers=len(owners),
+                stock=None if stock is None else stock.objective,
+                cost=plan.objective,
+                bound=min(bound, plan.objective),
+                stock_traffic=None if stock is None else traffic_by_bank(problem, stock),
+                traffic=traffic_by_bank(problem, plan),
+                source=source,
+                seconds=round(time.monotonic() - began, 3),
+            )
+        )
+        return _result(result, specs, placed, sizes)
+
+    def _problem(
+        self, alignment: int, units: list[arenas.Arena], reserved: list[int], padding: int, specs: list[Any], graph_module: Any
+    ) -> tuple[Problem, list[Any]]:
+        """The problem, and whose buffers they are."""
+        uses = (self.count_uses or count_uses)(graph_module, specs)
+        roots: dict[int, int] = {}
+        for spec in specs:
+            base = [spec, *arenas.bases(spec)][-1]
+            roots[id(base)] = roots.get(id(base), 0) + uses.get(id(spec), 0)
+        banks = []
+        for bank, cost in zip(self.target.banks, self.costs, strict=True):
+            unit = bank.alignment or alignment
+            if unit % alignment:
+                raise InputError(f"found alignment {unit} of bank {bank.name}, expected a multiple of the graph's, {alignment}")
+            bottom = reserved[bank.mem_id] if bank.mem_id < len(reserved) else 0
+            capacity = max(0, bank.size - padding)
+            banks.append(Bank(name=bank.name, capacity=capacity, cost=cost, alignment=unit, reserved=bottom))
+        names = {bank.mem_id: bank.name for bank in self.target.banks}
+        buffers: list[Buffer] = []
+        owners: list[Any] = []
+        for planned in units:
+            for spec, each in zip(planned.specs, planned.problem.buffers, strict=True):
+                if spec.mem_id is None or spec.mem_id in names:
+                    pinned = () if spec.mem_id is None else (names[spec.mem_id],)
+                    buffers.append(
+                        Buffer(
+                            id=str(len(buffers)),
+                            lower=each.lower,
+                            upper=each.upper,
+                            size=each.size,
+                            uses=roots[id(spec)],
+                            alignment=alignment,
+                            banks=pinned,
+                        )
+                    )
+                    owners.append(spec)
+        return Problem(buffers=tuple(buffers), banks=tuple(banks), name="banks"), owners
+
+    def _solve(self, problem: Problem, owners: list[Any], result: Any) -> tuple[Plan, str, Plan | None, int]:
+        """A plan, who found it, executorch's own, and a bound."""
+        plans: dict[str, Plan] = {}
+        if result is not None:
+            numbers = {bank.mem_id: at for at, bank in enumerate(self.target.banks)}
+            banks = tuple(numbers[result.spec_dict[spec].mem_id] for spec in owners)
+            stock = Plan(
+                problem=problem.digest,
+                objective=sum(problem.traffic(number) * problem.banks[bank].cost for number, bank in enumerate(banks)),
+                banks=banks,
+                offsets=tuple(result.spec_dict[spec].mem_offset for spec in owners),
+            )
+            if verify(problem, stock).ok:
+                plans["executorch"] = stock
+        stock_plan = plans.get("executorch")
+        floor = KIND.bound(problem)
+        if stock_plan is not None and stock_plan.objective <= floor:
+            return stock_plan, "executorch", stock_plan, floor
+        found = solve(
+            problem,
+            time_limit=self.options.time_limit,
+            deterministic=self.options.deterministic,
+            seed=self.options.seed,
+            workers=self.options.workers,
+            plans=plans,
+        )
+        if found.plan is None:
+            why = found.details.get(
+                "explanation", f"found no plan within {self.options.time_limit:g} s, and no proof that there is none"
+            )
+            raise InputError(f"the banks do not hold the graph: {why}")
+        return found.plan, found.provenance.candidate, stock_plan, max(floor, found.bound or 0)
+
+    def _elsewhere(self, units: list[arenas.Arena]) -> dict[int, tuple[int, int]]:
+        """Places of what is bound for arenas that the map does not declare: laid out there, first fit by size."""
+        declared = {bank.mem_id for bank in self.target.banks}
+        offsets: dict[int, tuple[int, int]] = {}
+        for unit in units:
+            bound = [spec.mem_id is not None and spec.mem_id not in declared for spec in unit.specs]
+            buffers = tuple(each for each, is_bound in zip(unit.problem.buffers, bound, strict=True) if is_bound)
+            found = quick_plan(packing.Problem(buffers=buffers), self.options, lambda: False) if buffers else None
+            if found is not None:
+                specs = [spec for spec, is_bound in zip(unit.specs, bound, strict=True) if is_bound]
+                for spec, at in zip(specs, found[1].offsets, strict=True):
+                    offsets[id(spec)] = unit.mem_id, unit.bottom + at
+        return offsets
+
+
+def count_uses(graph_module: Any, specs: Sequence[Any]) -> dict[int, int]:
+    """Nodes that read or write each tensor, by ``id`` of the specification; views and allocations move nothing."""
+    from executorch.exir import memory
+    from executorch.exir.memory_planning import get_node_tensor_specs
+
+    still = {memory.alloc, memory.view, memory.free}
+    found = dict.fromkeys(map(id, specs), 0)
+    for node in graph_module.graph.nodes:
+        if node.op != "call_function" or node.target in still or getattr(node.target, "__name__", "") == "getitem":
+            continue
+        touched = {id(spec) for each in (node, *node.all_input_nodes) for spec in get_node_tensor_specs(each)}
+        for key in touched & found.keys():
+            found[key] += 1
+    return found
+
+
+def banked_planning_algorithm(
+    target: Any,
+    costs: Mapping[str, int] | None = None,
+    *,
+    time_limit: float = 10.0,
+    deterministic: bool = False,
+    seed: int = 0,
+    workers: int = 2,
+) -> BankedPlanningAlgorithm:
+    """An algorithm for executorch's ``MemoryPlanningAlgorithmSuite``, which must be the only one there.
+
+    The suite adds up the bytes of all arenas, which says nothing where they are of unlike memories.
+
+    Parameters
+    ----------
+    target
+        Executorch's ``TargetMemoryMap``: banks with hard capacities, the fastest first.
+    costs
+        Cost of a byte read or written, by name of the bank, as whole numbers in any unit; without it each bank costs
+        :data:`RATIO` times the one before. With two banks the plan does not depend on it.
+    time_limit
+        Seconds for each graph.
+    deterministic, seed, workers
+        As :func:`stowplan.solve` takes them.
+
+    Raises
+    ------
+    UsageError
+        An argument of a wrong type or out of range; costs that do not name each bank.
+    """
+    names = [bank.name for bank in target.banks]
+    if costs is not None and set(costs) != set(names):
+        raise UsageError(
+            f"found costs of {', '.join(sorted(costs)) or 'nothing'}, expected one for each bank: {', '.join(names)}"
+        )
+    given = {name: RATIO**at for at, name in enumerate(names)} if costs is None else costs
+    chosen = tuple(whole(f"the cost {{}} of {name}", given[name], 0) for name in names)
+    options = check_options(Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers))
+    return BankedPlanningAlgorithm(target, options, chosen)
+
+
+def banked_memory_planning_pass(
+    target: Any,
+    costs: Mapping[str, int] | None = None,
+    *,
+    time_limit: float = 10.0,
+    deterministic: bool = False,
+    seed: int = 0,
+    workers: int = 2,
+    **others: Any,
+) -> Any:
+    """A ``MemoryPlanningPass`` with :func:`banked_planning_algorithm`, in place of executorch's function of the same name.
+
+    Parameters
+    ----------
+    others
+        As executorch's ``MemoryPlanningPass`` takes them, but for ``share_mutable_buffers``.
+
+    Raises
+    ------
+    MissingDependencyError
+        Without executorch.
+    UsageError
+        State that methods share: executorch keeps it in arena 2, whatever the map says.
+    """
+    install.require()
+    from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
+    from executorch.exir.passes import MemoryPlanningPass
+
+    if others.get("share_mutable_buffers"):
+        raise UsageError("found share_mutable_buffers with banks, expected it off: executorch keeps such state in arena 2")
+    algorithm = banked_planning_algorithm(
+        target, costs, time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers
+    )
+    return MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([algorithm]), **others)
+
+
+def _stock(target: Any) -> Callable[..., Any]:
+    install.require()
+    from executorch.exir.banked_memory_planning import BankedGreedy
+
+    found: Callable[..., Any] = BankedGreedy(target)
+    return found
+
+
+def _realign(target: Any, result: Any, alignment: int) -> None:
+    """Give tensors the alignment of the bank that executorch's planner has put them in, in case ours has changed it."""
+    units = {bank.mem_id: bank.alignment or alignment for bank in target.banks}
+    for spec, place in result.spec_dict.items():
+        spec.realign(units.get(place.mem_id, alignment) if spec.storage_base is None else alignment)
+
+
+def _result(result: Any, specs: Sequence[Any], placed: Mapping[int, arenas.Place], sizes: list[int]) -> Any:
+    """Executorch's result, made anew where its own planner had none."""
+    if result is None:
+        from executorch.exir.memory_planning import MemoryAlgoResult, SpecAllocResult
+
+        result = MemoryAlgoResult({spec: SpecAllocResult(1, 0, 0) for spec in specs}, [])
+    for spec in specs:
+        place, found = placed[id(spec)], result.spec_dict[spec]
+        found.mem_id, found.mem_obj_id, found.mem_offset = place.mem_id, place.mem_obj_id, place.mem_offset
+    result.bufsizes = sizes
+    return result

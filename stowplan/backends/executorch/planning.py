@@ -1,0 +1,231 @@
+"""A memory planning algorithm for ExecuTorch: the framework's greedy plan, made smaller where that is possible."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from stowplan.backends.executorch import arenas, check, install
+from stowplan.backends.executorch.arenas import Arena, UnsupportedError
+from stowplan.errors import brief
+from stowplan.models.packing.bounds import load_bound
+from stowplan.models.packing.plan import Plan
+from stowplan.models.packing.verify import verify
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.packing.quick import quick_plan
+from stowplan.portfolio.solve import check_options, solve
+
+
+class PlanningWarning(UserWarning):
+    """A graph was planned by executorch's own planner; says why."""
+
+
+class ArenaReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one arena. Sizes are bytes of the whole arena, with what is reserved in it and on top of it."""
+
+    mem_id: int
+    buffers: int
+    greedy: int
+    """Size by executorch's greedy planner."""
+    size: int
+    load: int
+    """No plan is smaller: what is reserved, and the most bytes that live at once."""
+    bound: int
+    """No plan is smaller; at least ``load``."""
+    source: str
+    """What found the plan: ``greedy`` where it stayed."""
+    seconds: float
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether no plan is smaller."""
+        return self.size <= self.bound
+
+
+@dataclass
+class MemoryPlanningAlgorithm:
+    """An algorithm for ``MemoryPlanningAlgorithmSuite``; made by :func:`memory_planning_algorithm`."""
+
+    options: Options
+    greedy: Callable[..., Any] | None = None
+    """Executorch's planner with the same arguments; None takes the installed one's."""
+    reports: list[ArenaReport] = field(default_factory=list)
+    """One for each arena of each graph planned so far."""
+
+    def __post_init__(self) -> None:
+        # The suite keeps results by the names of their algorithms.
+        self.__name__ = "stowplan"
+
+    def __call__(
+        self,
+        alignment: int,
+        specs: Iterable[Any],
+        graph_module: Any,
+        graph_signature: Any = None,
+        extra_padding: int = 0,
+    ) -> Any:
+        """Plan the tensors of one graph, as executorch's planners do; returns its ``MemoryAlgoResult``."""
+        every = list(specs)
+        greedy = self.greedy or _installed_greedy()
+        result = greedy(alignment, every, graph_module, graph_signature, extra_padding)
+        wrong = "" if self.greedy else install.complaint()
+        if wrong:
+            warn(f"{wrong}: the plan is executorch's own")
+            return result
+        try:
+            reserved = getattr(graph_module, "input_mem_buffer_sizes", None) or []
+            return self._improve(alignment, every, list(reserved), extra_padding, result)
+        except Exception as error:  # whatever is wrong with this graph, there is a plan at hand
+            kind = "" if isinstance(error, UnsupportedError) else f"{type(error).__name__}: "
+            warn(f"{kind}{error}: the plan is executorch's own")
+            return result
+
+    def _improve(self, alignment: int, specs: list[Any], reserved: Sequence[int], padding: int, result: Any) -> Any:
+        units = arenas.arenas(alignment, specs, reserved, padding)
+        sizes = list(result.bufsizes)
+        offsets = {id(spec): (found.mem_id, found.mem_offset) for spec, found in result.spec_dict.items()}
+        reports = []
+        for unit in units:
+            plan, report = self._plan(unit, sizes[unit.mem_id], [offsets[id(spec)][1] - unit.bottom for spec in unit.specs])
+            reports.append(report)
+            if plan is not None:
+                sizes[unit.mem_id] = report.size
+                for spec, at in zip(unit.specs, plan.offsets, strict=True):
+                    offsets[id(spec)] = unit.mem_id, unit.bottom + at
+        if all(report.source == "greedy" for report in reports):
+            self.reports += reports
+            return result
+        roots = {id(spec): offsets[id(spec)] for spec in specs if spec.storage_base is None}
+        placed = arenas.places(specs, roots)
+        where = {key: (place.mem_id, place.mem_offset) for key, place in placed.items()}
+        wrong = check.faults(specs, where, sizes, reserved, padding)
+        if wrong:
+            raise UnsupportedError(f"the plan failed verification ({wrong[0]})")
+        self.reports += reports
+        for spec, found in result.spec_dict.items():
+            place = placed[id(spec)]
+            found.mem_id, found.mem_obj_id, found.mem_offset = place.mem_id, place.mem_obj_id, place.mem_offset
+        result.bufsizes = sizes
+        return result
+
+    def _plan(self, unit: Arena, greedy: int, offsets: list[int]) -> tuple[Plan | None, ArenaReport]:
+        """A plan of an arena that is smaller than greedy's, None where there is none; and what to report."""
+        began = time.monotonic()
+        problem = unit.problem
+        load = bound = unit.size(load_bound(problem))
+        best, size, source = None, greedy, "greedy"
+
+        def report() -> ArenaReport:
+            return ArenaReport(
+                mem_id=unit.mem_id,
+                buffers=len(unit.specs),
+                greedy=greedy,
+                size=size,
+                load=load,
+                bound=min(bound, size),
+                source=source,
+                seconds=round(time.monotonic() - began, 3),
+            )
+
+        if greedy <= load:
+            return None, report()
+        plans: dict[str, Plan] = {}
+        at_hand = Plan(
+            problem=problem.digest,
+            objective=max(map(sum, zip(offsets, problem.spans.size.tolist(), strict=True))),
+            offsets=tuple(offsets),
+        )
+        if verify(problem, at_hand).ok:
+            plans["executorch"] = at_hand
+        # Most graphs are at their load with this one, and need no process.
+        quick = quick_plan(problem, self.options, lambda: False)
+        if quick is not None and verify(problem, quick[1]).ok:
+            plans["first_fit"] = quick[1]
+        for name, plan in plans.items():
+            if unit.size(plan.objective) < size:
+                best, size, source = plan, unit.size(plan.objective), name
+        if size > load:
+            found = solve(
+                problem,
+                time_limit=self.options.time_limit,
+                deterministic=self.options.deterministic,
+                seed=self.options.seed,
+                workers=self.options.workers,
+                plans=plans,
+            )
+            bound = max(load, unit.size(found.bound or 0))
+            if found.plan is not None and unit.size(found.plan.objective) < size:
+                best, size, source = found.plan, unit.size(found.plan.objective), found.provenance.candidate
+        return best, report()
+
+
+def memory_planning_algorithm(
+    time_limit: float = 10.0, *, deterministic: bool = False, seed: int = 0, workers: int = 2
+) -> MemoryPlanningAlgorithm:
+    """An algorithm for executorch's ``MemoryPlanningAlgorithmSuite``.
+
+    Each arena is packed to the least height; an arena that is not smaller than greedy's stays as greedy has it, and one that
+    greedy packs to its load costs nothing. Everything is verified before it is handed over. A graph that cannot be planned
+    keeps greedy's plan, with a :class:`PlanningWarning`.
+
+    Parameters
+    ----------
+    time_limit
+        Seconds for each arena of each graph; most take far less.
+    deterministic, seed, workers
+        As :func:`stowplan.solve` takes them.
+
+    Returns
+    -------
+    MemoryPlanningAlgorithm
+        With ``reports`` of what it did.
+
+    Raises
+    ------
+    UsageError
+        An argument of a wrong type or out of range.
+    """
+    return MemoryPlanningAlgorithm(
+        check_options(Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers))
+    )
+
+
+def memory_planning_pass(
+    time_limit: float = 10.0, *, deterministic: bool = False, seed: int = 0, workers: int = 2, **others: Any
+) -> Any:
+    """A ``MemoryPlanningPass`` with :func:`memory_planning_algorithm`, for executorch's ``ExecutorchBackendConfig``.
+
+    Parameters
+    ----------
+    others
+        As executorch's ``MemoryPlanningPass`` takes them: ``alloc_graph_input``, ``share_mutable_buffers`` and so on.
+
+    Raises
+    ------
+    MissingDependencyError
+        Without executorch.
+    """
+    install.require()
+    from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
+    from executorch.exir.passes import MemoryPlanningPass
+
+    algorithm = memory_planning_algorithm(time_limit, deterministic=deterministic, seed=seed, workers=workers)
+    return MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite([algorithm]), **others)
+
+
+def warn(text: str) -> None:
+    """Say in one line that a plan is executorch's own, and why."""
+    warnings.warn(brief(text), PlanningWarning, stacklevel=3)
+
+
+def _installed_greedy() -> Callable[..., Any]:
+    install.require()
+    from executorch.exir.memory_planning import greedy
+
+    found: Callable[..., Any] = greedy
+    return found

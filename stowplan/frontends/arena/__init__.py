@@ -1,0 +1,1 @@
+"""Graphs in their given order as packing problems: the arena of a runtime."""

@@ -1,0 +1,103 @@
+"""The choice of banks by loads alone as a MILP: the relaxation of :mod:`stowplan.models.banked_packing.cpsat`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from stowplan.models.banked_packing.bounds import moments
+from stowplan.models.banked_packing.cpsat import Cut
+from stowplan.models.banked_packing.plan import Plan
+from stowplan.models.banked_packing.problem import Problem
+from stowplan.models.mip import outcome as mip_outcome
+from stowplan.models.mip.matrix import MatrixModel
+from stowplan.models.mip.solve import solve as solve_matrix
+from stowplan.models.outcome import Outcome
+
+
+@dataclass(frozen=True)
+class Model:
+    """A built model."""
+
+    problem: Problem
+    matrix: MatrixModel
+    pairs: tuple[tuple[int, int], ...]
+    """Buffer and bank of each column."""
+    unit: int
+    """Cost of 1 in the model's objective."""
+
+
+def build(problem: Problem, cuts: Sequence[Cut] = ()) -> Model:
+    """One binary for each buffer and bank it may be in; a row for each buffer, each bank at each moment, and each cut."""
+    pairs = tuple((number, bank) for number, banks in enumerate(problem.allowed) for bank in banks)
+    column = {pair: at for at, pair in enumerate(pairs)}
+    rows: list[tuple[float, float, list[tuple[int, float]]]] = []
+    for number, banks in enumerate(problem.allowed):
+        rows.append((1.0, 1.0, [(column[number, bank], 1.0) for bank in banks]))
+    for live in moments(problem):
+        for bank in range(len(problem.banks)):
+            terms = [(column[number, bank], problem.taken(number, bank)) for number in live if (number, bank) in column]
+            room = problem.room(bank)
+            if sum(size for _, size in terms) > room:
+                rows.append((-np.inf, 1.0, [(at, size / room) for at, size in terms]))
+    for bank, numbers in cuts:
+        rows.append((-np.inf, len(numbers) - 1.0, [(column[number, bank], 1.0) for number in numbers]))
+    costs = [problem.traffic(number) * problem.banks[bank].cost for number, bank in pairs]
+    unit = max([1, *costs])
+    entries = [(value, row, at) for row, (_, _, terms) in enumerate(rows) for at, value in terms]
+    values, at_rows, at_columns = zip(*entries, strict=True) if entries else ((), (), ())
+    matrix = MatrixModel(
+        name=problem.name or "banked_packing",
+        cost=np.array(costs, np.float64) / unit,
+        lower=np.zeros(len(pairs)),
+        upper=np.ones(len(pairs)),
+        is_integer=np.ones(len(pairs), bool),
+        matrix=sparse.csr_matrix((np.array(values, np.float64), (at_rows, at_columns)), shape=(len(rows), len(pairs))),
+        row_lower=np.array([low for low, _, _ in rows]),
+        row_upper=np.array([high for _, high, _ in rows]),
+    )
+    return Model(problem, matrix, pairs, unit)
+
+
+def solve(
+    problem: Problem,
+    *,
+    cuts: Sequence[Cut] = (),
+    solver: str = "HiGHS",
+    time_limit: float,
+    seed: int = 0,
+    node_limit: int | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Outcome[Plan]:
+    """Banks of a cheapest choice by loads, without offsets, and what is proven.
+
+    Parameters
+    ----------
+    cuts
+        What is known not to fit.
+    solver, time_limit, seed, node_limit, should_stop
+        As :func:`stowplan.models.mip.solve.solve` takes them.
+
+    Returns
+    -------
+    Outcome
+        The choice as a plan whose offsets are 0.
+    """
+    if any(not banks for banks in problem.allowed):
+        return Outcome("infeasible", None, None)
+    built = build(problem, cuts)
+    found = solve_matrix(built.matrix, solver, time_limit=time_limit, seed=seed, node_limit=node_limit, should_stop=should_stop)
+    spread = float(built.matrix.cost.sum())
+    bound = None if found.bound is None else mip_outcome.proven(found.bound, spread, unit=built.unit)
+    if found.values is None:
+        return Outcome("infeasible" if found.status == "infeasible" else "unknown", None, bound)
+    banks = [0] * len(problem.buffers)
+    for at in np.flatnonzero(found.values > 0.5):
+        number, bank = built.pairs[at]
+        banks[number] = bank
+    cost = sum(problem.traffic(number) * problem.banks[bank].cost for number, bank in enumerate(banks))
+    plan = Plan(problem=problem.digest, objective=cost, banks=tuple(banks), offsets=(0,) * len(banks))
+    return Outcome("optimal" if found.status == "optimal" else "feasible", plan, bound)

@@ -1,0 +1,148 @@
+"""The instance of banked packing: buffers of fixed lives, and banks of memory of fixed sizes. See docs/banked-packing.md."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import lcm
+
+import msgspec
+
+from stowplan import files
+from stowplan.errors import InputError
+from stowplan.models.document import Document
+
+FORMAT = "stowplan.banked_packing.problem"
+VERSION = 1
+
+#: Times, bytes and the cost of any plan stay below this in absolute value.
+LIMIT = 1 << 60
+
+
+class Bank(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A memory."""
+
+    name: str
+    capacity: int
+    """Bytes, those that are reserved among them. Hard."""
+    cost: int
+    """Of one byte of one use, in any unit: lower is faster."""
+    alignment: int = 1
+    """Offsets in it are multiples of this many bytes, and a buffer takes a multiple of it."""
+    reserved: int = 0
+    """Bytes at its bottom that are not to be used."""
+
+
+class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Something that takes bytes of one bank, at one offset, for its whole life."""
+
+    id: str
+    lower: int
+    """First moment of its life."""
+    upper: int
+    """Moment after its last: the life is half-open, ``[lower, upper)``."""
+    size: int
+    """Bytes; a buffer of 0 bytes never collides."""
+    uses: int = 1
+    """How often all of its bytes are read or written."""
+    alignment: int = 1
+    """Its offset is a multiple of this many bytes."""
+    banks: tuple[str, ...] = ()
+    """Names of the banks it may be in; empty for all."""
+
+
+class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+    """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
+
+    buffers: tuple[Buffer, ...]
+    banks: tuple[Bank, ...]
+    name: str = ""
+    format: str = FORMAT
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        names = {bank.name for bank in self.banks}
+        if not self.banks or len(names) < len(self.banks):
+            raise InputError(
+                f"found {len(self.banks)} banks of {len(names)} names, expected at least one, each of its own name"
+            )
+        for number, bank in enumerate(self.banks):
+            place = f"banks[{number}] ({bank.name})"
+            _check_range(place, "capacity", bank.capacity, 0)
+            _check_range(place, "cost", bank.cost, 0)
+            _check_range(place, "alignment", bank.alignment, 1)
+            _check_range(place, "reserved", bank.reserved, 0)
+        most = max(bank.cost for bank in self.banks)
+        coarsest = max(bank.alignment for bank in self.banks)
+        seen: set[str] = set()
+        total = worst = 0
+        for number, buffer in enumerate(self.buffers):
+            place = f"buffers[{number}] ({buffer.id})"
+            if buffer.id in seen:
+                raise InputError(f"found the id {buffer.id!r} twice, expected every id once", place=place)
+            seen.add(buffer.id)
+            _check_range(place, "lower", abs(buffer.lower), 0)
+            _check_range(place, "upper", abs(buffer.upper), 0)
+            if buffer.lower >= buffer.upper:
+                raise InputError(f"found upper {buffer.upper}, expected more than lower, {buffer.lower}", place=place)
+            _check_range(place, "size", buffer.size, 0)
+            _check_range(place, "uses", buffer.uses, 0)
+            _check_range(place, "alignment", buffer.alignment, 1)
+            for name in buffer.banks:
+                if name not in names:
+                    raise InputError(f"found bank {name!r}, expected one of {', '.join(sorted(names))}", place=place)
+            total += buffer.size + buffer.alignment * coarsest
+            worst += buffer.size * buffer.uses * most
+            if max(total, worst) >= LIMIT:
+                raise InputError(f"the bytes, or what they cost, add up to more than {LIMIT - 1}", place=place)
+
+    @cached_property
+    def allowed(self) -> tuple[tuple[int, ...], ...]:
+        """Numbers of the banks each buffer may be in and is not too large for, cheapest first."""
+        order = sorted(range(len(self.banks)), key=lambda bank: (self.banks[bank].cost, bank))
+        found = []
+        for number, buffer in enumerate(self.buffers):
+            names = set(buffer.banks) or {bank.name for bank in self.banks}
+            found.append(
+                tuple(
+                    bank
+                    for bank in order
+                    if self.banks[bank].name in names
+                    and self.first(number, bank) + self.taken(number, bank) <= self.banks[bank].capacity
+                )
+            )
+        return tuple(found)
+
+    def taken(self, buffer: int, bank: int) -> int:
+        """Bytes that a buffer takes in a bank."""
+        unit = self.banks[bank].alignment
+        return self.buffers[buffer].size + -self.buffers[buffer].size % unit
+
+    def bottom(self, bank: int) -> int:
+        """First offset of a bank that may be used."""
+        return self.banks[bank].reserved + -self.banks[bank].reserved % self.banks[bank].alignment
+
+    def step(self, buffer: int, bank: int) -> int:
+        """Bytes that offsets of a buffer in a bank are multiples of."""
+        return lcm(self.buffers[buffer].alignment, self.banks[bank].alignment)
+
+    def first(self, buffer: int, bank: int) -> int:
+        """Lowest offset of a buffer in a bank."""
+        return self.banks[bank].reserved + -self.banks[bank].reserved % self.step(buffer, bank)
+
+    def room(self, bank: int) -> int:
+        """Bytes of a bank that may be used."""
+        return max(0, self.banks[bank].capacity - self.bottom(bank))
+
+    def traffic(self, buffer: int) -> int:
+        """Bytes read and written of a buffer."""
+        return self.buffers[buffer].size * self.buffers[buffer].uses
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 of what a plan depends on: everything but the name."""
+        return files.digest([self.buffers, self.banks])
+
+
+def _check_range(place: str, field: str, value: int, least: int) -> None:
+    if not least <= value < LIMIT:
+        raise InputError(f"found {field} {value}, expected {least} to {LIMIT - 1}", place=place)

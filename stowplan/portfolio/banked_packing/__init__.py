@@ -1,0 +1,1 @@
+"""Heuristics and candidates for banked packing."""

@@ -1,0 +1,159 @@
+"""The candidates for banked packing, as functions of (problem, context); each runs in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stowplan.models.banked_packing import cpsat as model
+from stowplan.models.banked_packing import milp
+from stowplan.models.banked_packing.bounds import find_overload
+from stowplan.models.banked_packing.plan import Plan
+from stowplan.models.banked_packing.problem import Problem
+from stowplan.models.outcome import Outcome
+from stowplan.portfolio.banked_packing import greedy
+from stowplan.portfolio.banked_packing.pack import pack
+from stowplan.portfolio.context import Context
+
+#: Work of deterministic runs for each second of the limit: pairs of buffers that are compared, and nodes of MILP solvers.
+PAIRS, NODES = 300_000, 200
+
+#: Seconds in which the banks of a choice are packed at first; they grow with each choice that was neither packed nor refuted.
+PACK_SECONDS, MORE = 1.0, 1.6
+
+#: Part of the time that one choice of banks may take.
+_MASTER_SHARE = 0.35
+
+#: Finds banks by loads alone: (seconds, cuts) to an outcome.
+Master = Callable[[float, list[model.Cut]], Outcome[Plan]]
+
+
+def _overloaded(problem: Problem, context: Context) -> bool:
+    """Report an infeasibility that shows at once."""
+    found = find_overload(problem)
+    if found is not None:
+        names = [problem.buffers[number].id for number in found.buffers]
+        context.proven_infeasible("load", {"explanation": found.reason, "conflict": {"proof": "load", "buffers": names}})
+    return found is not None
+
+
+def _closed(context: Context) -> bool:
+    """Whether another candidate has what there is to find."""
+    plan, bound = context.incumbent()
+    return not context.options.deterministic and plan is not None and bound is not None and plan.objective <= bound
+
+
+def search(problem: Problem, context: Context) -> None:
+    """Placing in simple orders, and in many that are like the best of them."""
+    if _overloaded(problem, context):
+        return
+    n = len(problem.buffers)
+    rounds = max(20, int(PAIRS * context.options.time_limit / (n * n + 50))) if context.options.deterministic else None
+    greedy.climb(problem, context.options.seed, rounds, context.plan, lambda: context.stop() or _closed(context))
+
+
+def choice(problem: Problem, context: Context) -> None:
+    """The cheapest choice of banks by loads (CP-SAT), packed; what does not fit is cut off, and the next choice tried."""
+
+    def master(seconds: float, cuts: list[model.Cut]) -> Outcome[Plan]:
+        return model.solve(
+            problem,
+            offsets=False,
+            cuts=cuts,
+            time_limit=seconds,
+            seed=context.options.seed,
+            deterministic_limit=context.options.time_limit / 10 if context.options.deterministic else None,
+            should_stop=lambda: context.stop() or _closed(context),
+        )
+
+    _choose_and_pack(problem, context, master, "choice")
+
+
+def milp_choice(problem: Problem, context: Context) -> None:
+    """The same with a MILP solver."""
+
+    def master(seconds: float, cuts: list[model.Cut]) -> Outcome[Plan]:
+        return milp.solve(
+            problem,
+            cuts=cuts,
+            solver="gscip",
+            time_limit=seconds,
+            seed=context.options.seed,
+            node_limit=int(NODES * context.options.time_limit) if context.options.deterministic else None,
+            should_stop=lambda: context.stop() or _closed(context),
+        )
+
+    _choose_and_pack(problem, context, master, "milp")
+
+
+def _choose_and_pack(problem: Problem, context: Context, master: Master, source: str) -> None:
+    if _overloaded(problem, context):
+        return
+    cuts: list[model.Cut] = []
+    is_exact, seconds = True, PACK_SECONDS
+    deterministic = context.options.deterministic
+    left = max(1, int(context.options.time_limit)) if deterministic else None
+    while not context.stop() and not _closed(context) and left != 0:
+        left = None if left is None else left - 1
+        found = master(context.remaining() * (1.0 if deterministic else _MASTER_SHARE), cuts)
+        if found.status == "infeasible":
+            if is_exact:
+                context.proven_infeasible(source, {"explanation": "no choice of banks can be packed"})
+            return
+        if is_exact and found.bound is not None:
+            context.bound(found.bound, source)
+        if found.plan is None:
+            return
+        known, _ = (None, None) if deterministic else context.incumbent()
+        if known is not None and known.objective <= found.plan.objective and found.status == "optimal" and not is_exact:
+            # What choices are left after unproven cuts are no cheaper.
+            return
+        offsets: dict[int, int] = {}
+        fits = True
+        for bank in range(len(problem.banks)):
+            numbers = [number for number, at in enumerate(found.plan.banks) if at == bank]
+            packed, conflict = pack(problem, bank, numbers, context, min(seconds, max(0.2, context.remaining() / 4)))
+            if packed is not None:
+                offsets |= packed
+                continue
+            fits = False
+            if conflict is None:
+                # Neither packed nor refuted: this very choice is not tried again, and bounds end here.
+                is_exact, conflict, seconds = False, tuple(numbers), seconds * MORE
+            cuts.append((bank, conflict))
+        if fits:
+            places = [offsets[number] for number in range(len(problem.buffers))]
+            context.plan(greedy.plan_of(problem, found.plan.banks, places), source)
+            # A choice that is not proven cheapest is packed as well; the other candidates look for a cheaper one.
+            return
+        _repair(problem, context, found.plan, source)
+
+
+def _repair(problem: Problem, context: Context, wanted: Plan, source: str) -> None:
+    """A plan that is close to a choice that was not packed: those chosen for the cheapest banks are placed first."""
+    for _, order in greedy.orders(problem):
+        if context.stop():
+            return
+        rank = {number: at for at, number in enumerate(order)}
+        wishes = sorted(order, key=lambda number: (problem.allowed[number].index(wanted.banks[number]), rank[number]))
+        plan, _ = greedy.place(problem, wishes)
+        if plan is not None:
+            context.plan(plan, f"{source}_repair")
+
+
+def cpsat(problem: Problem, context: Context) -> None:
+    """The CP-SAT model with offsets, hinted with the best plan known."""
+    if _overloaded(problem, context):
+        return
+    deterministic = context.options.deterministic
+    found = model.solve(
+        problem,
+        time_limit=context.remaining(),
+        seed=context.options.seed,
+        deterministic_limit=context.options.time_limit / 4 if deterministic else None,
+        hint=None if deterministic else context.incumbent()[0],
+        on_plan=lambda plan: context.plan(plan, "cpsat"),
+        on_bound=lambda bound: context.bound(bound, "cpsat"),
+        should_stop=lambda: context.stop() or _closed(context),
+    )
+    if found.status == "infeasible":
+        context.proven_infeasible("cpsat", {"explanation": "no choice of banks and offsets keeps all buffers apart"})

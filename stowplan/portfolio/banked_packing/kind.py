@@ -1,0 +1,86 @@
+"""Banked packing as a kind of problem: how its plans are verified, and its candidates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stowplan.models.banked_packing.bounds import find_overload, floor
+from stowplan.models.banked_packing.plan import Plan
+from stowplan.models.banked_packing.problem import Problem
+from stowplan.models.banked_packing.verify import verify
+from stowplan.portfolio.banked_packing import greedy
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.kind import Candidate, Kind, checking
+
+_HERE = "stowplan.portfolio.banked_packing.candidates"
+
+#: The model with offsets is built for so many buffers at most.
+EXACT_BUFFERS = 600
+
+
+def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
+    return msgspec.structs.replace(plan, objective=objective, name=problem.name, buffers=problem.buffers, memory=problem.banks)
+
+
+def _initial(problem: Problem) -> dict[str, Plan]:
+    """By size, as executorch's planner has it, where that leaves nobody without a place."""
+    (_, order), *_ = greedy.orders(problem)
+    plan, _ = greedy.place(problem, order) if len(order) <= EXACT_BUFFERS else (None, [])
+    return {} if plan is None else {"by_size": plan}
+
+
+def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    found = [
+        Candidate("choice", "exact", f"{_HERE}:choice", share=0.6),
+        Candidate("search", "heuristic", f"{_HERE}:search", share=0.5),
+        Candidate("milp", "exact", f"{_HERE}:milp_choice", share=0.4),
+    ]
+    if len(problem.buffers) <= EXACT_BUFFERS:
+        found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.5))
+    return found
+
+
+def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "buffers": len(problem.buffers),
+        "banks": {bank.name: bank.capacity for bank in problem.banks},
+        "bytes": sum(buffer.size for buffer in problem.buffers),
+        "traffic": sum(problem.traffic(number) for number in range(len(problem.buffers))),
+    }
+    if plan is not None:
+        facts["traffic_by_bank"] = traffic_by_bank(problem, plan)
+    elif (overload := find_overload(problem)) is not None:
+        facts["explanation"] = overload.reason
+    return facts
+
+
+def traffic_by_bank(problem: Problem, plan: Plan) -> dict[str, int]:
+    """Bytes read and written in each bank."""
+    found = {bank.name: 0 for bank in problem.banks}
+    for number, bank in enumerate(plan.banks):
+        found[problem.banks[bank].name] += problem.traffic(number)
+    return found
+
+
+def _identity(problem: Problem) -> dict[str, str]:
+    target = ", ".join(f"{bank.name} {bank.capacity} bytes at {bank.cost}" for bank in problem.banks)
+    return {"program": problem.name, "target": target, "cost_model": "banked packing", "digest": problem.digest}
+
+
+KIND = Kind(
+    name="banked_packing",
+    verify=checking(verify, "cost"),
+    finish=_finish,
+    initial=_initial,
+    bound=floor,
+    candidates=_candidates,
+    baseline="by_size",
+    facts=_facts,
+    counts=("buffers",),
+    identity=_identity,
+    unit="cost",
+    quick_plan=greedy.quick_plan,
+    presenter="stowplan.report.banked_packing.presenter:BankedPackingPresenter",
+)

@@ -1,0 +1,319 @@
+"""Real models, exported with the planner, run in ExecuTorch's runtime, and compared with eager. Skipped without executorch."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if importlib.util.find_spec("executorch") is None or importlib.util.find_spec("torch") is None:
+    pytest.skip("needs executorch: pip install 'stowplan[executorch]'", allow_module_level=True)
+
+import torch
+from executorch.exir import ExecutorchBackendConfig, to_edge
+from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, Verifier, greedy
+from executorch.exir.passes import MemoryPlanningPass
+from executorch.runtime import Runtime
+from torch import Tensor, nn
+
+from stowplan.backends.executorch import PlanningWarning, memory_planning_algorithm, memory_planning_pass
+
+
+class Branches(nn.Module):
+    """Wired so that greedy wastes bytes on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.sources = [[0], [0, 1], [1], [0, 2, 3], [3, 4], [2], [1, 5, 6], [4, 7], [3, 8], [6, 7, 9]]
+        self.convs = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in self.sources)
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = [self.stem(x)]
+        for sources, conv in zip(self.sources, self.convs, strict=True):
+            values.append(conv(torch.relu(torch.cat([values[at] for at in sources], 0).sum(0, keepdim=True))))
+        return torch.cat([value.mean((2, 3)) for value in values[-3:]], 1)
+
+
+class Views(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(16, 32), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.one(x).view(-1, 16)
+        return self.two(torch.relu(y).reshape(2, -1, 16)).flatten(1) + 1
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = state = torch.zeros(1, 8)
+        every = []
+        for step in range(8):
+            hidden, state = self.cell(x[:, step], (hidden, state))
+            every.append(hidden)
+        return torch.stack(every, 1)
+
+
+class Branching(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        def large(y: Tensor) -> Tensor:
+            return torch.cat([y, y * 2], 1).sum(1, keepdim=True) + torch.exp(y).sum(1, keepdim=True)
+
+        def small(y: Tensor) -> Tensor:
+            return (y * y - y).sum(1, keepdim=True)
+
+        z = torch.cond(x.sum() > 0, large, small, (torch.relu(x) + 1,))
+        return torch.cat([z, x * 3], 1) * 2
+
+
+class Counter(nn.Module):
+    """Keeps a state from one call to the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(4, 8))
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.total.add_(torch.relu(self.layer(x)))
+        return self.layer(self.total) * 2
+
+
+CASES: list[tuple[Callable[[], nn.Module], tuple[int, ...]]] = [
+    (Branches, (1, 3, 16, 16)),
+    (Views, (4, 16)),
+    (Recurrent, (1, 8, 8)),
+    (Branching, (4, 8)),
+    (Counter, (4, 8)),
+]
+
+
+def exported(model: nn.Module, *inputs: Tensor) -> Any:
+    return to_edge(torch.export.export(model, inputs))
+
+
+def planned(edge: Any, **options: Any) -> tuple[Any, Any]:
+    """The program with our plan, and the planner."""
+    memory_pass = memory_planning_pass(5.0, **options)
+    (planner,) = memory_pass.memory_planning_algo.algo_list
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PlanningWarning)
+        return edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=memory_pass)), planner
+
+
+def run(program: Any, *inputs: Tensor) -> list[Tensor]:
+    found: list[Tensor] = Runtime.get().load_program(program.buffer).load_method("forward").execute(list(inputs))
+    return found
+
+
+def arena_sizes(program: Any) -> list[int]:
+    (first, *_) = program.executorch_program.execution_plan
+    return list(first.non_const_buffer_sizes)
+
+
+@pytest.mark.parametrize(("make", "shape"), CASES, ids=lambda value: getattr(value, "__name__", ""))
+def test_programs_compute_what_eager_does(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    torch.manual_seed(1)
+    model, x = make().eval().requires_grad_(False), torch.randn(*shape)
+    stock = exported(model, x).to_executorch()
+    ours, planner = planned(exported(model, x))
+    assert all(a <= b for a, b in zip(arena_sizes(ours), arena_sizes(stock), strict=True))
+    assert planner.reports
+    for sign in (1, -1):
+        state = {key: value.clone() for key, value in model.state_dict().items()}
+        expected = make().eval()
+        expected.load_state_dict(state)
+        with torch.no_grad():
+            wanted = expected(sign * x)
+        torch.testing.assert_close(run(ours, sign * x)[0], wanted, rtol=1e-5, atol=1e-5)
+        assert torch.equal(run(ours, sign * x)[0], run(stock, sign * x)[0])
+
+
+def test_an_arena_gets_smaller() -> None:
+    x = torch.randn(1, 3, 16, 16)
+    ours, planner = planned(exported(Branches().eval(), x))
+    (report,) = planner.reports
+    assert report.size < report.greedy
+    assert report.size == arena_sizes(ours)[1]
+    assert report.is_proven
+
+
+def test_the_framework_finds_no_fault() -> None:
+    """Its check of shared storage runs for planners named greedy only, and where debug messages are on."""
+    edge = exported(Branches().eval(), torch.randn(1, 3, 16, 16))
+    calls = []
+
+    class Checked(MemoryPlanningPass):  # type: ignore[misc]
+        def run(self, graph_module: Any, graph_signature: Any = None) -> Any:
+            result = super().run(graph_module, graph_signature)
+            calls.append(Verifier(graph_module, True, True, True, graph_signature).verify_storage_reuse())
+            return result
+
+    suite = MemoryPlanningAlgorithmSuite([greedy, memory_planning_algorithm(5.0)])
+    logging.getLogger().setLevel(logging.DEBUG)
+    try:
+        edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=Checked(memory_planning_algo=suite)))
+    finally:
+        logging.getLogger().setLevel(logging.WARNING)
+    assert calls
+    assert calls[0] > 0
+
+
+@pytest.mark.parametrize("inputs", [True, False])
+def test_inputs_and_outputs_of_the_caller(inputs: bool) -> None:
+    model, x = Branches().eval(), torch.randn(1, 3, 16, 16)
+    program, planner = planned(exported(model, x), alloc_graph_input=inputs, alloc_graph_output=False)
+    assert planner.reports[0].size < planner.reports[0].greedy
+    assert arena_sizes(program)[1] == planner.reports[0].size
+    if inputs:
+        with torch.no_grad():
+            torch.testing.assert_close(run(program, x)[0], model(x))
+
+
+def test_state_in_an_arena_of_its_own() -> None:
+    x = torch.randn(4, 8)
+    model = Counter().eval().requires_grad_(False)
+    program, _ = planned(exported(model, x), share_mutable_buffers=True)
+    assert len(arena_sizes(program)) == 3
+
+
+def test_a_delegate_that_reads_beyond_its_tensors() -> None:
+    """XNNPACK asks for 64 bytes on top of the arena."""
+    xnnpack = pytest.importorskip("executorch.backends.xnnpack.partition.xnnpack_partitioner")
+    from executorch.exir import to_edge_transform_and_lower
+
+    model, x = Branches().eval(), torch.randn(1, 3, 16, 16)
+    edge = to_edge_transform_and_lower(torch.export.export(model, (x,)), partitioner=[xnnpack.XnnpackPartitioner()])
+    stock = edge.to_executorch()
+    program, planner = planned(to_edge_transform_and_lower(
+        torch.export.export(model, (x,)), partitioner=[xnnpack.XnnpackPartitioner()]
+    ))  # fmt: skip
+    assert arena_sizes(program)[1] <= arena_sizes(stock)[1]
+    assert planner.reports[0].size % 16 == 0
+    assert planner.reports[0].load > 64
+    with torch.no_grad():
+        torch.testing.assert_close(run(program, x)[0], model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_banks() -> None:
+    """Several arenas; results are eager's, and less traffic is in the slow one than with executorch's own planner."""
+    from executorch.exir.banked_memory_planning import Bank, TargetMemoryMap
+
+    from stowplan.backends.executorch import banked_memory_planning_pass
+
+    torch.manual_seed(1)
+    model, x = Branches().eval().requires_grad_(False), torch.randn(1, 3, 16, 16)
+    memory = TargetMemoryMap([Bank("fast", 10 * 1024, 1), Bank("slow", 1 << 20, 2)])
+    memory_pass = banked_memory_planning_pass(memory, time_limit=5.0)
+    (planner,) = memory_pass.memory_planning_algo.algo_list
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PlanningWarning)
+        program = exported(model, x).to_executorch(ExecutorchBackendConfig(memory_planning_pass=memory_pass))
+    (report,) = planner.reports
+    assert report.stock_traffic is not None
+    assert report.traffic["slow"] < report.stock_traffic["slow"]
+    sizes = arena_sizes(program)
+    assert len(sizes) == 3
+    assert 0 < sizes[1] <= 10 * 1024
+    torch.testing.assert_close(run(program, x)[0], model(x))
+
+
+def test_banks_that_executorch_cannot_fill() -> None:
+    from executorch.exir.banked_memory_planning import Bank, BankPlacementError, TargetMemoryMap, banked_memory_planning_pass
+
+    from stowplan.backends import executorch as ours
+    from stowplan.errors import InputError
+
+    model, x = Branches().eval(), torch.randn(1, 3, 16, 16)
+    _, planner = planned(exported(model, x))
+    room = planner.reports[0].load
+    memory = TargetMemoryMap([Bank("only", room, 1)])
+    stock = ExecutorchBackendConfig(memory_planning_pass=banked_memory_planning_pass(memory))
+    edge = exported(model, x)
+    with pytest.raises(BankPlacementError):
+        edge.to_executorch(stock)
+    program = exported(model, x).to_executorch(
+        ExecutorchBackendConfig(memory_planning_pass=ours.banked_memory_planning_pass(memory))
+    )
+    assert arena_sizes(program)[1] <= room
+    tight = ours.banked_memory_planning_pass(TargetMemoryMap([Bank("only", room // 2, 1)]))
+    edge = exported(model, x)
+    with pytest.raises(InputError, match="the banks do not hold the graph"):
+        edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=tight))
+
+
+class Towers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.ModuleList(nn.Conv2d(2, 16, 1) for _ in range(4))
+        self.narrow = nn.ModuleList(nn.Conv2d(16, 1, 1) for _ in range(4))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        begun = [torch.relu(layer(x)) for layer in self.wide]
+        return tuple(layer(each) for layer, each in zip(self.narrow, begun, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(Towers, (1, 2, 8, 8)), (Branching, (4, 8)), (Counter, (4, 8))],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_one_call_for_order_and_offsets(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    """Results are stock's to the last bit, also where state is written over."""
+    from stowplan.backends.executorch import plan
+
+    torch.manual_seed(1)
+    model, x = make().eval().requires_grad_(False), torch.randn(*shape)
+    stock = exported(model, x).to_executorch()
+    ours = plan(exported(model, x), time_limit=5.0)
+    assert len(ours.orders) == 1
+    assert sum(arena_sizes(ours.program)) <= sum(arena_sizes(stock))
+    if make is Towers:
+        assert ours.orders[0].moved
+        assert sum(arena_sizes(ours.program)) < 0.6 * sum(arena_sizes(stock))
+    runtime = Runtime.get()
+    methods = [runtime.load_program(each.buffer).load_method("forward") for each in (stock, ours.program)]
+    for sign in (1, -1, 1):
+        one, other = (method.execute([sign * x]) for method in methods)
+        assert all(torch.equal(first, second) for first, second in zip(one, other, strict=True))
+
+
+def test_settings_of_the_callers_pass_stay() -> None:
+    from stowplan.backends.executorch import plan
+
+    x = torch.randn(1, 2, 8, 8)
+    given = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
+    found = plan(exported(Towers().eval(), x), ExecutorchBackendConfig(memory_planning_pass=given), order=False, time_limit=5.0)
+    whole = plan(exported(Towers().eval(), x), order=False, time_limit=5.0)
+    assert not found.orders
+    assert sum(arena_sizes(found.program)) < sum(arena_sizes(whole.program))
+    assert type(given.memory_planning_algo.algo_list[0]).__name__ == "function"
+
+
+def test_a_header_of_offsets(tmp_path: Path) -> None:
+    from stowplan.backends.executorch import offset_table, write_offsets
+    from stowplan.errors import UsageError
+
+    program, planner = planned(exported(Branches().eval(), torch.randn(1, 3, 16, 16)))
+    table = offset_table(program)
+    assert len(table.rows) == planner.reports[0].buffers
+    assert table.arenas[1].bytes == planner.reports[0].size
+    assert all(row.offset + row.size <= table.arenas[row.arena].bytes for row in table.rows)
+    for one, other in itertools.combinations(table.rows, 2):
+        apart = one.offset + one.size <= other.offset or other.offset + other.size <= one.offset
+        assert apart or one.end <= other.start or other.end <= one.start
+    write_offsets(program, tmp_path / "branches.h")
+    assert "#define BRANCHES_ARENA1_BYTES" in (tmp_path / "branches.h").read_text(encoding="utf-8")
+    with pytest.raises(UsageError, match="c-header"):
+        write_offsets(program, tmp_path / "branches.h", "pdf")
