@@ -183,6 +183,22 @@ def works_until_told(problem: Problem, context: WorkerContext) -> None:
         time.sleep(0.01)
 
 
+def works_in_vain(problem: Problem, context: WorkerContext) -> None:
+    """Returns when its time is up, with a plan."""
+    _say_where(context)
+    context.plan(ladder_plan(problem, 1), "works_in_vain")
+    while not context.stop():
+        time.sleep(0.01)
+
+
+def takes_a_while(problem: Problem, context: WorkerContext) -> None:
+    """A second for all there is to find."""
+    _say_where(context)
+    time.sleep(1.0)
+    context.plan(ladder_plan(problem, 3), "takes_a_while")
+    context.bound(OPTIMUM, "takes_a_while")
+
+
 def never_stops(problem: Problem, context: WorkerContext) -> None:
     """Has all there is to find, and goes on."""
     _say_where(context)
