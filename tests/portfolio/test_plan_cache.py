@@ -234,7 +234,7 @@ def test_two_processes_compute_once(tmp_path: Path, calls: Callable[[], int]) ->
 
 
 def test_a_killed_owner_leaves_the_turn_to_others(tmp_path: Path, calls: Callable[[], int]) -> None:
-    owner = child(tmp_path / "cache", "takes_a_while", first="import time; from tests.portfolio import fakes")
+    owner = child(tmp_path / "cache", "takes_a_while")
     wait_until(calls)
     other = child(tmp_path / "cache", "takes_a_while")
     owner.send_signal(signal.SIGSTOP)
