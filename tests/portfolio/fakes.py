@@ -66,8 +66,8 @@ def fake_kind(*names: str, **changes: Any) -> Kind:
         where = f"{__name__}:{function}"
         proves_only = name.endswith(":proves_only")
         candidates.append(Candidate(function, "heuristic", where, share=float(share or 1.0), proves_only=proves_only))
-    changes = {"baseline_sources": (), "quick_plan": None, **changes}
-    return replace(KIND, candidates=lambda problem, options: candidates, **changes)
+    own = {"candidates": lambda problem, options: candidates, "baseline_sources": (), "quick_plan": None}
+    return replace(KIND, **{**own, **changes})
 
 
 # ------------------------------------------------------------------------------------------------- those that behave
