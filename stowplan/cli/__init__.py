@@ -32,6 +32,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(arguments: list[str] | None) -> int:
     # Imported here, so that Ctrl-C is met with an answer from the first moment on.
+    from stowplan.models.light_imports import without_pandas
+
+    without_pandas()
     from typer.exceptions import Abort, TyperException
 
     from stowplan.cli.app import app

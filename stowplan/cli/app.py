@@ -8,10 +8,11 @@ import typer
 from typer.core import TyperCommand
 
 from stowplan import __version__
-from stowplan.cli import batch, compare, export, inspect, solve, tune_xla, validate
+from stowplan.cli import batch, cache, compare, export, inspect, solve, tune_xla, validate
 from stowplan.cli.train import COMMANDS as AGENTS
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
+_GROUP: Any = {"no_args_is_help": True, "rich_markup_mode": None, "context_settings": _CONTEXT}
 
 app = typer.Typer(
     name="stowplan",
@@ -73,7 +74,13 @@ for _name, _function in (
 ):
     app.command(_name, cls=_Command)(_function)
 
-_train = typer.Typer(help="Train a learned policy.", no_args_is_help=True, rich_markup_mode=None, context_settings=_CONTEXT)
+_cache = typer.Typer(help="Look at a plan cache, or clear it.", **_GROUP)
+_cache.callback()(lambda: None)
+_cache.command("info", cls=_Command)(cache.info_command)
+_cache.command("clear", cls=_Command)(cache.clear_command)
+app.add_typer(_cache, name="cache")
+
+_train = typer.Typer(help="Train a learned policy.", **_GROUP)
 _train.callback()(lambda: None)
 for _agent, _command in AGENTS.items():
     _train.command(_agent, cls=_Command)(_command)

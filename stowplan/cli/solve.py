@@ -11,6 +11,7 @@ import typer
 
 from stowplan import files
 from stowplan.cli.builds import Depfile, Emit, emissions, write_depfile
+from stowplan.cli.cache import MOST_BYTES, CacheBytes, CacheFolder
 from stowplan.cli.common import (
     DEFAULT_CANDIDATES,
     DEFAULT_TIME_LIMIT,
@@ -86,6 +87,8 @@ def solve_command(
         Path | None,
         typer.Option("--config", metavar="FILE", help="For data-flow graphs: write the tables of all tiles here, as JSON."),
     ] = None,
+    cache: CacheFolder = None,
+    cache_bytes: CacheBytes = MOST_BYTES,
     emit: Emit = None,
     depfile: Depfile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
@@ -101,6 +104,7 @@ def solve_command(
         raise UsageError("--depfile says what outputs depend on, and none is asked for: expected -o FILE or another")
     check_outputs((*wanted.outputs, *others, depfile), inputs=(source, xla_plan, hint, hint_program, *files_of(options)))
     from stowplan.portfolio.kind import kind_of
+    from stowplan.portfolio.plan_cache import PlanCache
     from stowplan.portfolio.solve import solve
 
     with files.noting_reads() as read:
@@ -129,6 +133,7 @@ def solve_command(
                     baseline=baseline or ("xla" if "xla" in plans else None),
                     on_progress=progress,
                     cancel=cancel,
+                    cache=None if cache is None else PlanCache(cache, cache_bytes, time_limit),
                 )
             if notes:
                 result = msgspec.structs.replace(result, details=result.details | {"xla_plan": list(notes)})

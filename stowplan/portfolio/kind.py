@@ -29,7 +29,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to find plans or bounds, run in a process of its own."""
+    """A way to find plans or bounds, run in a process of its own or, where the problem is small, in a thread."""
 
     name: str
     family: str
@@ -40,6 +40,9 @@ class Candidate:
     """Part of the time limit it gets where candidates must run one after the other."""
     interpret: bool = False
     """Run with compiled functions interpreted."""
+    in_thread: bool = False
+    """Run in a thread of the calling process: the problem is so small that this takes little time and memory, and the candidate
+    looks at the clock often."""
     proves_only: bool = False
     """Gives bounds and no plans, so that the plan does not depend on how far it comes."""
     by_name_only: bool = False

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache as cached
 from importlib import metadata
 from typing import Any
+
+import msgspec
 
 from stowplan.arguments import flag, number, show, whole
 from stowplan.deadline import Deadline
@@ -17,6 +21,7 @@ from stowplan.notes import bounded
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.hints import HINT, hinted_plan, hinted_values
 from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan, kind_of
+from stowplan.portfolio.plan_cache import PlanCache, depends_on_limit, key_of
 from stowplan.portfolio.run import Run
 from stowplan.portfolio.run_state import Progress, RunState
 from stowplan.result import Provenance, Result, Status, StopReason
@@ -48,6 +53,7 @@ def solve(
     baseline: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: threading.Event | None = None,
+    cache: str | os.PathLike[str] | PlanCache | None = None,
 ) -> Result:
     """Best verified plan for a problem within a time limit, with a proven bound.
 
@@ -80,6 +86,9 @@ def solve(
         Called from this thread whenever incumbent or bound improve.
     cancel
         Setting this event from another thread returns the best plan so far; so does Ctrl-C.
+    cache
+        Folder of a plan cache: a result that is there for the same problem, options and versions, and is proven or had at least
+        this time limit, is returned, once its plan is verified; else what is found is kept there. None keeps nothing.
 
     Returns
     -------
@@ -120,9 +129,58 @@ def solve(
     baselines = dict.fromkeys((*starts, *kind.baseline_sources))
     if baseline is not None and baseline not in baselines:
         raise UsageError(f"found baseline {baseline!r}, expected one of {', '.join(baselines)}")
-    run = Run(RunState(kind, problem, options, deadline, on_progress, hints=hints), chosen)
-    stop_reason = run.run(starts)
-    return _result(run, stop_reason, baseline or kind.baseline, tuple(baselines), _checkpoint(run, chosen), hint)
+
+    def compute() -> Result:
+        run = Run(RunState(kind, problem, options, deadline, on_progress, hints=hints), chosen)
+        stop_reason = run.run(starts)
+        return _result(run, stop_reason, baseline or kind.baseline, tuple(baselines), _checkpoint(run, chosen), hint)
+
+    kept = PlanCache.of(cache)
+    if kept is None:
+        return compute()
+    key = key_of(
+        kind,
+        problem,
+        options,
+        candidates=chosen,
+        plans=plans or {},
+        hint=hint,
+        baseline=baseline,
+        versions=_versions(_VERSIONED_WITH_POLICY),
+    )
+    return _through_cache(kept, key, kind, problem, options, deadline, on_progress, compute)
+
+
+def _through_cache(
+    cache: PlanCache,
+    key: str,
+    kind: Kind,
+    problem: Any,
+    options: Options,
+    deadline: Deadline,
+    on_progress: Callable[[Progress], None] | None,
+    compute: Callable[[], Result],
+) -> Result:
+    """The result that is kept for a key, else a new one, which is kept."""
+    limit = options.time_limit if cache.time_limit is None else cache.time_limit
+    found = cache.get(kind, problem, key, limit)
+    if found is None:
+        with cache.turn(key, deadline) as waited:
+            found = cache.get(kind, problem, key, limit) if waited else None
+            if found is None:
+                result = compute()
+                # Whoever has waited for another has not had its whole limit.
+                if not (waited and depends_on_limit(result)):
+                    cache.put(key, result, limit)
+    if found is not None:
+        result = msgspec.structs.replace(
+            found,
+            seconds=round(deadline.elapsed, 3),
+            details=found.details | {"cached": {"seconds": found.seconds}},
+        )
+        if on_progress is not None:
+            on_progress(Progress(result.seconds, result.objective, result.bound, result.provenance.candidate))
+    return msgspec.structs.replace(result, warnings=(*result.warnings, *cache.notes))
 
 
 def check_options(options: Options) -> Options:
@@ -244,7 +302,7 @@ def _result(
             candidate="" if known.best is None else known.best.source,
             seed=known.options.seed,
             deterministic=known.options.deterministic,
-            versions=_versions(_VERSIONED if checkpoint is None else _VERSIONED_WITH_POLICY),
+            versions=dict(_versions(_VERSIONED if checkpoint is None else _VERSIONED_WITH_POLICY)),
             program=identity["program"],
             target=identity["target"],
             cost_model=identity["cost_model"],
@@ -271,6 +329,7 @@ def _result(
     )
 
 
+@cached
 def _versions(packages: tuple[str, ...]) -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for name in packages:

@@ -22,6 +22,7 @@ from typing import BinaryIO
 import msgspec
 
 from stowplan import kinds
+from stowplan.models.light_imports import without_pandas
 from stowplan.portfolio.candidate_context import WorkerContext
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.messages import Incumbent, Job, Load, Report, Stop, ToWorker, read_message, write_message
@@ -167,6 +168,7 @@ def main() -> None:
     incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
+    without_pandas()
     Worker(incoming, outgoing).work()
     # Threads of solvers may still be running; nothing here is worth waiting for.
     sys.stderr.flush()

@@ -23,6 +23,7 @@ from stowplan.portfolio.run_state import RunState
 from stowplan.portfolio.stop_policy import StopPolicy
 from stowplan.portfolio.warm_workers import workers
 from stowplan.portfolio.worker_process import Assignment
+from stowplan.portfolio.worker_thread import ThreadAssignment
 from stowplan.result import CandidateReport
 
 #: Seconds between two looks at the clock, at most.
@@ -43,7 +44,7 @@ class Worker:
     began: float
     until: float
     """When it is to stop; like all times here in seconds since the start of the run."""
-    process: Assignment | None = None
+    process: Assignment | ThreadAssignment | None = None
     objective: int | None = None
     bound: int | None = None
     outcome: Outcome = "stopped"
@@ -132,7 +133,8 @@ class WorkerPool:
     def _start(self, candidate: Candidate, share: float) -> None:
         is_deterministic = self._options.deterministic
         # Large ones take a moment to encode: before the clock is read.
-        problem, start_plan = self._problem, self._first_plan if is_deterministic else self._best_plan()
+        problem = b"" if candidate.in_thread else self._problem
+        start_plan = self._first_plan if is_deterministic else self._best_plan()
         seconds = self._policy.worker_seconds(candidate)
         if not is_deterministic:
             # In a deterministic run its share of the clock would depend on the load; it has a limit of work there.
@@ -153,7 +155,10 @@ class WorkerPool:
         self._assign(worker, job)
 
     def _assign(self, worker: Worker, job: Job, *, fresh: bool = False) -> None:
-        """Give a candidate a process: one that waits, or a new one."""
+        """Give a candidate a thread, or a process: one that waits, or a new one."""
+        if worker.candidate.in_thread:
+            worker.process = ThreadAssignment(worker.number, worker.candidate, self._state.problem, job, self._messages)
+            return
         try:
             process = workers().get(worker.candidate.function, interpret=worker.candidate.interpret, fresh=fresh)
         except OSError as error:
@@ -311,7 +316,11 @@ class WorkerPool:
             Of the candidates in the order in which they started, then of those that did not.
         """
         is_early = self._state.closed() is not None and not self._deadline.was_cancelled
-        workers().finish((worker.process for worker in self._workers if worker.process is not None), at_limit=not is_early)
+        every = [worker.process for worker in self._workers if worker.process is not None]
+        for each in every:
+            if isinstance(each, ThreadAssignment):
+                each.stop()
+        workers().finish([each for each in every if isinstance(each, Assignment)], at_limit=not is_early)
         for worker in self._workers:
             if worker.bound is not None and self._state.best is not None and worker.bound > self._state.best.objective:
                 worker.note(f"claimed a bound of {worker.bound}")

@@ -66,8 +66,8 @@ def fake_kind(*names: str, **changes: Any) -> Kind:
         where = f"{__name__}:{function}"
         proves_only = name.endswith(":proves_only")
         candidates.append(Candidate(function, "heuristic", where, share=float(share or 1.0), proves_only=proves_only))
-    changes = {"baseline_sources": (), "quick_plan": None, **changes}
-    return replace(KIND, candidates=lambda problem, options: candidates, **changes)
+    own = {"candidates": lambda problem, options: candidates, "baseline_sources": (), "quick_plan": None}
+    return replace(KIND, **{**own, **changes})
 
 
 # ------------------------------------------------------------------------------------------------- those that behave
@@ -182,6 +182,22 @@ def works_until_told(problem: Problem, context: WorkerContext) -> None:
     context.bound(OPTIMUM, "works_until_told")
     while not context.stop():
         time.sleep(0.01)
+
+
+def works_in_vain(problem: Problem, context: WorkerContext) -> None:
+    """Returns when its time is up, with a plan."""
+    _say_where(context)
+    context.plan(ladder_plan(problem, 1), "works_in_vain")
+    while not context.stop():
+        time.sleep(0.01)
+
+
+def takes_a_while(problem: Problem, context: WorkerContext) -> None:
+    """A second for all there is to find."""
+    _say_where(context)
+    time.sleep(1.0)
+    context.plan(ladder_plan(problem, 3), "takes_a_while")
+    context.bound(OPTIMUM, "takes_a_while")
 
 
 def never_stops(problem: Problem, context: WorkerContext) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 import pytest
 
+import stowplan
 from tests.models.memory_mapping.cases import random_problem
-from tests.paths import ROOT
+from tests.paths import EXAMPLES, ROOT
 from tests.patience import no_hang
 from tests.portfolio.conftest import SolveFakes
 from tests.portfolio.fakes import ALL_SLOW, OPTIMUM, ladder_plan, ladder_problem
@@ -67,6 +68,35 @@ def test_the_same_bytes_from_the_real_candidates(tmp_path: Path) -> None:
         assert each["warnings"] == []
         assert each["objective"] < each["baselines"]["all_slow"]
         assert {"search", "cpsat"} <= {report["name"] for report in each["candidates"] if report["outcome"] == "finished"}
+
+
+#: An input of each kind, and its target.
+OF_EACH_KIND = {
+    "memory_mapping": ("lstm_scan_inf_b32.hlo.txt.gz", "tpu-v4"),
+    "packing": ("buffers.csv", None),
+    "tier_placement": ("resnet50.layers.json", "nnp-i"),
+    "bank_mapping": ("attention.hlo.txt", "inferentia"),
+    "modulo_scheduling": ("saxpy.dfg.json", "se"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", OF_EACH_KIND)
+def test_the_same_bytes_of_every_kind_with_all_cores_busy(kind: str, tmp_path: Path) -> None:
+    """Also in one process that has solved before, whose workers are warm."""
+    file, target = OF_EACH_KIND[kind]
+    problem = stowplan.read(EXAMPLES / file, target=target)
+    problem.save(tmp_path / "problem.json")
+    quiet, result = run(tmp_path / "problem.json", tmp_path / "quiet.json", hash_seed=0, limit=0.4)
+    with load(2 * (os.cpu_count() or 1)):
+        busy, second = run(tmp_path / "problem.json", tmp_path / "busy.json", hash_seed=1, limit=0.4)
+    warm = [stowplan.solve(problem, deterministic=True, time_limit=0.4) for _ in range(2)]
+    assert result["kind"] == kind
+    assert quiet == busy
+    assert (result["warnings"], result["objective"]) == (second["warnings"], second["objective"])
+    for number, each in enumerate(warm):
+        each.plan.save(tmp_path / f"{number}.json")
+        assert (tmp_path / f"{number}.json").read_bytes() == quiet
 
 
 @pytest.mark.parametrize("workers", [1, 2])

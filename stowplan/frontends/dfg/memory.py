@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from stowplan.components import strong_components
 from stowplan.errors import InputError
 from stowplan.frontends.dfg.graph import Dfg
-from stowplan.frontends.dfg.relay import strong_components
 from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand
 
@@ -76,7 +76,9 @@ def _levels(graph: Dfg, number: dict[str, int], is_access: list[bool]) -> list[i
         for operand in each.operands:
             if operand.instruction is not None:
                 consumers[number[operand.instruction]].append(at)
-    component = strong_components(len(number), consumers)
+    component = strong_components(
+        len(number), [(source, target) for source, targets in consumers.items() for target in targets]
+    )
     with_access = {component[at] for at, each in enumerate(is_access) if each}
     # Recurrences without memory in them are one unit; others are cut somewhere anyway.
     unit = [-1 - at if component[at] in with_access else component[at] for at in range(len(number))]

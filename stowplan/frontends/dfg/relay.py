@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import msgspec
 
+from stowplan.components import strong_components
 from stowplan.errors import UsageError
 from stowplan.frontends.dfg.graph import Dfg
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand
@@ -25,7 +26,9 @@ def relay_fan_out(graph: Dfg, limit: int) -> Dfg:
         for operand in each.operands:
             if operand.instruction is not None and at not in consumers[number[operand.instruction]]:
                 consumers[number[operand.instruction]].append(at)
-    component = strong_components(len(number), consumers)
+    component = strong_components(
+        len(number), [(source, target) for source, targets in consumers.items() for target in targets]
+    )
     height = _heights(graph, number)
     reads_from: dict[tuple[int, int], str] = {}
     relays: list[Instruction] = []
@@ -75,21 +78,6 @@ def _moved(operand: Operand, number: dict[str, int], target: int, reads_from: di
         return operand
     source = reads_from.get((number[operand.instruction], target), operand.instruction)
     return msgspec.structs.replace(operand, instruction=source)
-
-
-def strong_components(count: int, consumers: dict[int, list[int]]) -> list[int]:
-    """Number of the strongly connected component of each of ``count`` instructions."""
-    pairs = [(source, target) for source, targets in consumers.items() for target in targets]
-    if not pairs:
-        return list(range(count))
-    # Imported here: every kind of input comes past this module, and they take a third of a second.
-    import numpy as np
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    rows, columns = zip(*pairs, strict=True)
-    table = coo_array((np.ones(len(pairs)), (rows, columns)), shape=(count, count))
-    return [int(label) for label in connected_components(table, directed=True, connection="strong")[1]]
 
 
 def _heights(graph: Dfg, number: dict[str, int]) -> list[int]:

@@ -6,12 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import combinations
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-
+from stowplan.components import strong_components
 from stowplan.models.modulo_scheduling.problem import Edge, Problem
 
 
@@ -47,15 +44,13 @@ class Structure:
         self.problem = problem
         self.count = len(problem.instructions)
 
-    def _components(self, pairs: list[tuple[int, int]], connection: str) -> list[int]:
-        if not self.count:
-            return []
-        source, target = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        graph = coo_array((np.ones(len(pairs)), (source, target)), shape=(self.count, self.count))
-        labels = connected_components(graph, directed=True, connection=connection)[1]
-        # Renumbered by first appearance, so that numbers do not depend on how the library walks.
+    def _components(self, pairs: list[tuple[int, int]], connection: Literal["weak", "strong"]) -> list[int]:
+        """Component of each instruction, numbered by first appearance."""
+        if connection == "weak":
+            pairs = pairs + [(target, source) for source, target in pairs]
+        labels = strong_components(self.count, pairs)
         order: dict[int, int] = {}
-        return [order.setdefault(int(label), len(order)) for label in labels]
+        return [order.setdefault(label, len(order)) for label in labels]
 
     @cached_property
     def between(self) -> list[Edge]:

@@ -16,6 +16,9 @@ from stowplan.portfolio.kind import Candidate, Kind, checking, identify
 
 _HERE = "stowplan.portfolio.bank_mapping.candidates"
 
+#: Up to so many operators nothing is worth a process of its own.
+SMALL = 64
+
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
     return msgspec.structs.replace(plan, objective=objective, name=problem.name, target=problem.target)
@@ -28,9 +31,10 @@ def _initial(problem: Problem) -> dict[str, Plan]:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    is_small = len(problem.operators) <= SMALL
     return [
-        Candidate("search", "heuristic", f"{_HERE}:search", share=0.2),
-        Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.6),
+        Candidate("search", "heuristic", f"{_HERE}:search", share=0.2, in_thread=is_small),
+        Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.6, in_thread=is_small),
         Candidate("milp", "exact", "stowplan.portfolio.bank_mapping.staged:milp", share=0.4, proves_only=options.deterministic),
     ]
 

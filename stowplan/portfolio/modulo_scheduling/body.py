@@ -10,8 +10,6 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import shortest_path
 
 from stowplan.models.modulo_scheduling.bounds import critical_path, least_ii, unrefuted_iis
 from stowplan.models.modulo_scheduling.problem import Problem
@@ -137,7 +135,13 @@ class Body:
 
 def _steps(linked: npt.NDArray[np.bool_]) -> Ints:
     """All-pairs numbers of steps, FAR where there is no way."""
-    if not len(linked):
-        return np.zeros((0, 0), np.int64)
-    found = shortest_path(coo_array(linked.astype(float)).tocsr(), directed=False, unweighted=True)
-    return np.where(np.isfinite(found), found, FAR).astype(np.int64)
+    found = np.full(linked.shape, FAR, np.int64)
+    near = (linked | linked.T).astype(np.float32)
+    # There are few tiles: from all of them one step farther at a time.
+    front = np.eye(len(linked), dtype=bool)
+    steps = 0
+    while front.any():
+        found[front] = steps
+        steps += 1
+        front = (front.astype(np.float32) @ near > 0) & (found == FAR)
+    return found

@@ -18,6 +18,9 @@ from stowplan.portfolio.modulo_scheduling import learned
 
 _HERE = "stowplan.portfolio.modulo_scheduling.candidates"
 
+#: Up to so many instructions nothing is worth a process of its own.
+SMALL = 64
+
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
     ids = tuple(instruction.id for instruction in problem.instructions)
@@ -33,9 +36,10 @@ def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bo
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    is_small = len(problem.instructions) <= SMALL
     found = [
-        Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=1.0),
-        Candidate("search", "heuristic", f"{_HERE}:search", share=0.5),
+        Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=1.0, in_thread=is_small),
+        Candidate("search", "heuristic", f"{_HERE}:search", share=0.5, in_thread=is_small),
     ]
     # By name only: what the paper compares with. They are no match for the search.
     named = {*options.candidates} & {"random", "evolution"}

@@ -1,0 +1,375 @@
+"""Results on disk, found by what they are the answer to: :class:`PlanCache`.
+
+A key is the digest of everything that a result depends on: the whole problem, the options, plans at hand and hints, candidates
+with their checkpoints, versions. What is found is verified before it counts, like any plan; what fails is thrown away.
+
+The store is one SQLite file in WAL mode: a writer that is killed leaves the old state or the new one. Who computes holds a lock
+on a file of the key's name, which the system lets go with its process; others wait for that, within their limit. Nothing that
+goes wrong with the cache (a full disk, a damaged file, no permission) costs more than the time that it would have saved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from stowplan.deadline import Deadline
+from stowplan.errors import StowplanError, UsageError
+from stowplan.portfolio.kind import Candidate, Kind, check
+from stowplan.result import Result
+
+T = TypeVar("T")
+
+#: Bytes of results that are kept, where nothing else is said.
+MOST_BYTES = 1 << 28
+
+#: Changes where entries of before can no longer be read.
+_SCHEMA = 1
+
+_FILE = "plans.sqlite"
+
+#: Seconds that SQLite waits for other processes, and that it takes to look for another's result.
+_BUSY, _POLL = 2.0, 0.02
+
+#: Seconds beyond its limit that a call waits for another's result; the tolerance of limits has room for them.
+_MARGIN = 0.2
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS results (
+    key TEXT PRIMARY KEY,
+    time_limit REAL,
+    result BLOB NOT NULL,
+    plan BLOB,
+    digest BLOB NOT NULL,
+    bytes INTEGER NOT NULL,
+    used INTEGER NOT NULL
+) WITHOUT ROWID
+"""
+
+
+class CacheInfo(NamedTuple):
+    """What a cache holds."""
+
+    folder: str
+    entries: int
+    bytes: int
+    file_bytes: int
+
+
+@dataclass
+class PlanCache:
+    """A folder with results.
+
+    Parameters
+    ----------
+    folder
+        Made where it is missing; several processes may share it, on one machine.
+    most_bytes
+        Results beyond so many bytes are thrown away, those first that have not been used for longest.
+    time_limit
+        The limit in seconds that results are kept under, where that of the call is what reading the input has left of it.
+    """
+
+    folder: Path
+    most_bytes: int = MOST_BYTES
+    time_limit: float | None = None
+    notes: list[str] = field(default_factory=list)
+    """What went wrong with it in this call."""
+
+    @classmethod
+    def of(cls, given: Any) -> PlanCache | None:
+        """The cache that an argument stands for: a folder, a cache, or None; raises UsageError for anything else."""
+        if given is None:
+            return None
+        if isinstance(given, PlanCache):
+            return replace(given, notes=[])
+        if isinstance(given, str | os.PathLike) and os.fspath(given):
+            return cls(Path(given))
+        raise UsageError(f"found the cache {given!r}, expected a folder")
+
+    # ------------------------------------------------------------------------------------------------------- results
+
+    def get(self, kind: Kind, problem: Any, key: str, time_limit: float) -> Result | None:
+        """A result for this key that is good for the time limit, verified; None where there is none."""
+        row = self._safely("read", lambda: self._select(key), None)
+        if row is None:
+            return None
+        limit, data, plan_data, digest = row
+        if limit is not None and limit < time_limit:
+            return None
+        found = _decoded(kind, problem, data, plan_data, digest)
+        if found is None:
+            self.notes.append("an entry of the plan cache was damaged: computed again")
+            self._safely("write", lambda: self._delete(key), None)
+            return None
+        self._safely("write", lambda: self._touch(key), None)
+        return found
+
+    def put(self, key: str, result: Result, time_limit: float) -> None:
+        """Keep a result, where it may be kept and fits; a time limit is kept with those that depend on it."""
+        if not is_keepable(result):
+            return
+        data = msgspec.msgpack.encode(msgspec.structs.replace(result, plan=None))
+        plan = None if result.plan is None else msgspec.json.encode(result.plan)
+        limit = time_limit if depends_on_limit(result) else None
+        size = len(data) + len(plan or b"")
+        if size <= self.most_bytes:
+            self._safely("write", lambda: self._insert(key, limit, data, plan, size), None)
+
+    def clear(self) -> int:
+        """Throw all results away; returns how many there were.
+
+        Raises
+        ------
+        StowplanError
+            It cannot be read or written.
+        """
+
+        def work() -> int:
+            with self._open() as database:
+                count = database.execute("DELETE FROM results").rowcount
+                database.execute("VACUUM")
+            return count
+
+        return self._strictly(work) if self._path.exists() else 0
+
+    def info(self) -> CacheInfo:
+        """What it holds; raises StowplanError where it cannot be read."""
+
+        def work() -> CacheInfo:
+            with self._open() as database:
+                entries, size = database.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM results").fetchone()
+            files = (self._path.with_name(_FILE + ending) for ending in ("", "-wal", "-shm"))
+            return CacheInfo(str(self.folder), entries, size, sum(each.stat().st_size for each in files if each.exists()))
+
+        return self._strictly(work) if self._path.exists() else CacheInfo(str(self.folder), 0, 0, 0)
+
+    # --------------------------------------------------------------------------------------------------------- turns
+
+    @contextlib.contextmanager
+    def turn(self, key: str, deadline: Deadline) -> Iterator[bool]:
+        """Wait while another process computes this result, and then have the turn.
+
+        Parameters
+        ----------
+        deadline
+            Of this call; what another needs longer for is not waited for.
+
+        Yields
+        ------
+        bool
+            Whether somebody was waited for: there may be a result now.
+        """
+        path = self.folder / f"{key}.lock"
+        end = time.monotonic() + deadline.remaining
+        handle, waited = None, False
+        try:
+            while (handle := self._safely("lock", lambda: _try_lock(path), -1)) is None:
+                waited = True
+                left = end - time.monotonic()
+                # Whoever computes keeps its own limit, and is there a moment before it.
+                if deadline.was_cancelled or left < -_MARGIN or _seconds_left(path) > left + _MARGIN / 2:
+                    break
+                time.sleep(_POLL)
+            if handle is not None and handle >= 0:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(handle, 0)
+                    os.pwrite(handle, repr(time.time() + deadline.remaining).encode(), 0)
+            yield waited
+        finally:
+            if handle is not None and handle >= 0:
+                # Before it is let go: whoever gets it then sees that it is no longer there.
+                path.unlink(missing_ok=True)
+                os.close(handle)
+
+    # --------------------------------------------------------------------------------------------------------- SQLite
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / _FILE
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        database = sqlite3.connect(self._path, timeout=_BUSY, isolation_level=None)
+        try:
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            if version != _SCHEMA:
+                database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                database.execute("PRAGMA journal_mode = WAL")
+                database.execute("BEGIN IMMEDIATE")
+                database.execute("DROP TABLE IF EXISTS results")
+                database.execute(_TABLE)
+                database.execute(f"PRAGMA user_version = {_SCHEMA}")
+                database.execute("COMMIT")
+            database.execute("PRAGMA synchronous = NORMAL")
+            yield database
+        finally:
+            database.close()
+
+    def _select(self, key: str) -> tuple[float | None, bytes, bytes | None, bytes] | None:
+        if not self._path.exists():
+            return None
+        with self._open() as database:
+            found: tuple[float | None, bytes, bytes | None, bytes] | None = database.execute(
+                "SELECT time_limit, result, plan, digest FROM results WHERE key = ?", (key,)
+            ).fetchone()
+        return found
+
+    def _touch(self, key: str) -> None:
+        with self._open() as database:
+            database.execute("UPDATE results SET used = ? WHERE key = ?", (time.time_ns(), key))
+
+    def _delete(self, key: str) -> None:
+        with self._open() as database:
+            database.execute("DELETE FROM results WHERE key = ?", (key,))
+
+    def _insert(self, key: str, limit: float | None, data: bytes, plan: bytes | None, size: int) -> None:
+        values = (key, limit, data, plan, _digest(data, plan), size, time.time_ns())
+        with self._open() as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            (total,) = database.execute("SELECT sum(bytes) FROM results").fetchone()
+            is_full = total > self.most_bytes
+            while total > self.most_bytes:
+                oldest, its_size = database.execute("SELECT key, bytes FROM results ORDER BY used LIMIT 1").fetchone()
+                database.execute("DELETE FROM results WHERE key = ?", (oldest,))
+                total -= its_size
+            database.execute("COMMIT")
+            if is_full:
+                database.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def _safely(self, what: str, work: Any, otherwise: T) -> T:
+        """What some work with the files returns; a remark and something else where it cannot be done."""
+        try:
+            found: T = work()
+            return found
+        except (OSError, sqlite3.Error) as error:
+            note = f"the plan cache {self.folder} cannot be used ({what}): {error}"
+            if note not in self.notes:
+                self.notes.append(note)
+            if _is_damaged(error):
+                self._start_again()
+            return otherwise
+
+    def _strictly(self, work: Any) -> Any:
+        try:
+            return work()
+        except (OSError, sqlite3.Error) as error:
+            raise StowplanError(f"{self.folder}: the plan cache cannot be used: {error}") from error
+
+    def _start_again(self) -> None:
+        """Throw away a file that is no longer a database."""
+        for ending in ("", "-wal", "-shm"):
+            with contextlib.suppress(OSError):
+                self._path.with_name(_FILE + ending).unlink(missing_ok=True)
+
+
+def is_keepable(result: Result) -> bool:
+    """Whether a result says what another call with the same arguments would say as well.
+
+    It is proven, or nothing was left to do, or the run had its whole limit. Not one that was cancelled, in which a candidate
+    failed, or of whose deterministic work a part was left out.
+    """
+    if result.stop_reason == "cancelled" or any(report.outcome == "failed" for report in result.candidates):
+        return False
+    return not (result.provenance.deterministic and any("another run may differ" in each for each in result.warnings))
+
+
+def depends_on_limit(result: Result) -> bool:
+    """Whether more time might have given a better result; a deterministic one has its limit in its key."""
+    return result.stop_reason not in ("optimal", "infeasible", "fits", "gap_reached") and not result.provenance.deterministic
+
+
+def key_of(
+    kind: Kind,
+    problem: Any,
+    options: Any,
+    *,
+    candidates: Sequence[Candidate],
+    plans: Mapping[str, Any],
+    hint: Any,
+    baseline: str | None,
+    versions: Mapping[str, str],
+) -> str:
+    """Digest of all that a result depends on but the time limit, which only deterministic ones depend on in any case."""
+    limit = options.time_limit if options.deterministic else None
+    said = {
+        "schema": _SCHEMA,
+        "kind": kind.name,
+        "options": [options.candidates, options.seed, options.workers, options.deterministic, options.gap, limit],
+        "candidates": [[each.name, each.function, each.checkpoint] for each in candidates],
+        "baseline": baseline,
+        "versions": sorted(versions.items()),
+        "plans": sorted((name, _hash(plan)) for name, plan in plans.items()),
+        "hint": None if hint is None else _hash(hint),
+        "problem": _hash(problem),
+    }
+    return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()
+
+
+def _digest(data: bytes, plan: bytes | None) -> bytes:
+    return hashlib.sha256(data + b"\0" + (plan or b"")).digest()
+
+
+def _decoded(kind: Kind, problem: Any, data: bytes, plan_data: bytes | None, digest: bytes) -> Result | None:
+    """The result of an entry; None where anything is wrong with it."""
+    try:
+        if _digest(data, plan_data) != digest:
+            return None
+        found = msgspec.msgpack.decode(data, type=Result)
+        if plan_data is None:
+            return found if found.objective is None else None
+        plan = kind.decode_plan(plan_data)
+    except (msgspec.DecodeError, StowplanError, TypeError, ValueError):
+        return None
+    verified = check(kind, problem, plan)
+    if not verified.ok or verified.objective != found.objective:
+        return None
+    return msgspec.structs.replace(found, plan=plan)
+
+
+def _is_damaged(error: Exception) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _try_lock(path: Path) -> int | None:
+    """Descriptor of the locked file; None where another has it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path)):
+                return handle
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        except OSError:
+            os.close(handle)
+            raise
+        # Whoever had it has removed it in the meantime.
+        os.close(handle)
+
+
+def _seconds_left(path: Path) -> float:
+    """Seconds that whoever computes has left, by what it says; 0 where it says nothing."""
+    try:
+        return float(path.read_bytes() or b"0") - time.time()
+    except (OSError, ValueError):
+        return 0.0
