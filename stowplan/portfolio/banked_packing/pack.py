@@ -49,6 +49,9 @@ class _Inner:
     def hints(self) -> tuple[Hint, ...]:
         return ()
 
+    def follows(self, guide: str) -> None:
+        pass
+
     def stop(self) -> bool:
         over = not self.options.deterministic and time.monotonic() >= self._end
         return over or self._outer.stop() or self.found is not None or self.infeasible
