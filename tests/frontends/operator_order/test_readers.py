@@ -57,6 +57,13 @@ def test_bad_graph_files(tmp_path: Path, changes: dict[str, Any], words: str) ->
     assert str(error.value).startswith(str(path))
 
 
+def test_graph_files_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "bad.graph.json"
+    path.write_bytes(json.dumps(GRAPH).encode().replace(b'"two"', b'"t\xe6o"'))
+    with pytest.raises(InputError, match=r"bad\.graph\.json: not a graph of operators"):
+        stowplan.read(path)
+
+
 def save_onnx(path: Path, **changes: Any) -> Path:
     onnx = pytest.importorskip("onnx")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
