@@ -93,6 +93,7 @@ def _problems() -> dict[str, Any]:
             "tier_placement": stowplan.read(layers, "nnp-i"),
             "bank_mapping": stowplan.read(graph, "inferentia"),
             "modulo_scheduling": stowplan.read(EXAMPLES / "fir.dfg.json", "se"),
+            "operator_order": stowplan.read(EXAMPLES / "cells.graph.json"),
         }
 
 
@@ -269,6 +270,18 @@ def readers(*, policies: bool = False) -> list[Reader]:
             lambda path: _reread(stowplan.read(path)),
         ),
         Reader(
+            "graph of operators",
+            ".graph.json",
+            lambda: [_plain(EXAMPLES / "cells.graph.json")],
+            lambda path: _reread(stowplan.read(path)),
+        ),
+        Reader(
+            "HLO to order",
+            ".hlo.txt",
+            lambda: [fuzz_inputs.CALLS_HLO, fuzz_inputs.GRAPH_HLO, *map(_plain, hlo)],
+            lambda path: _reread(stowplan.read(path, "order")),
+        ),
+        Reader(
             "target TOML", ".toml", _shipped("stowplan.hardware.targets", "teaching", "tpu-v4"), lambda path: load_target(path)
         ),
         Reader(
@@ -290,7 +303,7 @@ def readers(*, policies: bool = False) -> list[Reader]:
             lambda path: load_bank_target(path),
         ),
     ]
-    for kind in ("memory_mapping", "packing", "tier_placement", "bank_mapping", "modulo_scheduling"):
+    for kind in ("memory_mapping", "packing", "tier_placement", "bank_mapping", "modulo_scheduling", "operator_order"):
         name = kind.replace("_", " ")
         found.append(
             Reader(
@@ -317,7 +330,7 @@ def readers(*, policies: bool = False) -> list[Reader]:
                 lambda path, target=target: _reread(stowplan.read(path, target)),  # type: ignore[misc]
                 _onnx_bytes,
             )
-            for target in ("nnp-i", "inferentia")
+            for target in ("nnp-i", "inferentia", "order")
         ]
     if policies and importlib.util.find_spec("torch") is not None:
         found.append(Reader("policy file", ".pt", lambda: [_policy_file()], _read_policy))

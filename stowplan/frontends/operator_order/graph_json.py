@@ -50,8 +50,8 @@ def read_graph(path: str | Path, data: bytes | None = None) -> Problem:
     """
     try:
         found = msgspec.json.decode(files.read_bytes(path) if data is None else data, type=_Graph)
-    except msgspec.DecodeError as error:
-        raise InputError(str(error), source=path) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"not a graph of operators: {error}", source=path) from error
     counts = Counter(op.name for op in found.ops)
     try:
         return Problem(

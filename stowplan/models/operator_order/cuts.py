@@ -96,6 +96,7 @@ def cut_bound(
     ----------
     ceilings
         [ops] bytes that are live while each runs in some order: its bound is no larger, so that many need not be looked at.
+        Those that were get their bounds, so that another call goes on from there.
     floor
         A bound in bytes that is known.
     on_bound
@@ -114,6 +115,7 @@ def cut_bound(
             break
         cuts = cuts or Cuts(structure)
         found = cuts.least(op)
+        ceilings[op] = min(ceilings[op], found)
         if found > floor:
             floor = found
             on_bound(floor)

@@ -77,7 +77,7 @@ class _Run:
             self.context.plan(plan, source)
 
     def prove(self) -> None:
-        """Bounds by cuts, of the operators where most is live in the orders so far."""
+        """Bounds by cuts, of the operators where most is live in the orders so far; goes on where it was stopped."""
         limit = self.context.options.time_limit
         until = time.monotonic() + CUT_SHARE * limit
         most = int(CUTS * limit) if self.is_deterministic else None
@@ -85,10 +85,14 @@ class _Run:
         def should_stop() -> bool:
             return self.context.stop() or (most is None and time.monotonic() >= until)
 
-        bound = cut_bound(self.structure, self._ceilings, self.floor, should_stop, most=most)
-        if bound > self.floor:
-            self.floor = bound
-            self.context.bound(bound, "cuts")
+        self.floor = cut_bound(
+            self.structure,
+            self._ceilings,
+            self.floor,
+            should_stop,
+            lambda bound: self.context.bound(bound, "cuts"),
+            most,
+        )
 
     def know(self) -> tuple[Plan | None, int]:
         """The best plan and bound of all."""
@@ -244,6 +248,8 @@ def _search_sets(run: _Run, improvement: _Improvement) -> None:
         is_full = all(each.outcome == kernel.FULL for each in found.values())
         if is_full and run.is_deterministic:
             return
+        if not run.is_deterministic:
+            run.prove()
         until = math.inf if is_full else time.monotonic() + max(0.2, time.monotonic() - began)
         if not run.is_deterministic and looked > FIRST_SETS:
             improvement.go_on(lambda until=until: run.is_over() or time.monotonic() >= until)  # type: ignore[misc]

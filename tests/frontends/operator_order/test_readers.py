@@ -11,6 +11,7 @@ import pytest
 
 import stowplan
 from stowplan.errors import InputError, UsageError
+from stowplan.frontends.operator_order.torch_export import problem_of_exported
 from stowplan.models.operator_order.problem import Problem
 
 
@@ -55,6 +56,13 @@ def test_bad_graph_files(tmp_path: Path, changes: dict[str, Any], words: str) ->
     with pytest.raises(InputError, match=words) as error:
         stowplan.read(path)
     assert str(error.value).startswith(str(path))
+
+
+def test_graph_files_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "bad.graph.json"
+    path.write_bytes(json.dumps(GRAPH).encode().replace(b'"two"', b'"t\xe6o"'))
+    with pytest.raises(InputError, match=r"bad\.graph\.json: not a graph of operators"):
+        stowplan.read(path)
 
 
 def save_onnx(path: Path, **changes: Any) -> Path:
@@ -206,6 +214,22 @@ def test_exported_programs(tmp_path: Path) -> None:
     assert len(relu.in_place) == 1
     result = stowplan.solve(problem, time_limit=10)
     assert result.status == "optimal"
+
+
+def test_programs_that_write_over_what_they_read() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(inplace=True), torch.nn.Linear(4, 2)).eval()
+    problem = problem_of_exported(torch.export.export(model, (torch.zeros(3, 4),)))
+    assert len(problem.ops) == 3
+    assert [names(problem, pair) for pair in problem.ops[1].in_place] == [["linear", "relu"]]
+
+
+def test_shapes_that_are_not_static() -> None:
+    torch = pytest.importorskip("torch")
+    shapes = ({0: torch.export.Dim("n", min=2, max=8)},)
+    program = torch.export.export(torch.nn.Linear(4, 4), (torch.zeros(3, 4),), dynamic_shapes=shapes)
+    with pytest.raises(InputError, match="expected a static one"):
+        problem_of_exported(program)
 
 
 def test_a_file_that_is_no_exported_program(tmp_path: Path) -> None:
