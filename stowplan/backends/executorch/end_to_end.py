@@ -9,6 +9,7 @@ from typing import Any
 from stowplan.backends.executorch import install
 from stowplan.backends.executorch.planning import ArenaReport, MemoryPlanningAlgorithm
 from stowplan.backends.executorch.reorder import OrderReport, ReorderPass
+from stowplan.errors import UsageError
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.solve import check_options
 
@@ -61,7 +62,7 @@ def plan(
     MissingDependencyError
         Without executorch.
     UsageError
-        An argument of a wrong type or out of range.
+        An argument of a wrong type or out of range, or a memory planning pass that is not executorch's.
     """
     install.require()
     from executorch.exir import ExecutorchBackendConfig
@@ -83,6 +84,8 @@ def plan(
 
 def _with_algorithm(memory_pass: Any, algorithm: MemoryPlanningAlgorithm) -> Any:
     """A copy of a ``MemoryPlanningPass``, with an algorithm of ours and a state of its own."""
+    if not hasattr(memory_pass, "memory_planning_algo"):
+        raise UsageError(f"found {type(memory_pass).__name__} to plan memory, expected executorch's MemoryPlanningPass")
     from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
 
     found = copy.copy(memory_pass)
