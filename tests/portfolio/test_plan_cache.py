@@ -32,7 +32,7 @@ PROVEN = ("solves", "proves")
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How often ``says_where`` and others that say it were run."""
     path = tmp_path / "pids"
-    monkeypatch.setenv("STOWPLAN_TEST_PIDS", str(path))
+    monkeypatch.setenv("LADDER_PIDS", str(path))
     return lambda: len(path.read_text().split()) if path.exists() else 0
 
 
