@@ -56,6 +56,9 @@ class _Inner:
     def remaining(self) -> float:
         return max(0.0, self._end - time.monotonic())
 
+    def follows(self, guide: str) -> None:
+        pass
+
     def note(self, text: str) -> None:
         pass
 
