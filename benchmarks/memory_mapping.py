@@ -24,6 +24,7 @@ from stowplan import files, solve
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input
 from stowplan.frontends.xla_plan import import_xla_plan
+from stowplan.portfolio import warm_workers
 from stowplan.portfolio.warm_up import main as warm_up
 
 SHARED = Path(os.environ.get("STOWPLAN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
@@ -39,6 +40,8 @@ def run_module(path: Path, plans: Path, options: argparse.Namespace) -> dict[str
     if (plans / path.name).exists() and program is not None:
         given["xla"] = import_xla_plan(problem, program, plans / path.name).plan
     result = solve(problem, time_limit=time_limit, workers=workers, plans=given)
+    # Workers count when they have ended.
+    warm_workers.workers().close()
     memory_kib = sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return {
         "uses": problem.use_count,

@@ -22,6 +22,7 @@ from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.csv_files import read_plan
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
+from stowplan.portfolio.warm_workers import workers
 from stowplan.result import Result
 
 T = TypeVar("T")
@@ -91,9 +92,9 @@ def timed(work: Callable[[], T]) -> tuple[T, Times]:
 
 
 def processor_seconds() -> float:
-    """Of this process and all children that have ended."""
+    """Of this process, its workers, and all children that have ended."""
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + workers().processor_seconds()
 
 
 def run_peer(arguments: argparse.Namespace, path: Path, problem: Problem) -> str:

@@ -152,7 +152,11 @@ _KINDS = {
             warm_up="stowplan.portfolio.tier_placement.heuristics:warm_up",
         ),
         _modules("bank_mapping", amends=("capacity",)),
-        _modules("operator_order", warm_up="stowplan.portfolio.operator_order.warm_up:warm_up"),
+        _modules(
+            "operator_order",
+            offsets="stowplan.models.operator_order.offset_table:offset_table",
+            warm_up="stowplan.portfolio.operator_order.warm_up:warm_up",
+        ),
         _modules(
             "banked_packing",
             warm_up="stowplan.portfolio.packing.canonical:warm_up",

@@ -38,6 +38,9 @@ _SCHEMA = 1
 
 _FILE = "plans.sqlite"
 
+#: Variables that say where things are and how they run, not what comes of them.
+_NO_MATTER = {"STOWPLAN_CACHE", "STOWPLAN_DEBUG", "STOWPLAN_INTERPRET", "STOWPLAN_KEEP_WORKERS"}
+
 #: Seconds that SQLite waits for other processes, and that it takes to look for another's result.
 _BUSY, _POLL = 2.0, 0.02
 
@@ -311,11 +314,23 @@ def key_of(
         "candidates": [[each.name, each.function, each.checkpoint] for each in candidates],
         "baseline": baseline,
         "versions": sorted(versions.items()),
+        "environment": _environment(),
         "plans": sorted((name, _hash(plan)) for name, plan in plans.items()),
         "hint": None if hint is None else _hash(hint),
         "problem": _hash(problem),
     }
     return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
+
+
+def _environment() -> list[tuple[str, str]]:
+    """Variables of ours that may change a result, with what is in the files that they name."""
+    found = []
+    for name, value in sorted(os.environ.items()):
+        if name.startswith("STOWPLAN_") and name not in _NO_MATTER:
+            with contextlib.suppress(OSError):
+                value += hashlib.sha256(Path(value).read_bytes()).hexdigest()
+            found.append((name, value))
+    return found
 
 
 def _hash(value: Any) -> str:

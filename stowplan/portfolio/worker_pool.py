@@ -29,6 +29,9 @@ from stowplan.result import CandidateReport
 #: Seconds between two looks at the clock, at most.
 _TICK = 0.2
 
+#: Seconds since the start of a run for which a candidate in a thread is alone.
+ALONE_SECONDS = 0.25
+
 #: A report keeps so many remarks of one candidate, each of so many characters.
 _NOTES, _NOTE_LENGTH = 10, 500
 
@@ -121,11 +124,17 @@ class WorkerPool:
 
     def start_waiting(self) -> None:
         """Start candidates while there are places for them."""
-        while len(self._busy()) < self._options.workers and self._next_may_start():
+        while len(self._busy()) < self._options.workers and self._next_may_start() and not self._next_would_disturb():
             candidate = self._waiting.pop(0)
             # Those who make way for others get their share; the last ones all the time that is left.
             makes_way = self._is_crowded and self._waiting
             self._start(candidate, candidate.share / max(1.0, self._crowd) if makes_way else 1.0)
+
+    def _next_would_disturb(self) -> bool:
+        """Whether a thread would take turns with another one that may be done in a moment: only one of them runs Python."""
+        if self._options.deterministic or self._deadline.elapsed >= ALONE_SECONDS or not self._waiting[0].in_thread:
+            return False
+        return any(worker.candidate.in_thread for worker in self._busy())
 
     def _next_may_start(self) -> bool:
         return bool(self._waiting) and self._policy.worker_seconds(self._waiting[0]) > 0

@@ -120,6 +120,11 @@ class WorkerProcess:
             thread.start()
 
     @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
+
+    @property
     def is_alive(self) -> bool:
         """Whether the process has not ended."""
         return self._process.poll() is None

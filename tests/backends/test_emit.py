@@ -142,3 +142,28 @@ def _network(tiers: tuple[network.Tier, ...], address_spaces: bool) -> network.P
         for name, inputs in (("one", ()), ("two", (0,)))
     )
     return network.Problem(name="two", target="none", tiers=tiers, layers=layers, address_spaces=address_spaces)
+
+
+def test_operator_order() -> None:
+    """An input, a result and a view of it."""
+    from stowplan.models.operator_order.plan import Plan as Order
+    from stowplan.models.operator_order.problem import Op, Tensor
+    from stowplan.models.operator_order.problem import Problem as Graph
+    from stowplan.models.operator_order.verify import verify
+
+    problem = Graph(
+        tensors=(Tensor(id="x", size=4), Tensor(id="y", size=8), Tensor(id="v", size=8, alias_of=1), Tensor(id="z", size=2)),
+        ops=(Op(id="f", reads=(0,), writes=(1,)), Op(id="g", reads=(2,), writes=(3,))),
+        inputs=(0,),
+        outputs=(3,),
+    )
+    plan = Order(problem=problem.digest, objective=12, arena=12, order=(0, 1), offsets=(8, 0, 0, 8))
+    assert verify(problem, plan).ok
+    table = table_of(problem, plan)
+    assert table.arenas[0].bytes == 12
+    assert [(row.name, row.offset, row.start, row.end) for row in table.rows] == [
+        ("x", 8, 0, 1),
+        ("y", 0, 0, 2),
+        ("v", 0, 0, 2),
+        ("z", 8, 1, 2),
+    ]

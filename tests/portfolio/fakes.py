@@ -231,8 +231,8 @@ def leaves_a_variable(problem: Problem, context: WorkerContext) -> None:
 def _say_where(context: WorkerContext) -> None:
     """Let a test find this process, and, where the test has no other way, a file."""
     context.note(f"pid {os.getpid()}")
-    if "STOWPLAN_TEST_PIDS" in os.environ:
-        with open(os.environ["STOWPLAN_TEST_PIDS"], "a") as stream:
+    if "LADDER_PIDS" in os.environ:
+        with open(os.environ["LADDER_PIDS"], "a") as stream:
             stream.write(f"{os.getpid()}\n")
 
 

@@ -32,7 +32,7 @@ PROVEN = ("solves", "proves")
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How often ``says_where`` and others that say it were run."""
     path = tmp_path / "pids"
-    monkeypatch.setenv("STOWPLAN_TEST_PIDS", str(path))
+    monkeypatch.setenv("LADDER_PIDS", str(path))
     return lambda: len(path.read_text().split()) if path.exists() else 0
 
 
@@ -291,3 +291,14 @@ def test_all_slow_is_an_answer_too(solve_fakes: SolveFakes, tmp_path: Path) -> N
     solve_fakes("does_nothing", cache=tmp_path)
     again = solve_fakes("does_nothing", cache=tmp_path)
     assert (again.objective, again.stop_reason, "cached" in again.details) == (ALL_SLOW, "candidates_done", True)
+
+
+def test_another_guide_is_another_question(solve_fakes: SolveFakes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that variables name are known by what is in them."""
+    guide = tmp_path / "guide"
+    for text, is_kept in (("one", False), ("one", True), ("another", False)):
+        guide.write_text(text)
+        monkeypatch.setenv("STOWPLAN_GUIDE", str(guide))
+        assert ("cached" in solve_fakes(*PROVEN, cache=tmp_path / "cache").details) == is_kept
+    monkeypatch.setenv("STOWPLAN_KEEP_WORKERS", "0")
+    assert "cached" in solve_fakes(*PROVEN, cache=tmp_path / "cache").details

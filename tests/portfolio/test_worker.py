@@ -130,7 +130,7 @@ print(json.dumps(result.to_dict()))
 @pytest.fixture
 def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that solves and whose candidates never stop; a plan of each has come."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "STOWPLAN_TEST_PIDS": str(tmp_path / "pids")}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LADDER_PIDS": str(tmp_path / "pids")}
     command = [sys.executable, "-c", PARENT, "sleeps", "holds_the_lock"]
     with subprocess.Popen(command, env=environment, stdout=-1, stderr=-1, text=True) as process:
         assert process.stderr is not None
