@@ -2,68 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from typing import Any
 
 from stowplan.models.banked_packing.problem import Problem
-from stowplan.models.hint import Hint
 from stowplan.models.packing import problem as packing
 from stowplan.models.packing.bounds import find_overload
 from stowplan.models.packing.plan import Plan as Packing
-from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.context import Context
+from stowplan.portfolio.packing.inner_run import InnerRun
 from stowplan.portfolio.packing.quick import quick_plan
 
 _RESERVED = "reserved"
-
-
-class _Inner:
-    """A candidate's view of a run inside a candidate: a part of its time, or of its work."""
-
-    def __init__(self, outer: Context, seconds: float):
-        self.options = Options(
-            time_limit=seconds, seed=outer.options.seed, deterministic=outer.options.deterministic, candidates=(), workers=1
-        )
-        self.start_plan: Packing | None = None
-        self.found: Packing | None = None
-        self.infeasible = False
-        self.why: dict[str, Any] = {}
-        self._outer = outer
-        self._end = time.monotonic() + seconds
-
-    def plan(self, plan: Packing, source: str) -> None:
-        self.found = plan
-
-    def bound(self, bound: int, source: str) -> None:
-        pass
-
-    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
-        self.infeasible, self.why = True, why or {}
-
-    def incumbent(self) -> tuple[Packing | None, int | None]:
-        return self.found, None
-
-    def hint(self, hint: Hint) -> None:
-        pass
-
-    def hints(self) -> tuple[Hint, ...]:
-        return ()
-
-    def follows(self, guide: str) -> None:
-        pass
-
-    def stop(self) -> bool:
-        over = not self.options.deterministic and time.monotonic() >= self._end
-        return over or self._outer.stop() or self.found is not None or self.infeasible
-
-    def remaining(self) -> float:
-        return max(0.0, self._end - time.monotonic())
-
-    def follows(self, guide: str) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        pass
 
 
 def pack(
@@ -96,11 +45,11 @@ def pack(
     from stowplan.portfolio.packing import candidates
 
     for function, share in ((candidates.search, 0.4), (candidates.exact, 0.6)):
-        inner = _Inner(context, share * seconds)
+        inner = InnerRun(context, share * seconds)
         function(inside, inner)
-        if inner.found is not None:
-            return offsets(inner.found), None
-        if inner.infeasible:
+        if inner.best is not None:
+            return offsets(inner.best), None
+        if inner.why is not None:
             conflict = [ids[each] for each in inner.why.get("conflict", {}).get("buffers", ids) if each in ids]
             return None, tuple(sorted(conflict))
     return None, None

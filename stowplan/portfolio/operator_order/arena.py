@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import Structure
 from stowplan.models.packing import plan as packing_plan
 from stowplan.models.packing import problem as packing
-from stowplan.models.packing.bounds import load_bound
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
 
@@ -84,56 +82,3 @@ class Lives:
         found = quick_plan(self.packing, Options(), should_stop)
         assert found is not None  # without capacity and fixed offsets something always fits
         return self.plan(found[1].offsets)
-
-
-class PackingContext:
-    """What packing's candidates are given here: a part of the time, and nobody to tell but this."""
-
-    def __init__(self, lives: Lives, options: Options, should_stop: Callable[[], bool], remaining: Callable[[], float]):
-        self.options, self.start_plan = options, None
-        self._lives, self._should_stop, self._remaining = lives, should_stop, remaining
-        self.load = load_bound(lives.packing)
-        self.bound_found = self.load
-        self.best: packing_plan.Plan | None = None
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether no offsets are better for this order."""
-        return self.best is not None and self.best.objective <= self.bound_found
-
-    def plan(self, plan: packing_plan.Plan, source: str) -> None:
-        """Keep the best."""
-        if self.best is None or plan.objective < self.best.objective:
-            self.best = plan
-
-    def bound(self, bound: int, source: str) -> None:
-        """Keep the best."""
-        self.bound_found = max(bound, self.bound_found)
-
-    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
-        """It never is: there is no capacity."""
-
-    def incumbent(self) -> tuple[packing_plan.Plan | None, int | None]:
-        """What there is."""
-        return self.best, self.bound_found
-
-    def hint(self, hint: Any) -> None:
-        """Nobody else is there."""
-
-    def hints(self) -> tuple[Any, ...]:
-        """None."""
-        return ()
-
-    def stop(self) -> bool:
-        """Whether time is up, or nothing is left to find."""
-        return self.is_settled or self._should_stop()
-
-    def remaining(self) -> float:
-        """Seconds left."""
-        return self._remaining()
-
-    def follows(self, guide: str) -> None:
-        """There are no hints."""
-
-    def note(self, text: str) -> None:
-        """Nobody reads it."""

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable
 
-import msgspec
 import numpy as np
 
 from stowplan.models.operator_order.bounds import forced_loads
@@ -17,9 +16,10 @@ from stowplan.models.operator_order.cuts import cut_bound
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build, stable_order
+from stowplan.models.packing.bounds import load_bound
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.operator_order import beam, kernel
-from stowplan.portfolio.operator_order.arena import Lives, PackingContext
+from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.baselines import BASELINES
 from stowplan.portfolio.operator_order.dividing import Dividing
 from stowplan.portfolio.operator_order.graph import Graph, make
@@ -27,6 +27,7 @@ from stowplan.portfolio.operator_order.in_tree import best_order, is_in_tree
 from stowplan.portfolio.operator_order.set_search import SetSearch
 from stowplan.portfolio.operator_order.windows import Windows
 from stowplan.portfolio.packing import candidates as packing
+from stowplan.portfolio.packing.inner_run import InnerRun
 
 #: Work of deterministic runs for each second of the limit: operators times sets of a search, and times rounds of local search.
 SETS, ROUNDS = 4_000_000, 1000
@@ -279,19 +280,13 @@ def _arena(run: _Run, chance: np.random.Generator) -> None:
 
 def _pack(run: _Run, lives: Lives, seconds: float, is_over: Callable[[], bool]) -> None:
     """The packing room's candidates on the lives of an order, for some seconds each."""
-    options = msgspec.structs.replace(run.context.options, time_limit=seconds)
+    load = load_bound(lives.packing)
     for candidate in (packing.search, packing.exact):
-        end = time.monotonic() + seconds
-
-        def should_stop(end: float = end) -> bool:
-            late = not run.is_deterministic and time.monotonic() >= end
-            return late or is_over() or run.context.stop()
-
-        within = PackingContext(lives, options, should_stop, lambda end=end: max(0.0, end - time.monotonic()))  # type: ignore[misc]
-        candidate(lives.packing, within)
-        if within.best is not None:
-            run.tell(lives.plan(within.best.offsets), "arena")
-        if within.is_settled:
+        inner = InnerRun(run.context, seconds, bound=load, is_over=is_over)
+        candidate(lives.packing, inner)
+        if inner.best is not None:
+            run.tell(lives.plan(inner.best.offsets), "arena")
+        if inner.is_settled:
             return
 
 
