@@ -199,7 +199,8 @@ def test_a_kind_is_loaded_when_it_is_asked_for() -> None:
     others = run_python(f"{solved} print(*sys.modules)").split()
     assert "stowplan.portfolio.packing.kind" in others
     kinds = {
-        f"stowplan.portfolio.{kind}.kind" for kind in ("memory_mapping", "tier_placement", "bank_mapping", "modulo_scheduling", "operator_order")
+        f"stowplan.portfolio.{kind}.kind"
+        for kind in ("memory_mapping", "tier_placement", "bank_mapping", "modulo_scheduling", "operator_order")
     }
     assert not kinds & set(others)
 
