@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from stowplan.compiled import is_warm
 from stowplan.models.operator_order.bounds import load_bound
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
@@ -16,6 +17,9 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.baselines import depth_first
+
+#: Operators of a graph that is ordered by interpreted code where nothing has been compiled yet.
+FEW_OPS = 100
 
 #: What inputs are read for: files that mean other problems for other targets.
 TARGET = "order"
@@ -39,9 +43,11 @@ def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bo
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    # Compiling takes longer than a small graph does, interpreted.
+    interpret = len(problem.ops) <= FEW_OPS and not is_warm()
     return [
-        Candidate("search", "heuristic", f"{_HERE}:search", share=0.7),
-        Candidate("sets", "exact", f"{_HERE}:exact", share=0.7),
+        Candidate("search", "heuristic", f"{_HERE}:search", share=0.7, interpret=interpret),
+        Candidate("sets", "exact", f"{_HERE}:exact", share=0.7, interpret=interpret),
     ]
 
 

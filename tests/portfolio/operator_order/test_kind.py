@@ -46,8 +46,8 @@ def test_least_peaks_of_small_graphs(seed: int) -> None:
 
 
 def test_deterministic_plans_are_the_same() -> None:
-    problem = branches(8)
-    plans = [stowplan.solve(problem, time_limit=2, deterministic=True, workers=workers).plan for workers in (1, 2)]
+    problem = branches(5)
+    plans = [stowplan.solve(problem, time_limit=1, deterministic=True, workers=workers).plan for workers in (1, 2)]
     assert plans[0] == plans[1]
 
 
