@@ -34,6 +34,8 @@ INPUTS = {
     "modulo scheduling": [("fir.dfg.json", "se"), ("saxpy.dfg.json", "se"), ("fir.dfg.json", "mesh-2x2")],
     "bank mapping": [("attention.hlo.txt", "inferentia"), ("attention.hlo.txt", "inferentia-tiled")],
     "packing": [("buffers.csv", None)],
+    "operator order": [("cells.graph.json", None), ("attention.hlo.txt", "order")],
+    "banked packing": [("banks.json", None)],
 }
 
 CANDIDATES = ("heuristic,learned,exact", "heuristic,exact", "heuristic", "exact")

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 import stowplan
+from stowplan import kinds
 from tests.models.memory_mapping.cases import random_problem
 from tests.paths import EXAMPLES, ROOT
 from tests.patience import no_hang
@@ -77,7 +78,13 @@ OF_EACH_KIND = {
     "tier_placement": ("resnet50.layers.json", "nnp-i"),
     "bank_mapping": ("attention.hlo.txt", "inferentia"),
     "modulo_scheduling": ("saxpy.dfg.json", "se"),
+    "operator_order": ("cells.graph.json", None),
+    "banked_packing": ("banks.json", None),
 }
+
+
+def test_every_kind_is_among_them() -> None:
+    assert {*OF_EACH_KIND} == {each.name for each in kinds.registered()}
 
 
 @pytest.mark.slow
