@@ -20,6 +20,7 @@ from stowplan.report.operator_order.profile import build_profile, check_fits
 from stowplan.report.operator_order.text import summarize_order
 from tests.models.operator_order.cases import random_problem
 from tests.paths import EXAMPLES
+from tests.patience import HANG
 
 CELLS = stowplan.read(EXAMPLES / "cells.graph.json")
 
@@ -56,7 +57,7 @@ def test_pictures(tmp_path: Path) -> None:
 
 
 def test_the_report_has_live_bytes_of_both_orders() -> None:
-    result = stowplan.solve(CELLS, time_limit=5, candidates="sets")
+    result = stowplan.solve(CELLS, time_limit=HANG, candidates="sets")
     page = render_report(CELLS, result)
     for words in (
         "Live bytes over the order",

@@ -11,6 +11,7 @@ from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.verify import verify
 from tests.models.operator_order.cases import least_peak, random_problem
+from tests.patience import HANG
 
 
 def branches(count: int, size: int = 1 << 10) -> Problem:
@@ -27,7 +28,7 @@ def branches(count: int, size: int = 1 << 10) -> Problem:
 
 def test_branches_run_one_after_the_other(tmp_path: Path) -> None:
     problem = branches(6)
-    result = stowplan.solve(problem, time_limit=20)
+    result = stowplan.solve(problem, time_limit=HANG)
     assert (result.status, result.kind, result.unit) == ("optimal", "operator_order", "bytes")
     assert result.objective == result.bound == result.details["arena"]
     assert result.baselines["given"] > 5 * result.objective
@@ -41,7 +42,7 @@ def test_branches_run_one_after_the_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [3, 5, 11])
 def test_least_peaks_of_small_graphs(seed: int) -> None:
     problem = random_problem(seed)
-    result = stowplan.solve(problem, time_limit=10)
+    result = stowplan.solve(problem, time_limit=HANG)
     assert (result.status, result.objective) == ("optimal", least_peak(problem))
 
 
@@ -52,14 +53,14 @@ def test_deterministic_plans_are_the_same() -> None:
 
 
 def test_no_operators_at_all() -> None:
-    result = stowplan.solve(Problem(tensors=(), ops=()), time_limit=5)
+    result = stowplan.solve(Problem(tensors=(), ops=()), time_limit=HANG)
     assert (result.status, result.objective) == ("optimal", 0)
 
 
 def test_the_arena_decides_between_plans_of_one_peak() -> None:
     """A plan of the least peak that wastes memory is not the end of the run."""
     problem = branches(3)
-    best = stowplan.solve(problem, time_limit=10).plan
+    best = stowplan.solve(problem, time_limit=HANG).plan
     assert best is not None
     offset = 1 << 20
     top = max(range(len(best.offsets)), key=lambda number: best.offsets[number])
@@ -71,6 +72,6 @@ def test_the_arena_decides_between_plans_of_one_peak() -> None:
         order=best.order,
         offsets=offsets,
     )
-    result = stowplan.solve(problem, time_limit=10, plans={"wasteful": wasteful})
+    result = stowplan.solve(problem, time_limit=HANG, plans={"wasteful": wasteful})
     assert result.plan is not None
     assert result.plan.arena == best.arena
