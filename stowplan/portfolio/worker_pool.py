@@ -29,7 +29,7 @@ from stowplan.result import CandidateReport
 #: Seconds between two looks at the clock, at most.
 _TICK = 0.2
 
-#: Seconds since the start of a run for which a candidate in a thread is alone.
+#: Seconds since the start of a run for which a candidate in a thread is alone: most are done by then.
 ALONE_SECONDS = 0.25
 
 #: A report keeps so many remarks of one candidate, each of so many characters.
@@ -131,8 +131,8 @@ class WorkerPool:
             self._start(candidate, candidate.share / max(1.0, self._crowd) if makes_way else 1.0)
 
     def _next_would_disturb(self) -> bool:
-        """Whether a thread would take turns with another one that may be done in a moment: only one of them runs Python."""
-        if self._options.deterministic or self._deadline.elapsed >= ALONE_SECONDS or not self._waiting[0].in_thread:
+        """Whether a thread is at work that may soon be done: another would take turns with it, a process is not worth it."""
+        if self._options.deterministic or self._deadline.elapsed >= ALONE_SECONDS:
             return False
         return any(worker.candidate.in_thread for worker in self._busy())
 

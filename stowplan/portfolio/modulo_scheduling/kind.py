@@ -18,7 +18,7 @@ from stowplan.portfolio.modulo_scheduling import learned
 
 _HERE = "stowplan.portfolio.modulo_scheduling.candidates"
 
-#: Up to so many instructions nothing is worth a process of its own.
+#: Up to so many instructions the exact model is not worth a process of its own.
 SMALL = 64
 
 
@@ -39,7 +39,8 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     is_small = len(problem.instructions) <= SMALL
     found = [
         Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=1.0, in_thread=is_small),
-        Candidate("search", "heuristic", f"{_HERE}:search", share=0.5, in_thread=is_small),
+        # Not in a thread: it may have to compile its annealing, which takes long and lets nothing else run.
+        Candidate("search", "heuristic", f"{_HERE}:search", share=0.5),
     ]
     # By name only: what the paper compares with. They are no match for the search.
     named = {*options.candidates} & {"random", "evolution"}
