@@ -16,6 +16,7 @@ from stowplan import kinds
 from stowplan.errors import UsageError
 from stowplan.portfolio.kind import Check, check, describe_plan, kind
 from tests.models.bank_mapping import cases as banks
+from tests.models.banked_packing import cases as banked
 from tests.models.memory_mapping import cases as programs
 from tests.models.modulo_scheduling import cases as loops
 from tests.models.operator_order import cases as operators
@@ -26,6 +27,7 @@ from tests.paths import EXAMPLES
 PROBLEMS: dict[str, Any] = {
     "memory_mapping": programs.random_problem(random.Random(0)),
     "packing": buffers.random_problem(0),
+    "banked_packing": banked.random_problem(0),
     "operator_order": operators.random_problem(0),
     "tier_placement": networks.chain(3),
     "bank_mapping": banks.random_problem(0),
