@@ -99,6 +99,8 @@ class Kind:
     It runs in this process, while the workers load what they need, so that no limit is too short for some plan. Stopped
     early it returns what it has, None where that is nothing.
     """
+    is_quick_first: Callable[[Any], bool] = lambda problem: False
+    """Whether the quick plan takes so little time that workers are started after it, where they are still needed."""
     counts: tuple[str, ...] = ()
     """Names of the facts that say how large a problem is."""
     highlights: tuple[str, ...] = ()

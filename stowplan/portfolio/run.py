@@ -79,7 +79,7 @@ class Run:
         at_work = pool.at_work
         if state.deadline.was_cancelled or policy.may_stop(at_work) is not None:
             return
-        if policy.time_left(at_work) >= LOADING:
+        if policy.time_left(at_work) >= LOADING and not state.kind.is_quick_first(state.problem):
             pool.start_waiting()
         # In a deterministic run it would depend on the clock, and there is time enough for the others.
         if not state.options.deterministic and any(candidate.family == "heuristic" for candidate in at_work):

@@ -17,6 +17,7 @@ from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
 from stowplan.portfolio.kind import Kind, check, kind
 from tests.models.bank_mapping import cases as banks
+from tests.models.banked_packing import cases as banked
 from tests.models.memory_mapping import cases as programs
 from tests.models.modulo_scheduling import cases as loops
 from tests.models.operator_order import cases as operators
@@ -43,6 +44,7 @@ def _loop(seed: int) -> Problem:
 MAKERS: dict[str, Callable[[int], Any]] = {
     "memory_mapping": lambda seed: programs.random_problem(random.Random(seed)),
     "packing": buffers.random_problem,
+    "banked_packing": banked.random_problem,
     "operator_order": operators.random_problem,
     "tier_placement": networks.random_problem,
     "bank_mapping": banks.random_problem,

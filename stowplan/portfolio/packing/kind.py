@@ -19,6 +19,9 @@ _HERE = "stowplan.portfolio.packing.candidates"
 #: The exact searches keep all pairs of buffers; beyond this many they prove nothing in minutes anyway.
 EXACT_BUFFERS = 1500
 
+#: Of so many buffers the quick plan takes milliseconds.
+FEW_BUFFERS = 300
+
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
     return msgspec.structs.replace(plan, objective=objective, name=problem.name, buffers=problem.buffers)
@@ -113,5 +116,7 @@ KIND = Kind(
     awaits_baselines=lambda problem: len(problem.buffers) <= EXACT_BUFFERS,
     asks_for_any=lambda problem: problem.capacity is not None,
     quick_plan=quick_plan,
+    # Often it meets the bound, and no worker is needed.
+    is_quick_first=lambda problem: len(problem.buffers) <= FEW_BUFFERS,
     presenter="stowplan.report.packing.presenter:PackingPresenter",
 )

@@ -25,9 +25,10 @@ _BATCH = 1000
 
 
 def quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bool]) -> tuple[str, Plan] | None:
-    """The plan, under the name ``quick``; None where it does not fit, or there are more than :data:`TOO_MANY` buffers.
+    """The plan, and its name; None where it does not fit, or there are more than :data:`TOO_MANY` buffers.
 
-    A life counts as a whole, with its gaps. Stopped early, the buffers that are left stand above all others.
+    A life counts as a whole, with its gaps. Stopped early, the buffers that are left stand above all others. The name is
+    ``greedy`` where the plan is that of the baseline: by size, come to its end, and without gaps; else ``quick``.
     """
     if len(problem.buffers) > TOO_MANY:
         return None
@@ -58,7 +59,9 @@ def _by_size(problem: Problem, should_stop: Callable[[], bool]) -> tuple[str, Pl
     plan = Plan(problem=problem.digest, objective=room.height, offsets=tuple(offsets))
     # Fixed offsets may collide.
     has_fixed = len(free) < len(problem.buffers)
-    return None if has_fixed and not verify(problem, plan).ok else ("quick", plan)
+    if has_fixed and not verify(problem, plan).ok:
+        return None
+    return "quick" if stopped or any(buffer.gaps for buffer in problem.buffers) else "greedy", plan
 
 
 def _by_time(problem: Problem, should_stop: Callable[[], bool]) -> tuple[str, Plan] | None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
 
+import stowplan
 from stowplan.models.packing.plan import Plan
-from stowplan.models.packing.problem import Problem
+from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.packing import quick
+from stowplan.portfolio.packing import arrays, quick
 from stowplan.portfolio.packing.quick import quick_plan
+from stowplan.portfolio.packing.search import Search
 from tests.models.packing.cases import random_problem
+from tests.patience import HANG
 
 
 def stopped_after(looks: int, problem: Problem) -> tuple[str, Plan] | None:
@@ -35,11 +39,37 @@ def test_random_problems(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
             continue
         source, plan = found
         outcome = verify(problem, plan)
-        assert (source, outcome.violations, outcome.height) == ("quick", (), plan.objective)
+        assert source in ("quick", "greedy")
+        assert (outcome.violations, outcome.height) == ((), plan.objective)
         # As much as it takes is enough, and with less there is no plan.
         assert stopped_after(looks, msgspec.structs.replace(problem, capacity=plan.objective)) is not None
         if plan.objective:
             assert stopped_after(looks, msgspec.structs.replace(problem, capacity=plan.objective - 1)) is None
+
+
+def test_by_size_without_gaps_it_is_the_greedy_baseline() -> None:
+    for seed in range(100):
+        problem = random_problem(seed, most=12)
+        found = quick_plan(problem, Options(), lambda: False)
+        if not problem.buffers or found is None or any(buffer.gaps for buffer in problem.buffers):
+            assert found is None or not problem.buffers or found[0] == "quick"
+            continue
+        data = arrays.build(problem)
+        greedy: list[Plan] = []
+
+        def keep(height: int, offsets: Any, source: str, data: Any = data, greedy: list[Plan] = greedy) -> None:
+            if source == "greedy":
+                greedy.append(arrays.export_plan(problem, data, offsets))  # noqa: B023
+
+        Search(data, 0, 0, keep, lambda: False).climb_orders([0], "orders", 0)
+        assert found == ("greedy", greedy[0])
+
+
+def test_where_it_meets_the_load_no_worker_is_needed() -> None:
+    buffers = tuple(Buffer(id=str(number), lower=number, upper=number + 2, size=8) for number in range(6))
+    result = stowplan.solve(Problem(buffers=buffers), time_limit=HANG)
+    assert (result.status, result.objective, result.baselines["greedy"]) == ("optimal", 16, 16)
+    assert {each.outcome for each in result.candidates} == {"skipped"}
 
 
 def test_blocks_are_used_again_and_joined() -> None:
