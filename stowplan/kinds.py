@@ -62,6 +62,9 @@ class KindModules(msgspec.Struct, frozen=True, kw_only=True):
     offsets: str = ""
     """``module:name`` of ``(problem, plan) -> OffsetTable`` (:mod:`stowplan.models.offset_table`); empty for kinds whose plans
     have no offsets."""
+    diff: str = ""
+    """``module:name`` of ``(problem, plan, plan) -> tuple of Part`` (:mod:`stowplan.models.plan_diff`): what two valid plans do
+    differently; empty where plans are compared field by field."""
     amends: tuple[str, ...] = ()
     """Options of :func:`stowplan.read` that still change a finished problem of this kind."""
     amend: str = ""
@@ -120,6 +123,7 @@ def _modules(name: str, **others: Any) -> KindModules:
         problem=f"stowplan.models.{name}.problem",
         plan=f"stowplan.models.{name}.plan",
         kind=f"stowplan.portfolio.{name}.kind:KIND",
+        diff=f"stowplan.models.{name}.diff:diff",
         **others,
     )
 

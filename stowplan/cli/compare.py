@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stowplan.cli.common import with_input_options
 from stowplan.cli.output import say, say_json
 from stowplan.cli.table import NONE, as_gap, as_quantity, as_ratio, render
+from stowplan.errors import InputError, UsageError
+from stowplan.frontends.options import ReadOptions, spelt_all
+from stowplan.result import format_apart, format_quantity, two_numbers
 
 if TYPE_CHECKING:
+    from stowplan.models.plan_diff import Part
     from stowplan.portfolio.batch import Record
     from stowplan.portfolio.compare import Comparison
+    from stowplan.portfolio.plan_comparison import PlanComparison
 
 #: What the table says of programs that are not compared.
 _REMARKS = {
@@ -23,17 +29,39 @@ _REMARKS = {
     "no_objective": "no plan",
 }
 
+#: Changes of a sort that are listed without ``--all``.
+_MOST_ROWS = 40
 
+
+@with_input_options()
 def compare_command(
-    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="Folder that 'stowplan batch' wrote.")],
-    others: Annotated[Path | None, typer.Argument(metavar="RESULTS2", help="A second one, to set beside it.")] = None,
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS|PLAN", help="Folder that 'stowplan batch' wrote; or a plan file.")
+    ],
+    others: Annotated[
+        Path | None,
+        typer.Argument(metavar="RESULTS2|PLAN2", help="A second folder to set beside it; or a second plan of the same input."),
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Argument(metavar="INPUT", help="Of two plans: the input that they are for, as 'solve' takes it.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Of two plans: list every change, not 40 of a sort.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    *,
+    options: ReadOptions,
 ) -> None:
-    """Tables of a batch's results, or of two batches side by side.
+    """Tables of a batch's results, of two batches side by side, or of what two plans of one input do differently.
 
     One folder: objective, bound, gap and the speedup over every baseline. Two folders: the ratio first / second of the
     objectives, which is the second's speedup over the first, with the second's wins, losses and ties.
+
+    Two plans and their INPUT: what the second moves, adds and drops, and what it costs. Both are verified first. The options
+    that change how an input is read are for this form; without --target the first plan's own is taken.
     """
+    if source is not None and others is not None:
+        _compare_plans(results, others, source, options, everything=everything, as_json=as_json)
+        return
+    _check_folders(results, others, options, everything=everything)
     from stowplan.portfolio.batch import read_records
     from stowplan.portfolio.compare import compare
 
@@ -44,6 +72,85 @@ def compare_command(
     else:
         comparison = compare(first, read_records(others))
         say_json(comparison) if as_json else say(_two(comparison))
+
+
+def _check_folders(results: Path, others: Path | None, options: ReadOptions, *, everything: bool) -> None:
+    """Raise UsageError where what is given belongs to the comparison of plans."""
+    for path in (results, *([] if others is None else [others])):
+        if path.is_file():
+            raise UsageError(f"{path}: is a file: expected folders of results, or two plans and their input: PLAN PLAN2 INPUT")
+    given = [*options.given(), *(["target"] if options.target is not None else [])]
+    if given or everything:
+        names = spelt_all(dict.fromkeys(given)) if given else "--all"
+        raise UsageError(f"{names}: for two plans and their input only; folders of results have been read already")
+
+
+def _compare_plans(first: Path, second: Path, source: Path, options: ReadOptions, *, everything: bool, as_json: bool) -> None:
+    for path in (first, second):
+        if path.is_dir():
+            raise UsageError(f"{path}: is a folder, expected a plan: an INPUT is given, which two plans are compared for")
+    from stowplan.cli.opening import open_both, target_hint
+    from stowplan.frontends.read import read_plan
+    from stowplan.portfolio.plan_comparison import compare_plans
+
+    problem, before, assumed = open_both(source, first, options)
+    after = read_plan(second, problem)
+    try:
+        comparison = compare_plans(problem, before, after, (str(first), str(second)))
+    except InputError as error:
+        is_other = any(plan.problem != problem.digest for plan in (before, after))
+        raise InputError(f"{error.message}{target_hint(assumed) if is_other else ''}", source=error.source) from None
+    say_json(comparison) if as_json else say(_plans(comparison, everything))
+
+
+def _plans(comparison: PlanComparison, everything: bool) -> str:
+    pair = (comparison.first, comparison.second)
+    shown = format_apart(pair, lambda value, digits: format_quantity(value, comparison.unit, digits))
+    rows = [("objective", *(shown[value] for value in pair), _cost(comparison))]
+    for name, values in comparison.facts.items():
+        rows.append((name.replace("_", " "), *(_figure(value) for value in values), ""))
+    lines = [render(("", "first", "second", "change"), rows)]
+    counts = [
+        (part.what, *(f"{count:,}" for count in (part.total, *(part.count(name) for name in ("moved", "added", "dropped")))))
+        for part in comparison.parts
+    ]
+    if counts:
+        lines.append(render(("", "in all", "moved", "added", "dropped"), counts))
+    if comparison.is_same:
+        lines.append("nothing moved")
+    lines.extend(_changes(part, everything) for part in comparison.parts if part.changes)
+    return "\n\n".join(lines)
+
+
+def _cost(comparison: PlanComparison) -> str:
+    """The difference for people."""
+    value = comparison.difference
+    if value == 0:
+        return "the same"
+    word = "more" if value > 0 else "less"
+    if two_numbers(comparison.unit) is not None:
+        return "worse" if value > 0 else "better"
+    percent = "" if comparison.percent is None else f" ({comparison.percent:+.3g} %)"
+    return f"{format_quantity(abs(value), comparison.unit)} {word}{percent}"
+
+
+def _figure(value: float | None) -> str:
+    return NONE if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+
+
+def _changes(part: Part, everything: bool) -> str:
+    most = len(part.changes) if everything else _MOST_ROWS
+    rows = [(each.name, each.change, _values(each.before), _values(each.after)) for each in part.changes[:most]]
+    text = render((part.what, "change", "first", "second"), rows, left=4)
+    more = len(part.changes) - len(rows)
+    return f"{text}\n... and {more:,} more (--all lists them)" if more else text
+
+
+def _values(values: Mapping[str, int | str | bool] | None) -> str:
+    def plain(value: int | str | bool) -> str:
+        return ("no", "yes")[value] if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else value
+
+    return ", ".join(f"{name.replace('_', ' ')} {plain(value)}" for name, value in (values or {}).items()) or NONE
 
 
 def _rows(records: Mapping[str, Record]) -> dict[str, Any]:

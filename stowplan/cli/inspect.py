@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
-from stowplan import files
 from stowplan.cli.builds import emissions
 from stowplan.cli.common import Input, PlanFile, check_outputs, files_of, with_input_options
+from stowplan.cli.opening import open_both, target_hint
 from stowplan.cli.output import note, say, say_json
 from stowplan.cli.pictures import check_picture
 from stowplan.errors import InputError, UsageError, VerificationError
@@ -41,7 +40,7 @@ def verify_command(
     """
     wanted = emissions(None, emit)
     check_outputs(wanted.outputs, inputs=(problem, plan, *files_of(options)))
-    found, given, assumed = _open_both(problem, plan, options)
+    found, given, assumed = open_both(problem, plan, options)
     wanted.check(found, problem)
     from stowplan.portfolio.kind import check as check_plan
     from stowplan.portfolio.kind import kind_of
@@ -58,7 +57,7 @@ def verify_command(
     if not check.ok:
         others = len(check.violations) - 1
         more = f" (and {others} more)" if others > 0 else ""
-        hint = _target_hint(assumed) if given.problem != found.digest else ""
+        hint = target_hint(assumed) if given.problem != found.digest else ""
         raise VerificationError(f"{plan}: not a valid plan: {''.join(check.violations[:1])}{more}{hint}")
     wanted.write(found, given, problem)
 
@@ -114,7 +113,7 @@ def show_command(
 ) -> None:
     """Print a plan for people to read, or draw it."""
     check_outputs((png, config), inputs=(plan, problem, compare, *files_of(options)))
-    found, given, assumed = _open_both(problem, plan, options)
+    found, given, assumed = open_both(problem, plan, options)
     from stowplan.frontends.read import read_plan
     from stowplan.report.presenter import presenter_for
 
@@ -143,13 +142,6 @@ def show_command(
         say(presenter.summarize(found, given, others=others, everything=everything))
 
 
-def _target_hint(assumed: str | None) -> str:
-    if assumed is None:
-        return ""
-    how = "pass --target FILE if that was a file of yours, and all options of the solve"
-    return f"; the input was read for the plan's own target {assumed!r}: {how}"
-
-
 def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assumed: str | None) -> None:
     """Raise where a plan cannot be shown for a problem: the error names the file, and a target not named that may be why."""
     from stowplan.portfolio.kind import describe_plan, kind_of
@@ -157,7 +149,7 @@ def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assum
     kind = kind_of(problem)
     if not isinstance(plan, kind.plan_type):
         raise InputError(f"found {describe_plan(plan)}, expected a plan of {kind.name}", source=path)
-    hint = _target_hint(assumed) if plan.problem != problem.digest else ""
+    hint = target_hint(assumed) if plan.problem != problem.digest else ""
     try:
         presenter.check_fits(problem, plan)
     except InputError as error:
@@ -192,38 +184,3 @@ def targets_command(
         name, size = (max(map(len, column)) for column in list(zip(*rows, strict=True))[:2])
         for row in rows:
             say(f"  {row.name:<{max(name, 12)}}  {row.size:<{size}}  {row.description}".rstrip())
-
-
-def _open_both(problem: Path, plan: Path, options: ReadOptions) -> tuple[Any, Any, str | None]:
-    """Problem, plan, and the target of the plan where it decided: an input that needs one is read for it if none is named.
-
-    Raises
-    ------
-    UsageError
-        The plan was made for a target file: its name is none of those that come with the package.
-    """
-    from stowplan.frontends.formats import check_regular, format_of, look
-    from stowplan.frontends.read import open_input, read_plan
-
-    check_regular(plan)
-    # Other tables are plans only for a problem that is known.
-    given = read_plan(plan) if files.is_json(plan) else None
-    assumed: str | None = None
-    if given is not None and options.target is None and format_of(look(problem)).targets is not None:
-        assumed = given.target or None
-        options = msgspec.structs.replace(options, target=assumed)
-    if assumed is not None and not _is_shipped(assumed):
-        raise UsageError(f"{plan}: was made for target {assumed!r}, which does not come with stowplan: pass --target FILE")
-    opened = open_input(problem, options).problem
-    return opened, read_plan(plan, opened) if given is None else given, assumed
-
-
-def _is_shipped(target: str) -> bool:
-    """Whether a target is known by its name."""
-    from stowplan.frontends.formats import target_family
-
-    try:
-        target_family(target)
-    except InputError:
-        return False
-    return True

@@ -1,0 +1,79 @@
+"""What two plans of one problem do differently: the same words for every kind.
+
+A kind says what its plans consist of (``kinds.KindModules.diff``); :func:`field_by_field` is for kinds that say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+Value = int | str | bool
+Values = dict[str, Value]
+_Key = TypeVar("_Key", bound=Hashable)
+
+#: Fields that every plan has, or that are there for people.
+_COMMON = ("problem", "objective", "name", "target", "format", "version")
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One thing that is not the same in both plans."""
+
+    name: str
+    change: Literal["moved", "added", "dropped"]
+    """``moved``: in both, with other values. ``added``: only in the second. ``dropped``: only in the first."""
+    before: Values | None
+    """Its values in the first plan; of what moved, only those that changed."""
+    after: Values | None
+
+
+class Part(msgspec.Struct, frozen=True):
+    """All things of one sort."""
+
+    what: str
+    """In the singular: ``buffer``, ``fast use``."""
+    total: int
+    """How many there are in either plan."""
+    changes: tuple[Change, ...]
+
+    def count(self, change: str) -> int:
+        """How many changes of a sort."""
+        return sum(each.change == change for each in self.changes)
+
+
+def compare_parts(what: str, first: Mapping[_Key, Values], second: Mapping[_Key, Values], name: Callable[[_Key], str]) -> Part:
+    """What changed between things that are known by their keys, in the order of the first plan, then of the second."""
+    changes = []
+    every = dict.fromkeys((*first, *second))
+    for key in every:
+        before, after = first.get(key), second.get(key)
+        if before is None or after is None:
+            changes.append(Change(name(key), "added" if before is None else "dropped", before, after))
+        elif before != after:
+            names = [each for each in dict.fromkeys((*before, *after)) if before.get(each) != after.get(each)]
+            changes.append(Change(name(key), "moved", _only(before, names), _only(after, names)))
+    return Part(what, len(every), tuple(changes))
+
+
+def _only(values: Values, names: Iterable[str]) -> Values:
+    return {name: values[name] for name in names if name in values}
+
+
+def field_by_field(problem: object, first: Any, second: Any) -> tuple[Part, ...]:
+    """Fields of the plans, those that are sequences place by place."""
+    names = [name for name in first.__struct_fields__ if name not in _COMMON]
+    return tuple(
+        compare_parts(name, _places(name, getattr(first, name)), _places(name, getattr(second, name)), str) for name in names
+    )
+
+
+def _places(name: str, value: object) -> dict[str, Values]:
+    if isinstance(value, (list, tuple)):
+        return {f"{name}[{place}]": {"value": _plain(each)} for place, each in enumerate(value)}
+    return {name: {"value": _plain(value)}}
+
+
+def _plain(value: object) -> Value:
+    return value if isinstance(value, int | str) else str(value)

@@ -1,0 +1,100 @@
+"""Two plans of one problem side by side: what moved, and what it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stowplan import kinds
+from stowplan.errors import InputError
+from stowplan.models.plan_diff import Part, field_by_field
+from stowplan.portfolio.kind import Kind, check, describe_plan, kind_of
+from stowplan.result import two_numbers
+
+
+class PlanComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """The second plan as seen from the first."""
+
+    kind: str
+    unit: str
+    first: int
+    """Objective in ``unit``, recomputed by the verifier; smaller is better."""
+    second: int
+    difference: int
+    """second - first: below 0 where the second is better."""
+    percent: float | None
+    """Of the first's objective; None where that is 0, or where the unit is of two numbers."""
+    facts: dict[str, tuple[int | float | None, int | float | None]]
+    """Figures of the kind that differ, such as stalls or bytes moved, of both plans."""
+    parts: tuple[Part, ...]
+    """What the plans consist of, part by part, those without a change too."""
+
+    @property
+    def is_same(self) -> bool:
+        """Whether nothing moved."""
+        return not any(part.changes for part in self.parts)
+
+
+def compare_plans(
+    problem: Any, first: Any, second: Any, names: tuple[str, str] = ("first plan", "second plan")
+) -> PlanComparison:
+    """Verify two plans and say what the second does differently.
+
+    Parameters
+    ----------
+    problem
+        Of any kind.
+    first, second
+        Plans for it, both valid.
+    names
+        What errors call them: their files, say.
+
+    Returns
+    -------
+    PlanComparison
+        Objectives, and changes as the kind has them (``KindModules.diff``).
+
+    Raises
+    ------
+    InputError
+        A plan is of another kind, for another problem, or not valid.
+    """
+    kind = kind_of(problem)
+    before, after = (_objective(kind, problem, plan, name) for plan, name in zip((first, second), names, strict=True))
+    place = kind.modules.diff
+    diff = kinds.load(place) if place else field_by_field
+    relative = before and two_numbers(kind.unit) is None
+    return PlanComparison(
+        kind=kind.name,
+        unit=kind.unit,
+        first=before,
+        second=after,
+        difference=after - before,
+        percent=100 * (after - before) / before if relative else None,
+        facts=_unlike(kind.facts(problem, first), kind.facts(problem, second)),
+        parts=diff(problem, first, second),
+    )
+
+
+def _objective(kind: Kind, problem: Any, plan: Any, name: str) -> int:
+    """Objective of a valid plan."""
+    if not isinstance(plan, kind.plan_type):
+        raise InputError(f"found {describe_plan(plan)}, expected a plan of {kind.name}", source=name)
+    if plan.problem != problem.digest:
+        raise InputError("the plan is for another problem, expected two plans of the same input", source=name)
+    found = check(kind, problem, plan)
+    if not found.ok or found.objective is None:
+        more = f" (and {len(found.violations) - 1} more)" if len(found.violations) > 1 else ""
+        raise InputError(f"not a valid plan: {''.join(found.violations[:1])}{more}", source=name)
+    return found.objective
+
+
+def _unlike(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[int | float | None, int | float | None]]:
+    """Numbers that are not the same in both."""
+
+    def number(value: object) -> int | float | None:
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    every = {name: (number(first.get(name)), number(second.get(name))) for name in dict.fromkeys((*first, *second))}
+    return {name: pair for name, pair in every.items() if pair[0] != pair[1]}
