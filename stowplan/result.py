@@ -151,6 +151,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         lines.extend(f"  warning    {warning}" for warning in self.warnings)
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        """What notebooks show in place of the text: figures, candidates, and no picture, for which the problem is needed."""
+        from stowplan.report.notebook import result_html
+
+        return result_html(self)
+
 
 def _ratio(baseline: int | None, objective: int | None) -> float | None:
     """How many times faster; None where either is missing, or where one takes no time and the other does."""
