@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from stowplan import kinds
+
 Status = Literal["optimal", "feasible", "infeasible", "no_plan"]
 StopReason = Literal["optimal", "fits", "gap_reached", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"]
 """``fits``: the problem asked for any plan within a capacity, and this is one."""
@@ -90,6 +92,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     highlights: tuple[str, ...] = ()
     """Names of the details that the summary prints."""
     warnings: tuple[str, ...] = ()
+    problem: Any = None
+    """What was solved, for pictures of the plan; None where it is not at hand, as in results that were stored."""
 
     @property
     def gap(self) -> float | None:
@@ -116,7 +120,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_dict(self, plan_path: str | None = None) -> dict[str, Any]:
         """Plain values, the plan by its path; what ``--json`` prints."""
-        names = [field for field in self.__struct_fields__ if field not in ("plan", "highlights")]
+        names = [field for field in self.__struct_fields__ if field not in ("plan", "problem", "highlights")]
         values: dict[str, Any] = {"plan": plan_path}
         values.update((name, msgspec.to_builtins(getattr(self, name))) for name in names)
         values["gap"] = self.gap
@@ -152,10 +156,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """What notebooks show in place of the text: figures, candidates, and no picture, for which the problem is needed."""
-        from stowplan.report.notebook import result_html
-
-        return result_html(self)
+        """What notebooks show: figures, candidates, and the plan drawn where the extra ``viz`` is installed."""
+        shown: str = kinds.load("stowplan.report.notebook:result_html")(self)
+        return shown
 
 
 def _ratio(baseline: int | None, objective: int | None) -> float | None:

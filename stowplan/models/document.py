@@ -7,7 +7,7 @@ from typing import Self
 
 import msgspec
 
-from stowplan import files
+from stowplan import files, kinds
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -30,3 +30,8 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """Read JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and field."""
         default = {each.name: each.default for each in msgspec.structs.fields(cls)}
         return files.decode(data, cls, format_name=default["format"], version=default["version"], source=source)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: a table of the fields, those that are long by how many entries they have."""
+        shown: str = kinds.load("stowplan.report.notebook:document_html")(self)
+        return shown

@@ -137,7 +137,7 @@ def solve(
 
     kept = PlanCache.of(cache)
     if kept is None:
-        return compute()
+        return msgspec.structs.replace(compute(), problem=problem)
     key = key_of(
         kind,
         problem,
@@ -148,7 +148,8 @@ def solve(
         baseline=baseline,
         versions=_versions(_VERSIONED_WITH_POLICY),
     )
-    return _through_cache(kept, key, kind, problem, options, deadline, on_progress, compute)
+    result = _through_cache(kept, key, kind, problem, options, deadline, on_progress, compute)
+    return msgspec.structs.replace(result, problem=problem)
 
 
 def _through_cache(

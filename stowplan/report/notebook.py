@@ -1,0 +1,89 @@
+"""What notebooks show of results, plans and problems: small tables that load nothing, and the kind's picture of a plan."""
+
+from __future__ import annotations
+
+import base64
+import tempfile
+from collections.abc import Sized
+from html import escape
+from pathlib import Path
+
+import msgspec
+
+from stowplan.errors import StowplanError
+from stowplan.models.document import Document
+from stowplan.notes import cut
+from stowplan.report.page import table, warnings_box
+from stowplan.report.presenter import GenericPresenter, Presenter, presenter_for
+from stowplan.result import Result, format_apart, format_gap, two_numbers
+
+#: Candidates in a table, at most.
+MOST_CANDIDATES = 30
+
+_NONE = "–"
+
+
+def result_html(result: Result) -> str:
+    """Figures, candidates and warnings of a result; its plan drawn, if its problem is known and matplotlib is installed."""
+    presenter = GenericPresenter() if result.problem is None else presenter_for(result.problem)
+    values = [result.objective, result.bound, *result.baselines.values()]
+    values += [value for each in result.candidates for value in (each.objective, each.bound)]
+    shown: dict[int | None, str] = {None: _NONE}
+    apart = format_apart(values, lambda value, digits: presenter.format_objective(value, result.unit, digits))
+    shown.update(apart.items())
+    who = result.provenance
+    rows = [
+        ("status", f"{result.status}, stopped by {result.stop_reason} after {result.seconds:.1f} s"),
+        ("objective", f"{shown[result.objective]}{f', by {who.candidate}' if who.candidate else ''}"),
+        ("verified", "yes" if result.verified else "no"),
+        ("bound", shown[result.bound]),
+        ("gap", _NONE if result.gap is None or two_numbers(result.unit) is not None else format_gap(result.gap)),
+        *((f"baseline {name}", shown[value]) for name, value in result.baselines.items()),
+    ]
+    if "explanation" in result.details:
+        rows.append(("because", cut(str(result.details["explanation"]))))
+    ordered = sorted(result.candidates, key=lambda each: (each.objective is None, each.objective or 0))[:MOST_CANDIDATES]
+    candidates = [
+        (each.name, shown[each.objective], shown[each.bound], f"{each.seconds:.2f}", each.outcome, cut(each.note))
+        for each in ordered
+    ]
+    head = ("Candidate", "Objective:r", "Bound:r", "Seconds:r", "Outcome", "Note:o")
+    parts = [
+        table(f"{who.program or result.kind} on {who.target}" if who.target else who.program or result.kind, ("", ""), rows)
+    ]
+    if candidates:
+        parts.append(table("Candidates, best objective first", head, candidates))
+    parts += [warnings_box([cut(each) for each in result.warnings]), _picture(result, presenter)]
+    return f'<div class="stowplan">{"".join(parts)}</div>'
+
+
+def document_html(document: Document) -> str:
+    """Fields of a problem or plan: values, and of what is long how many entries it has."""
+    rows = [(name, _brief(getattr(document, name))) for name in document.__struct_fields__ if name not in ("format", "version")]
+    return f'<div class="stowplan">{table(str(getattr(document, "format", type(document).__name__)), ("", ""), rows)}</div>'
+
+
+def _brief(value: object) -> str:
+    if value is None or value == "":
+        return _NONE
+    if isinstance(value, msgspec.Struct):
+        return cut(repr(value))
+    if isinstance(value, Sized) and not isinstance(value, str):
+        return f"{len(value):,} entries" if len(value) != 1 else "1 entry"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else cut(str(value))
+
+
+def _picture(result: Result, presenter: Presenter) -> str:
+    """The plan as a PNG inside the page; empty where there is none to draw, or nothing to draw with."""
+    if result.plan is None or result.problem is None:
+        return ""
+    try:
+        presenter.check_drawable(result.problem)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "plan.png"
+            presenter.draw(result.problem, [(result.provenance.candidate, result.plan)], path)
+            data = base64.b64encode(path.read_bytes()).decode()
+    except (StowplanError, OSError) as error:
+        # Without matplotlib, of a kind that is not drawn: figures are worth showing all the same.
+        return f"<p>{escape(cut(f'no picture: {error}'))}</p>"
+    return f'<img alt="the plan" style="max-width:100%" src="data:image/png;base64,{data}">'
