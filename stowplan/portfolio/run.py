@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stowplan.log import LOGGER
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run_state import RunState
 from stowplan.portfolio.stop_policy import LOADING, StopPolicy, proves_only
@@ -51,21 +52,35 @@ class Run:
         Exception
             Whatever ``on_progress`` raises. No worker is left running.
         """
+        state = self.state
+        LOGGER.info(
+            "run of %s %s: %s; limit %.3g s",
+            state.kind.modules.title,
+            state.problem.digest[:12],
+            ", ".join(candidate.name for candidate in self._pool.at_work) or "no candidates",
+            state.deadline.remaining,
+        )
         try:
-            self._offer_starts(starts)
-            if not self._pool.at_work:
-                return self.state.closed() or "candidates_done"
-            self._begin()
-            return self._loop()
+            reason = self._run(starts)
         except KeyboardInterrupt:
-            return "cancelled"
+            reason = "cancelled"
         finally:
             self.reports = self._pool.close()
+        found, bound = state.words(state.objective), state.words(state.bound)
+        LOGGER.info("run ended by %s after %.3f s: objective %s, bound %s", reason, state.deadline.elapsed, found, bound)
+        return reason
 
     @property
     def cut_short(self) -> bool:
         """Whether a candidate that makes plans was not given the time for its work."""
         return not proves_only(self._pool.unfinished)
+
+    def _run(self, starts: Mapping[str, Any]) -> StopReason:
+        self._offer_starts(starts)
+        if not self._pool.at_work:
+            return self.state.closed() or "candidates_done"
+        self._begin()
+        return self._loop()
 
     def _offer_starts(self, starts: Mapping[str, Any]) -> None:
         """Take in what costs nothing."""

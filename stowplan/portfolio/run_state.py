@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stowplan.deadline import Deadline
+from stowplan.log import LOGGER
 from stowplan.models.hint import Hint
+from stowplan.notes import cut
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Check, Kind, check
-from stowplan.result import HistoryEntry, StopReason
+from stowplan.result import HistoryEntry, StopReason, format_quantity
 
 
 @dataclass
@@ -104,6 +106,7 @@ class RunState:
         elif self.bound is None or bound > self.bound:
             self.bound = bound
             self._record(source)
+            LOGGER.info("bound %s by %s after %.3f s", self.words(bound), source, self.deadline.elapsed)
 
     def offer_infeasibility(self, source: str, why: dict[str, Any] | None = None) -> bool:
         """Take in that there is no plan, unless there is one.
@@ -123,6 +126,7 @@ class RunState:
         if self.best is None:
             self.infeasible = True
             self.why = self.why or why or {}
+            LOGGER.info("proven infeasible by %s after %.3f s", source, self.deadline.elapsed)
         else:
             self.warnings.append(f"{source} called the problem infeasible, but a plan of {self.best.source} is valid")
         return self.infeasible
@@ -146,10 +150,14 @@ class RunState:
         """
         found = self._verify(plan)
         if not found.ok or found.objective is None:
-            return "; ".join(found.violations[:3])
+            violations = "; ".join(found.violations[:3])
+            LOGGER.info("plan of %s failed verification: %s", source, cut(violations))
+            return violations
         objective = found.objective
         self.sources[source] = min(objective, self.sources.get(source, objective))
         if self.best is None or self._is_better((objective, found.second), order, self.best):
+            what = "first" if self.best is None else "better" if objective < self.best.objective else "preferred"
+            LOGGER.info("%s plan %s by %s after %.3f s", what, self.words(objective), source, self.deadline.elapsed)
             self.best = Best(self.kind.finish(self.problem, plan, objective), objective, source, order, found)
             if self.infeasible:
                 self.infeasible = False
@@ -157,7 +165,13 @@ class RunState:
             if self.bound is not None and self.bound > objective:
                 self._refute_bounds(objective)
             self._record(source)
+        else:
+            LOGGER.debug("plan %s by %s is no better", self.words(objective), source)
         return None
+
+    def words(self, value: int | None) -> str:
+        """An objective or bound for people."""
+        return "none" if value is None else format_quantity(value, self.kind.unit)
 
     def _verify(self, plan: Any) -> Check:
         began = time.monotonic()
@@ -173,9 +187,9 @@ class RunState:
     def _refute_bounds(self, objective: int) -> None:
         """Forget everything said by those whose bounds a verified plan undercuts."""
         for source in [source for source, bound in self.bounds.items() if bound > objective]:
-            self.warnings.append(
-                f"a bound of {source} was {self.bounds.pop(source)}, but there is a plan with {objective}: left out"
-            )
+            warning = f"a bound of {source} was {self.bounds.pop(source)}, but there is a plan with {objective}: left out"
+            self.warnings.append(warning)
+            LOGGER.info(warning)
             self._refuted.add(source)
         self.bound = max(self.bounds.values(), default=None)
 

@@ -16,6 +16,7 @@ import msgspec
 from stowplan.arguments import flag, number, show, whole
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
+from stowplan.log import LOGGER
 from stowplan.models.hint import Hint
 from stowplan.notes import bounded
 from stowplan.portfolio.context import Options
@@ -174,6 +175,7 @@ def _through_cache(
                 if not (waited and depends_on_limit(result)):
                     cache.put(key, result, limit)
     if found is not None:
+        LOGGER.info("found in the plan cache: %s, from a run of %.3f s", found.status, found.seconds)
         result = msgspec.structs.replace(
             found,
             seconds=round(deadline.elapsed, 3),

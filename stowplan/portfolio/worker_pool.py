@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from stowplan.errors import StowplanError
+from stowplan.log import LOGGER
 from stowplan.models import hint as hints
 from stowplan.notes import cut
 from stowplan.portfolio.kind import Candidate
@@ -161,6 +162,8 @@ class WorkerPool:
         now = self._deadline.elapsed
         worker = Worker(len(self._workers), candidate, now, now + seconds)
         self._workers.append(worker)
+        where = "thread" if candidate.in_thread else "process"
+        LOGGER.debug("candidate %s started in a %s after %.3f s, for %.3g s", candidate.name, where, now, seconds)
         self._assign(worker, job)
 
     def _assign(self, worker: Worker, job: Job, *, fresh: bool = False) -> None:
@@ -171,8 +174,7 @@ class WorkerPool:
         try:
             process = workers().get(worker.candidate.function, interpret=worker.candidate.interpret, fresh=fresh)
         except OSError as error:
-            worker.ended, worker.outcome = self._deadline.elapsed, "failed"
-            worker.note(f"could not be started: {error}")
+            self._end(worker, "failed", f"could not be started: {error}")
         else:
             worker.process = process.assign(worker.number, job, self._messages)
 
@@ -243,10 +245,18 @@ class WorkerPool:
             # It had waited since an earlier run, and somebody has ended it in the meantime.
             self._assign(worker, lost, fresh=True)
         elif worker.ended is None:
-            worker.ended = self._deadline.elapsed
-            worker.outcome = "failed"
-            if worker.process is not None:
-                worker.note(worker.process.cause_of_death())
+            self._end(worker, "failed", "" if worker.process is None else worker.process.cause_of_death())
+
+    def _end(self, worker: Worker, outcome: Outcome, why: str = "") -> None:
+        """Note that a candidate has come to its end; of one that failed, why."""
+        worker.ended, worker.outcome = self._deadline.elapsed, outcome
+        name, seconds = worker.candidate.name, worker.ended - worker.began
+        if why:
+            worker.note(why)
+        if outcome == "failed":
+            LOGGER.info("candidate %s failed after %.3f s: %s", name, seconds, cut(why) or "for no known reason")
+        else:
+            LOGGER.debug("candidate %s %s after %.3f s", name, outcome, seconds)
 
     def _take_plan(self, worker: Worker, data: bytes, source: str) -> None:
         if not self._policy.may_verify():
@@ -287,12 +297,11 @@ class WorkerPool:
         elif report.what == "note":
             worker.note(report.text)
         elif worker.ended is None:
-            worker.ended = self._deadline.elapsed
             if report.what not in ("done", "stopped"):
-                worker.outcome = "failed"
-                worker.note(report.text)
-            elif report.what == "done" and worker.outcome == "stopped":
-                worker.outcome = "finished"
+                self._end(worker, "failed", report.text)
+            else:
+                is_finished = report.what == "done" and worker.outcome == "stopped"
+                self._end(worker, "finished" if is_finished else worker.outcome)
 
     def _take_hint(self, worker: Worker, data: bytes) -> None:
         """Hand a hint on; in a deterministic run nobody is told, for when it comes is a matter of load."""
@@ -314,7 +323,7 @@ class WorkerPool:
         for worker in self._busy() if self._waiting else ():
             if self._deadline.elapsed > worker.until + self._policy.last_report_seconds() and worker.process is not None:
                 worker.process.kill()
-                worker.ended = self._deadline.elapsed
+                self._end(worker, worker.outcome)
 
     def close(self) -> list[CandidateReport]:
         """End all workers, and warn of those that failed or were never heard of.
@@ -335,6 +344,8 @@ class WorkerPool:
                 worker.note(f"claimed a bound of {worker.bound}")
                 worker.bound, worker.outcome = None, "rejected"
         reports = [worker.report(self._deadline.elapsed) for worker in self._workers]
+        for worker in self._busy():
+            LOGGER.debug("candidate %s stopped with the run", worker.candidate.name)
         self._warn_of_failures()
         if self._state.closed() is None:
             self._warn_of_the_unheard()
