@@ -10,6 +10,7 @@ import pytest
 import stowplan
 from stowplan.errors import InputError
 from tests.cli.conftest import Cli, cli, error_line
+from tests.toys.sums.kind import plan_of
 
 __all__ = ["cli"]
 
@@ -55,6 +56,15 @@ def test_batch_and_compare(cli: Cli, numbers: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert "1 of 1 solved" in cli("batch", numbers.parent, "-o", out, "--time-limit", 60, "-q").out
     assert "four" in cli("compare", out).out
+
+
+def test_compare_plans(cli: Cli, numbers: Path, tmp_path: Path) -> None:
+    problem = stowplan.read(numbers)
+    for name, chosen in (("first", (0, 1)), ("second", (0, 3))):
+        plan_of(problem, *chosen).save(tmp_path / f"{name}.json")
+    found = json.loads(cli("compare", tmp_path / "first.json", tmp_path / "second.json", numbers, "--json").out)
+    assert (found["first"], found["second"]) == (9, 7)
+    assert [change["name"] for part in found["parts"] for change in part["changes"]] == ["chosen[1]"]
 
 
 def test_bad_input_names_the_place(cli: Cli, numbers: Path) -> None:
