@@ -50,7 +50,7 @@ def compare_command(
     *,
     options: ReadOptions,
 ) -> None:
-    """Tables of a batch's results, of two batches side by side, or of what two plans of one input do differently.
+    """Tables of batch results, or what two plans do differently.
 
     One folder: objective, bound, gap and the speedup over every baseline. Two folders: the ratio first / second of the
     objectives, which is the second's speedup over the first, with the second's wins, losses and ties.

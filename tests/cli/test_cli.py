@@ -159,7 +159,7 @@ def test_solve_writes_what_it_says(tmp_path: Path, cli: Cli) -> None:
     )  # fmt: skip
     assert code == 0
     values = json.loads(out)
-    for name in {*Result.__struct_fields__, "gap", "speedup"} - {"highlights"}:
+    for name in {*Result.__struct_fields__, "gap", "speedup"} - {"highlights", "problem"}:
         assert name in values
     assert values["plan"] == str(plan)
     assert values["verified"] is True
