@@ -15,7 +15,7 @@ import msgspec
 from stowplan.arguments import whole
 from stowplan.backends.executorch import arenas, check, install
 from stowplan.backends.executorch.arenas import UnsupportedError
-from stowplan.backends.executorch.planning import warn
+from stowplan.backends.executorch.planning import solve_with, warn
 from stowplan.errors import InputError, UsageError
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
@@ -24,7 +24,7 @@ from stowplan.models.packing import problem as packing
 from stowplan.portfolio.banked_packing.kind import KIND, traffic_by_bank
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
-from stowplan.portfolio.solve import check_options, solve
+from stowplan.portfolio.solve import check_options
 
 #: Cost of a byte in a bank over that in the one before, where costs are not given.
 RATIO = 4
@@ -207,14 +207,7 @@ class BankedPlanningAlgorithm:
         floor = KIND.bound(problem)
         if stock_plan is not None and stock_plan.objective <= floor:
             return stock_plan, "executorch", stock_plan, floor
-        found = solve(
-            problem,
-            time_limit=self.options.time_limit,
-            deterministic=self.options.deterministic,
-            seed=self.options.seed,
-            workers=self.options.workers,
-            plans=plans,
-        )
+        found = solve_with(self.options, problem, plans)
         if found.plan is None:
             why = found.details.get(
                 "explanation", f"found no plan within {self.options.time_limit:g} s, and no proof that there is none"

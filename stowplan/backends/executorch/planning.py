@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
 from stowplan.portfolio.solve import check_options, solve
+from stowplan.result import Result
 
 
 class PlanningWarning(UserWarning):
@@ -81,8 +82,7 @@ class MemoryPlanningAlgorithm:
             reserved = getattr(graph_module, "input_mem_buffer_sizes", None) or []
             return self._improve(alignment, every, list(reserved), extra_padding, result)
         except Exception as error:  # whatever is wrong with this graph, there is a plan at hand
-            kind = "" if isinstance(error, UnsupportedError) else f"{type(error).__name__}: "
-            warn(f"{kind}{error}: the plan is executorch's own")
+            warn(f"{reason(error)}: the plan is executorch's own")
             return result
 
     def _improve(self, alignment: int, specs: list[Any], reserved: Sequence[int], padding: int, result: Any) -> Any:
@@ -150,14 +150,7 @@ class MemoryPlanningAlgorithm:
             if unit.size(plan.objective) < size:
                 best, size, source = plan, unit.size(plan.objective), name
         if size > load:
-            found = solve(
-                problem,
-                time_limit=self.options.time_limit,
-                deterministic=self.options.deterministic,
-                seed=self.options.seed,
-                workers=self.options.workers,
-                plans=plans,
-            )
+            found = solve_with(self.options, problem, plans)
             bound = max(load, unit.size(found.bound or 0))
             if found.plan is not None and unit.size(found.plan.objective) < size:
                 best, size, source = found.plan, unit.size(found.plan.objective), found.provenance.candidate
@@ -221,6 +214,23 @@ def memory_planning_pass(
 def warn(text: str) -> None:
     """Say in one line that a plan is executorch's own, and why."""
     warnings.warn(brief(text), PlanningWarning, stacklevel=3)
+
+
+def reason(error: Exception) -> str:
+    """Why something of a graph is not supported, for people; of an error that nobody expected, its type as well."""
+    return str(error) if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {error}"
+
+
+def solve_with(options: Options, problem: Any, plans: Mapping[str, Any] | None = None) -> Result:
+    """:func:`stowplan.solve` under the options of an algorithm or a pass, with the plans at hand."""
+    return solve(
+        problem,
+        time_limit=options.time_limit,
+        deterministic=options.deterministic,
+        seed=options.seed,
+        workers=options.workers,
+        plans=plans,
+    )
 
 
 def _installed_greedy() -> Callable[..., Any]:

@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from stowplan.backends.executorch.arenas import UnsupportedError, round_up
-from stowplan.backends.executorch.planning import warn
+from stowplan.backends.executorch.planning import reason, solve_with, warn
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.operator_order.kind import KIND
-from stowplan.portfolio.solve import check_options, solve
+from stowplan.portfolio.solve import check_options
 
 #: Bytes that executorch aligns tensors to.
 ALIGNMENT = 16
@@ -59,8 +59,7 @@ class ReorderPass:
         try:
             moved = self._reorder(graph_module)
         except Exception as error:  # whatever is wrong with this graph, it has an order
-            kind = "" if isinstance(error, UnsupportedError) else f"{type(error).__name__}: "
-            warn(f"{kind}{error}: the operators keep their order")
+            warn(f"{reason(error)}: the operators keep their order")
             moved = False
         return PassResult(graph_module, moved)
 
@@ -69,13 +68,7 @@ class ReorderPass:
         reader = GraphReader(graph_module.graph)
         problem = reader.problem
         given = KIND.initial(problem)["given"]
-        found = solve(
-            problem,
-            time_limit=self.options.time_limit,
-            deterministic=self.options.deterministic,
-            seed=self.options.seed,
-            workers=self.options.workers,
-        )
+        found = solve_with(self.options, problem)
         moved = found.plan is not None and found.plan.objective < given.objective
         if moved:
             reader.apply(found.plan.order)
