@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from stowplan import kinds
 from stowplan.kinds import KindModules
+from stowplan.models.verification import Verification
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,9 @@ class Kind:
 
 
 def checking(
-    verify: Callable[[Any, Any], Any], objective: str, second: Callable[[Any], tuple[int, bool]] = lambda found: (0, True)
+    verify: Callable[[Any, Any], Verification[Any]],
+    objective: str,
+    second: Callable[[Any], tuple[int, bool]] = lambda found: (0, True),
 ) -> Callable[[Any, Any], Check]:
     """A kind's verifier in these terms.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from stowplan.models import verification
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 
@@ -29,32 +30,23 @@ Code = Literal[
 
 
 @dataclass(frozen=True)
-class Violation:
+class Violation(verification.Violation[Code]):
     """One broken rule."""
 
-    code: Code
-    message: str
     operator: int | None = None
     tensor: int | None = None
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(verification.Verification[Violation]):
     """What was found."""
 
-    violations: tuple[Violation, ...]
-    """All of them."""
     copied_bytes: int | None
     """Bytes copied between banks; this and the next are None where choices are missing or out of range."""
     off_chip_bytes: int | None
     """Bytes moved to and from main memory."""
     objective: int | None
     """Weighted sum of both."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the plan is valid."""
-        return not self.violations
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from stowplan.models import verification
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
 
@@ -28,28 +29,19 @@ MOST_OVERLAPS = 10_000
 
 
 @dataclass(frozen=True)
-class Violation:
+class Violation(verification.Violation[Code]):
     """One broken rule."""
 
-    code: Code
-    message: str
     buffers: tuple[int, ...] = ()
     """Numbers of the buffers concerned."""
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(verification.Verification[Violation]):
     """What was found."""
 
-    violations: tuple[Violation, ...]
-    """All of them, but of overlaps the first :data:`MOST_OVERLAPS`."""
     cost: int | None
     """Recomputed objective; None where the plan has not one bank of the problem's and one offset for each buffer."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the plan is valid."""
-        return not self.violations
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:

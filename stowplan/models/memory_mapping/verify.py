@@ -10,10 +10,10 @@ import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-import msgspec
-
+from stowplan.models import verification
 from stowplan.models.memory_mapping._audit import Audit, is_range
 from stowplan.models.memory_mapping._replay import objective_ps
 from stowplan.models.memory_mapping.plan import Copy, Plan
@@ -23,20 +23,17 @@ from stowplan.models.memory_mapping.violations import MAX_LISTED, Reason, Violat
 __all__ = ["MAX_LISTED", "Reason", "Verification", "Violation", "verify"]
 
 
-class Verification(msgspec.Struct, frozen=True):
-    """What :func:`verify` found: all violations, and what the plan costs."""
+@dataclass(frozen=True)
+class Verification(verification.Verification[Violation]):
+    """What :func:`verify` found: violations, and what the plan costs.
 
-    violations: tuple[Violation, ...]
-    """In the order of the codes. Of each code at most :data:`MAX_LISTED`, then one that says how many more there are."""
+    Violations are in the order of the codes; of each at most :data:`MAX_LISTED`, then one that says how many more there are.
+    """
+
     objective_ps: int | None
     """Recomputed objective; None where the plan is too malformed to run."""
     stall_ps: int | None
     """Part of the objective spent waiting for copies."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the plan is valid and claims the right objective."""
-        return not self.violations
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 
-import msgspec
+from stowplan.models import verification
 
 #: Violations of one code beyond this many are counted, not listed.
 MAX_LISTED = 100
@@ -41,11 +42,10 @@ class Reason(StrEnum):
     WRONG_OBJECTIVE = "wrong_objective"
 
 
-class Violation(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Violation(verification.Violation[Reason]):
     """One broken rule, in one line for people and by number for programs."""
 
-    code: Reason
-    message: str
     tensor: int | None = None
     step: int | None = None
     residencies: tuple[int, ...] = ()

@@ -9,6 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
+from stowplan.models import verification
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
@@ -49,28 +50,20 @@ _END_OF_TIME = 1_000_000
 
 
 @dataclass(frozen=True)
-class Violation:
+class Violation(verification.Violation[Code]):
     """One broken rule."""
 
-    code: Code
-    message: str
     instructions: tuple[int, ...] = ()
     """Numbers of the instructions concerned."""
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(verification.Verification[Violation]):
     """What was found."""
 
-    violations: tuple[Violation, ...]
     ii: int
     makespan: int | None
     """Recomputed, in clocks; None where the plan has not one time for each instruction."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the plan is valid."""
-        return not self.violations
 
     @property
     def objective(self) -> int | None:

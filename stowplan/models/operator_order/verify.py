@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
+from stowplan.models import verification
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
 
@@ -30,29 +31,17 @@ Code = Literal[
 MOST_OVERLAPS = 10_000
 
 
-@dataclass(frozen=True)
-class Violation:
-    """One broken rule."""
-
-    code: Code
-    message: str
+Violation = verification.Violation[Code]
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(verification.Verification[Violation]):
     """What was found."""
 
-    violations: tuple[Violation, ...]
-    """All of them, but of overlaps the first :data:`MOST_OVERLAPS`."""
     peak: int | None
     """Recomputed peak in bytes; None where the plan's order is not one of all operators."""
     arena: int | None
     """Recomputed arena in bytes; None where it has not one offset for each tensor."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the plan is valid."""
-        return not self.violations
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:

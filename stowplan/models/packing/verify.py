@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from stowplan.models import verification
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import LIMIT, Problem
 
@@ -23,28 +24,19 @@ MOST_OVERLAPS = 10_000
 
 
 @dataclass(frozen=True)
-class Violation:
+class Violation(verification.Violation[Code]):
     """One broken rule."""
 
-    code: Code
-    message: str
     buffers: tuple[int, ...] = ()
     """Numbers of the buffers concerned."""
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(verification.Verification[Violation]):
     """What was found."""
 
-    violations: tuple[Violation, ...]
-    """All of them, but of overlaps the first :data:`MOST_OVERLAPS`."""
     height: int | None
     """Recomputed height in bytes; None where the plan has not one offset for each buffer."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the plan is valid."""
-        return not self.violations
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:

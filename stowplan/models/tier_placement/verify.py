@@ -9,6 +9,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from stowplan.models import verification
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -30,28 +31,19 @@ MOST_OVERLAPS = 10_000
 
 
 @dataclass(frozen=True)
-class Violation:
+class Violation(verification.Violation[Code]):
     """One broken rule."""
 
-    code: Code
-    message: str
     layers: tuple[int, ...] = ()
     """Numbers of the layers concerned."""
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(verification.Verification[Violation]):
     """What was found."""
 
-    violations: tuple[Violation, ...]
-    """All of them, but of overlaps the first :data:`MOST_OVERLAPS`."""
     latency_ps: int | None
     """Recomputed; None where a tensor has no tier that exists."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the plan is valid."""
-        return not self.violations
 
 
 class _Stay(NamedTuple):
