@@ -8,14 +8,20 @@ where there are not as many of them in both, their names before it. What hints f
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from stowplan.models.hint import Hint
 
 #: How far around steps are compared at first, in steps.
 AROUND = 4
+
+#: Pairs of steps that are compared at most to align what lies between two that are known.
+MOST_PAIRS = 4_000_000
 
 
 class Steps(NamedTuple):
@@ -44,6 +50,58 @@ def matched(later: Steps, earlier: Steps) -> list[int]:
         for here, there in zip(*rounds, strict=True):
             _match(found, free, here, there, later, earlier)
     return found
+
+
+def aligned(found: Sequence[int], count: int, likeness: Callable[[int, int], float], least: float) -> list[int]:
+    """``found`` with more of the steps known, by their order.
+
+    Steps that are known and in the same order in both versions divide them into stretches. Within a stretch, those left are
+    paired in their order so that their likeness is largest in sum (as sequences are aligned by Needleman and Wunsch 1970).
+
+    Parameters
+    ----------
+    found
+        For each step that of the earlier version, -1 for none; shape ``[steps]``.
+    count
+        Steps of the earlier version.
+    likeness
+        Of a step and one of the earlier version, from 0 to 1.
+    least
+        Pairs that are less alike are none.
+    """
+    result = list(found)
+    taken = {*found}
+    olds, news = in_order({old: new for new, old in enumerate(found) if old >= 0})
+    for old, next_old, new, next_new in zip([-1, *olds], [*olds, count], [-1, *news], [*news, len(found)], strict=True):
+        mine = [each for each in range(new + 1, next_new) if found[each] < 0]
+        theirs = [each for each in range(old + 1, next_old) if each not in taken]
+        if mine and theirs and len(mine) * len(theirs) <= MOST_PAIRS:
+            alike = np.array([[likeness(one, other) for other in theirs] for one in mine])
+            for row, column in _best_pairs(np.where(alike < least, 0.0, alike)):
+                result[mine[row]] = theirs[column]
+    return result
+
+
+def in_order(later: dict[int, int]) -> tuple[list[int], list[int]]:
+    """As many pairs of an earlier and a later step as are in the same order in both: a longest increasing subsequence."""
+    pairs = sorted(later.items())
+    least: list[int] = []
+    places: list[int] = []
+    previous: list[int] = []
+    for number, (_, new) in enumerate(pairs):
+        at = bisect_left(least, new)
+        previous.append(places[at - 1] if at else -1)
+        if at == len(least):
+            least.append(new)
+            places.append(number)
+        else:
+            least[at], places[at] = new, number
+    chosen: list[int] = []
+    number = places[-1] if places else -1
+    while number >= 0:
+        chosen.append(number)
+        number = previous[number]
+    return [pairs[each][0] for each in chosen[::-1]], [pairs[each][1] for each in chosen[::-1]]
 
 
 def carried(given: Hint, name: str, numbers: Sequence[int | None], otherwise: float) -> list[float]:
@@ -101,3 +159,23 @@ def _match(found: list[int], free: set[int], here: list[int], there: list[int], 
         for number, other in zip(mine, theirs, strict=False):
             found[number] = other
     free.difference_update(found)
+
+
+def _best_pairs(alike: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[tuple[int, int]]:
+    """Rows and columns, both ascending, of the largest sum; those of 0 are left out."""
+    rows, columns = alike.shape
+    sums = np.zeros((rows + 1, columns + 1))
+    for row in range(rows):
+        paired = np.maximum(sums[row, 1:], sums[row, :-1] + alike[row])
+        sums[row + 1, 1:] = np.maximum.accumulate(paired)
+    found = []
+    row, column = rows, columns
+    while row and column:
+        if sums[row, column] == sums[row - 1, column]:
+            row -= 1
+        elif sums[row, column] == sums[row, column - 1]:
+            column -= 1
+        else:
+            row, column = row - 1, column - 1
+            found.append((row, column))
+    return found[::-1]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from itertools import combinations, pairwise
 
 import pytest
 
-from stowplan.models.earlier import Steps, matched
+from stowplan.models.earlier import Steps, aligned, in_order, matched
 
 
 def steps(chance: random.Random, count: int) -> Steps:
@@ -73,3 +74,53 @@ def test_names_decide_between_more_of_a_kind_and_a_changed_step_is_known_by_its_
     assert matched(later, earlier) == [-1, 0, 1]
     changed = Steps(["other"], ["larger"], ["x"], [[]])
     assert matched(changed, earlier) == [0]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_longest_part_in_the_same_order(seed: int) -> None:
+    chance = random.Random(seed)
+    count = chance.randint(0, 8)
+    later = dict(zip(chance.sample(range(20), count), chance.sample(range(20), count), strict=True))
+    olds, news = in_order(later)
+    assert olds == sorted(olds)
+    assert news == sorted(news)
+    assert all(later[old] == new for old, new in zip(olds, news, strict=True))
+    pairs = sorted(later.items())
+    longest = max(
+        size
+        for size in range(count + 1)
+        for some in combinations(pairs, size)
+        if all(one[1] < other[1] for one, other in pairwise(some))
+    )
+    assert len(olds) == longest
+
+
+def most_alike(alike: list[list[float]], mine: list[int], theirs: list[int]) -> float:
+    """Largest sum of likenesses of pairs in order, by trying all."""
+    if not mine or not theirs:
+        return 0.0
+    return max(
+        most_alike(alike, mine[1:], theirs),
+        most_alike(alike, mine, theirs[1:]),
+        alike[mine[0]][theirs[0]] + most_alike(alike, mine[1:], theirs[1:]),
+    )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_left_is_aligned_so_that_it_is_most_alike(seed: int) -> None:
+    """Between steps that are known, which stay what they are."""
+    chance = random.Random(seed)
+    left, right = [chance.randint(0, 4) for _ in range(2)], [chance.randint(0, 4) for _ in range(2)]
+    count, others = left[0] + 1 + right[0], left[1] + 1 + right[1]
+    found = [-1] * count
+    found[left[0]] = left[1]
+    alike = [[chance.choice([0.0, 0.3, 0.5, 0.75, 1.0]) for _ in range(others)] for _ in range(count)]
+    result = aligned(found, others, lambda one, other: alike[one][other], 0.5)
+    assert result[left[0]] == left[1]
+    pairs = [(new, old) for new, old in enumerate(result) if old >= 0]
+    assert [old for _, old in pairs] == sorted({old for _, old in pairs})
+    assert all(alike[new][old] >= 0.5 for new, old in pairs if new != left[0])
+    enough = [[value if value >= 0.5 else 0.0 for value in row] for row in alike]
+    best = most_alike(enough, [*range(left[0])], [*range(left[1])])
+    best += most_alike(enough, [*range(left[0] + 1, count)], [*range(left[1] + 1, others)])
+    assert sum(alike[new][old] for new, old in pairs if new != left[0]) == pytest.approx(best)

@@ -1,21 +1,19 @@
 """A hint for one version of a program from a hint for an earlier one, as a build sees them: most steps are the same.
 
-Steps are matched by what they use (:mod:`stowplan.models.earlier`). What has no counterpart is left open, with
-a confidence of 0.
+Steps are matched by what they use (:mod:`stowplan.models.memory_mapping.earlier_steps`). What has no counterpart is left open,
+with a confidence of 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stowplan.models.earlier import Steps, carried, matched, trust
+from stowplan.models.earlier import carried, trust
 from stowplan.models.hint import Hint, check, plan_of
 from stowplan.models.memory_mapping.earlier_plan import carried_plan
+from stowplan.models.memory_mapping.earlier_steps import matched_steps, paired_uses
 from stowplan.models.memory_mapping.hint import FAST, KEEP, PLACE, hint
-from stowplan.models.memory_mapping.problem import Problem, Step
-
-#: What a step is, but for its name: its opcode, and size and role of each use.
-Signature = tuple[str, tuple[tuple[int, bool], ...]]
+from stowplan.models.memory_mapping.problem import Problem
 
 
 def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
@@ -39,13 +37,15 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     known = {access: number for number, access in enumerate(_accesses(earlier))}
     before = matched_steps(problem, earlier)
     numbers: list[int | None] = []
+    tensors: dict[int, dict[int, int]] = {}
     for tensor, step in _accesses(problem):
-        number = None
-        if before[step] >= 0:
-            # As many uses, in the same order.
-            position = next(at for at, use in enumerate(problem.steps[step].uses) if use.tensor == tensor)
-            number = known.get((earlier.steps[before[step]].uses[position].tensor, before[step]))
-        numbers.append(number)
+        if before[step] >= 0 and step not in tensors:
+            # Of several uses of a tensor the first one counts.
+            pairs = paired_uses(problem, step, earlier, before[step])
+            uses, theirs = problem.steps[step].uses, earlier.steps[before[step]].uses
+            tensors[step] = {uses[place].tensor: theirs[other].tensor for place, other in reversed(pairs)}
+        old = tensors.get(step, {}).get(tensor)
+        numbers.append(None if old is None else known.get((old, before[step])))
     plan = plan_of(given)
     fast, keep, place = (carried(given, name, numbers, 0.5) for name in (FAST, KEEP, PLACE))
     return hint(
@@ -59,11 +59,6 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     )
 
 
-def matched_steps(problem: Problem, earlier: Problem) -> list[int]:
-    """For each step of a problem the step of an earlier version that it was, -1 for none; shape ``[T]``."""
-    return matched(_steps(problem), _steps(earlier))
-
-
 def _accesses(problem: Problem) -> Iterator[tuple[int, int]]:
     """Tensor and step of every access, in the order of a hint's values."""
     steps: list[dict[int, None]] = [{} for _ in problem.tensors]
@@ -73,24 +68,3 @@ def _accesses(problem: Problem) -> Iterator[tuple[int, int]]:
     for tensor, used in enumerate(steps):
         for step_index in used:
             yield tensor, step_index
-
-
-def _steps(problem: Problem) -> Steps:
-    """A step takes from those that wrote what it uses."""
-    writer = [-1] * len(problem.tensors)
-    sources = []
-    for number, step in enumerate(problem.steps):
-        sources.append([writer[use.tensor] for use in step.uses])
-        for use in step.uses:
-            if use.is_output:
-                writer[use.tensor] = number
-    return Steps(
-        [step.name for step in problem.steps],
-        [_signature(problem, step) for step in problem.steps],
-        [(step.opcode, tuple(use.is_output for use in step.uses)) for step in problem.steps],
-        sources,
-    )
-
-
-def _signature(problem: Problem, step: Step) -> Signature:
-    return step.opcode, tuple((problem.tensors[use.tensor].size, use.is_output) for use in step.uses)

@@ -1,6 +1,6 @@
 """The plan of an earlier version of a program, as far as it is one for the version at hand.
 
-Boundaries move with the steps that are known again (:mod:`stowplan.models.memory_mapping.earlier`); then the verifier
+Boundaries move with the steps that are known again (:mod:`stowplan.models.memory_mapping.earlier_steps`); then the verifier
 is asked, and tensors that it blames go back to slow memory, until it blames none.
 """
 
@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stowplan.models.earlier import in_order
+from stowplan.models.memory_mapping.earlier_steps import paired_uses
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.slices import with_whole_copies
@@ -78,18 +80,18 @@ class _Move:
     def __init__(self, problem: Problem, earlier: Problem, before: Sequence[int]):
         self._problem = problem
         self._step = {old: new for new, old in enumerate(before) if old >= 0}
-        self._old, self._new = _in_order(self._step)
+        self._old, self._new = in_order(self._step)
         self._use: dict[int, int] = {}
         self._tensor: dict[int, int] = {}
         self._accesses: defaultdict[int, list[int]] = defaultdict(list)
         """For each tensor of the earlier version, the steps that use it and are known again, ascending."""
         begins = [_first_uses(problem), _first_uses(earlier)]
         for old, new in sorted(self._step.items()):
-            pairs = zip(problem.steps[new].uses, earlier.steps[old].uses, strict=False)
-            for place, (mine, theirs) in enumerate(pairs):
+            for place, other in paired_uses(problem, new, earlier, old):
+                mine, theirs = problem.steps[new].uses[place], earlier.steps[old].uses[other]
                 # A tensor that has become two, or the other way round, is that of its first use.
                 if self._tensor.setdefault(theirs.tensor, mine.tensor) == mine.tensor:
-                    self._use[begins[1][old] + place] = begins[0][new] + place
+                    self._use[begins[1][old] + other] = begins[0][new] + place
                     self._accesses[theirs.tensor].append(old)
 
     def plan(self, plan: Plan) -> Plan:
@@ -157,25 +159,3 @@ def _first_uses(problem: Problem) -> list[int]:
         found.append(count)
         count += len(step.uses)
     return found
-
-
-def _in_order(step: dict[int, int]) -> tuple[list[int], list[int]]:
-    """As many pairs of an earlier and a later step as are in the same order in both: a longest increasing subsequence."""
-    pairs = sorted(step.items())
-    least: list[int] = []
-    places: list[int] = []
-    previous: list[int] = []
-    for number, (_, new) in enumerate(pairs):
-        at = bisect_left(least, new)
-        previous.append(places[at - 1] if at else -1)
-        if at == len(least):
-            least.append(new)
-            places.append(number)
-        else:
-            least[at], places[at] = new, number
-    chosen: list[int] = []
-    number = places[-1] if places else -1
-    while number >= 0:
-        chosen.append(number)
-        number = previous[number]
-    return [pairs[each][0] for each in chosen[::-1]], [pairs[each][1] for each in chosen[::-1]]
