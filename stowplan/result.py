@@ -41,6 +41,8 @@ class CandidateReport(msgspec.Struct, frozen=True):
     outcome: Literal["finished", "stopped", "rejected", "failed", "skipped"]
     """``rejected``: a plan of it failed verification; ``stopped``: ended by the limit."""
     note: str = ""
+    family: str = ""
+    """``heuristic``, ``learned``, ``exact`` or ``baseline``; empty in results of earlier versions."""
 
 
 class Provenance(msgspec.Struct, frozen=True):
@@ -114,6 +116,18 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             return 130
         return {"infeasible": 1, "no_plan": 3}.get(self.status, 0)
 
+    @property
+    def gain_percent(self) -> float | None:
+        """What the plan saves of the baseline's objective, in per cent; None where either is missing, or has two numbers."""
+        if self.baseline is None or self.objective is None or two_numbers(self.unit) is not None:
+            return None
+        return 100 * (self.baseline - self.objective) / self.baseline if self.baseline else 0.0 if self.objective == 0 else None
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether the plan is the baseline's own: nothing better was found."""
+        return self.objective is not None and self.provenance.candidate == self.baseline_name
+
     def speedup_over(self, name: str) -> float | None:
         """Speedup over another of the baselines, None where it has no objective."""
         return _ratio(self.baselines.get(name), self.objective)
@@ -125,6 +139,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         values.update((name, msgspec.to_builtins(getattr(self, name))) for name in names)
         values["gap"] = self.gap
         values["speedup"] = self.speedup
+        values["gain_percent"] = self.gain_percent
+        values["is_baseline"] = self.is_baseline
         return values
 
     def summary(self) -> str:
@@ -152,8 +168,21 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             given = f"{format_ratio(ratio)} over {name} ({shown[value]})" if ratio else ""
             lines.append(f"  {what:<9}  {given}" if given else f"  baseline   {name}")
+        if "baseline" in self.provenance.options and (gained := self.gained()):
+            lines.append(f"  gain       {gained}")
         lines.extend(f"  warning    {warning}" for warning in self.warnings)
         return "\n".join(lines)
+
+    def gained(self) -> str:
+        """What the plan gains over the baseline, for people; empty where there is nothing to compare."""
+        if self.baseline is None or self.objective is None:
+            return ""
+        if self.is_baseline or self.objective == self.baseline:
+            whose = "this is its plan" if self.is_baseline else "the plan is another"
+            return f"none over {self.baseline_name}: nothing better was found, and {whose}"
+        if self.gain_percent is None:
+            return f"better than {self.baseline_name}"
+        return f"{format_percent(self.gain_percent)} better than {self.baseline_name}"
 
     def _repr_html_(self) -> str:
         """What notebooks show: figures, candidates, and the plan drawn where the extra ``viz`` is installed."""
@@ -173,6 +202,12 @@ def _ratio(baseline: int | None, objective: int | None) -> float | None:
 def format_gap(gap: float) -> str:
     """A gap in per cent; only one that is closed is called 0."""
     return "< 0.01%" if 0 < gap < 0.0001 else f"{gap:.2%}"
+
+
+def format_percent(percent: float) -> str:
+    """Per cent with two decimals, or as many more as tell it from 0."""
+    texts = (f"{percent:.{digits}f}" for digits in range(2, 9))
+    return next((f"{text} %" for text in texts if percent == 0 or float(text) != 0), f"{percent:.1e} %")
 
 
 def format_ratio(ratio: float) -> str:

@@ -34,7 +34,7 @@ def result(**changes: Any) -> Result:
         "baseline": 100,
         "baselines": {"all_slow": 200, "greedy": 100},
         "history": (HistoryEntry(0.0, "floor", None, 60), HistoryEntry(0.5, "search", 80, 60)),
-        "candidates": (CandidateReport("search", 80, None, 1.5, "stopped"),),
+        "candidates": (CandidateReport("search", 80, None, 1.5, "stopped", family="heuristic"),),
         "provenance": Provenance("search", 7, False, {"python": "3.11"}, "net", "tpu", "roofline", "abc", {"workers": 2}),
         "seconds": 1.52,
         "details": {"capacity": 5},
@@ -61,6 +61,29 @@ def test_speedup(baseline: int | None, objective: int | None, speedup: float | N
     assert found.speedup_over("greedy") == speedup
 
 
+@pytest.mark.parametrize(
+    ("changes", "percent", "text"),
+    [
+        ({}, 20.0, "20.00 % better than greedy"),
+        ({"objective": 100}, 0.0, "none over greedy: nothing better was found, and the plan is another"),
+        (
+            {"baseline_name": "search", "objective": 100},
+            0.0,
+            "none over search: nothing better was found, and this is its plan",
+        ),
+        ({"baseline": None}, None, ""),
+        ({"objective": None}, None, ""),
+        ({"baseline": 10_000_000, "objective": 9_999_999}, 1e-5, "0.00001 % better than greedy"),
+        ({"baseline": 0, "objective": 0}, 0.0, "none over greedy: nothing better was found, and the plan is another"),
+        ({"unit": "clocks (II x 1000 + latency)"}, None, "better than greedy"),
+    ],
+)
+def test_what_is_gained(changes: dict[str, Any], percent: float | None, text: str) -> None:
+    found = result(**changes)
+    assert found.gain_percent == (percent if percent is None else pytest.approx(percent))
+    assert found.gained() == text
+
+
 def test_speedup_over_others() -> None:
     assert result().speedup_over("all_slow") == 2.5
     assert result().speedup_over("xla") is None
@@ -81,11 +104,23 @@ def test_as_plain_values() -> None:
         "baseline": 100,
         "baselines": {"all_slow": 200, "greedy": 100},
         "speedup": 1.25,
+        "gain_percent": 20.0,
+        "is_baseline": False,
         "history": [
             {"seconds": 0.0, "source": "floor", "objective": None, "bound": 60},
             {"seconds": 0.5, "source": "search", "objective": 80, "bound": 60},
         ],
-        "candidates": [{"name": "search", "objective": 80, "bound": None, "seconds": 1.5, "outcome": "stopped", "note": ""}],
+        "candidates": [
+            {
+                "name": "search",
+                "objective": 80,
+                "bound": None,
+                "seconds": 1.5,
+                "outcome": "stopped",
+                "note": "",
+                "family": "heuristic",
+            }
+        ],
         "provenance": {
             "candidate": "search",
             "seed": 7,

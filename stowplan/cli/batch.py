@@ -17,12 +17,14 @@ from stowplan.cli.common import (
     Candidates,
     Deterministic,
     Gap,
+    Prod,
     Quiet,
     Seed,
     Suites,
     Targets,
     TimeLimit,
     Workers,
+    named_baseline,
     one_or_all,
     with_input_options,
 )
@@ -44,6 +46,7 @@ def batch_command(
     time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
     candidates: Candidates = DEFAULT_CANDIDATES,
     baseline: Baseline = None,
+    prod: Prod = False,
     gap: Gap = 0.0,
     deterministic: Deterministic = False,
     seed: Seed = 0,
@@ -70,7 +73,7 @@ def batch_command(
         workers=workers,
         deterministic=deterministic,
         gap=gap,
-        baseline=baseline,
+        baseline=named_baseline(baseline, prod),
     )
     items = find_inputs(suites)
     done: list[tuple[Item, Record]] = []

@@ -140,7 +140,19 @@ Candidates = Annotated[
     str, typer.Option("--candidates", metavar="NAMES", help="Families or names of candidates, separated by commas.")
 ]
 Baseline = Annotated[
-    str | None, typer.Option("--baseline", metavar="NAME", help="Baseline of the speedup: greedy, all_slow, xla, compiler.")
+    str | None,
+    typer.Option(
+        "--baseline",
+        metavar="NAME",
+        help="Baseline that the result is no worse than, and is compared with: greedy, all_slow, xla, compiler ...; or prod.",
+    ),
+]
+Prod = Annotated[
+    bool,
+    typer.Option(
+        "--prod",
+        help="The same as --baseline prod: XLA's own plan where --xla-plan has it, else the kind's own baseline.",
+    ),
 ]
 Gap = Annotated[float, typer.Option("--gap", metavar="GAP", help="Stop at this gap between plan and bound, e.g. 0.01.")]
 Deterministic = Annotated[
@@ -207,6 +219,13 @@ def _with_options(command: Callable[..., None], names: tuple[str, ...]) -> Calla
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     del run.__wrapped__
     return run
+
+
+def named_baseline(baseline: str | None, prod: bool) -> str | None:
+    """The baseline of ``--baseline`` or ``--prod``; raises UsageError where both are given."""
+    if prod and baseline is not None:
+        raise UsageError("found --prod and --baseline, which name two baselines: expected one of them")
+    return "prod" if prod else baseline
 
 
 def files_of(options: ReadOptions) -> tuple[Path, ...]:

@@ -21,12 +21,14 @@ from stowplan.cli.common import (
     Deterministic,
     Gap,
     Input,
+    Prod,
     Quiet,
     Seed,
     TimeLimit,
     Workers,
     check_outputs,
     files_of,
+    named_baseline,
     with_input_options,
 )
 from stowplan.cli.output import say, say_json
@@ -74,6 +76,7 @@ def solve_command(
         ),
     ] = None,
     baseline: Baseline = None,
+    prod: Prod = False,
     gap: Gap = 0.0,
     deterministic: Deterministic = False,
     seed: Seed = 0,
@@ -98,6 +101,7 @@ def solve_command(
 ) -> None:
     """Find the best plan, verified, with a proven bound."""
     began = time.monotonic()
+    named = named_baseline(baseline, prod)
     wanted = emissions(output, emit)
     others = tuple(path for path in (report, png, config) if path is not None)
     if depfile is not None and not (wanted.outputs or others):
@@ -130,7 +134,7 @@ def solve_command(
                     gap=gap,
                     plans=plans,
                     hint=guess,
-                    baseline=baseline or ("xla" if "xla" in plans else None),
+                    baseline=named or ("xla" if "xla" in plans else None),
                     on_progress=progress,
                     cancel=cancel,
                     cache=None if cache is None else PlanCache(cache, cache_bytes, time_limit),

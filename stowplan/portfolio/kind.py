@@ -48,6 +48,9 @@ class Candidate:
     """Gives bounds and no plans, so that the plan does not depend on how far it comes."""
     by_name_only: bool = False
     """Runs where it is asked for by name, not with its family."""
+    makes_baseline: bool = False
+    """Makes the plan of the baseline that it is named after and ends: it comes first, takes no share of the others' time, and
+    the run waits for it."""
     unavailable: str = ""
     """Why it cannot run here; empty where it can."""
     checkpoint: str | None = None
@@ -84,6 +87,9 @@ class Kind:
     """Of objectives and bounds."""
     baseline_sources: tuple[str, ...] = field(default=())
     """Sources whose objectives the result lists as baselines."""
+    makes_baselines: Callable[[Any], tuple[Candidate, ...]] = lambda problem: ()
+    """Candidates with :attr:`Candidate.makes_baseline`, for baselines that are not among the initial plans: a run has one of
+    them where that baseline is named, whatever other candidates it has."""
     awaits_baselines: Callable[[Any], bool] = lambda problem: True
     """Whether a run of a problem that could stop waits for those of ``baseline_sources`` that are missing."""
     asks_for_any: Callable[[Any], bool] = lambda problem: False

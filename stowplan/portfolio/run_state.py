@@ -53,6 +53,8 @@ class RunState:
     options: Options
     deadline: Deadline
     on_progress: Callable[[Progress], None] | None = None
+    baseline: str | None = None
+    """Source whose plan is kept where others are as good and no better."""
     best: Best | None = None
     bound: int | None = None
     """Best of ``bounds``."""
@@ -155,7 +157,7 @@ class RunState:
             return violations
         objective = found.objective
         self.sources[source] = min(objective, self.sources.get(source, objective))
-        if self.best is None or self._is_better((objective, found.second), order, self.best):
+        if self.best is None or self._is_better((objective, found.second), source, order, self.best):
             what = "first" if self.best is None else "better" if objective < self.best.objective else "preferred"
             LOGGER.info("%s plan %s by %s after %.3f s", what, self.words(objective), source, self.deadline.elapsed)
             self.best = Best(self.kind.finish(self.problem, plan, objective), objective, source, order, found)
@@ -180,9 +182,13 @@ class RunState:
         finally:
             self._verified.append(time.monotonic() - began)
 
-    def _is_better(self, values: tuple[int, int], order: tuple[int, int], best: Best) -> bool:
+    def _is_better(self, values: tuple[int, int], source: str, order: tuple[int, int], best: Best) -> bool:
         known = best.objective, best.check.second
-        return values < known or (values == known and self.options.deterministic and order < best.order)
+        if values != known:
+            return values < known
+        if source != best.source and self.baseline in (source, best.source):
+            return source == self.baseline
+        return self.options.deterministic and order < best.order
 
     def _refute_bounds(self, objective: int) -> None:
         """Forget everything said by those whose bounds a verified plan undercuts."""

@@ -19,6 +19,7 @@ from stowplan.errors import InputError, UsageError
 from stowplan.log import LOGGER
 from stowplan.models.hint import Hint
 from stowplan.notes import bounded
+from stowplan.portfolio.baseline import left_out, resolve, warn_where_missing, with_maker
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.hints import HINT, hinted_plan, hinted_values
 from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan, kind_of
@@ -82,7 +83,10 @@ def solve(
         What guides the search: a :class:`stowplan.models.hint.Hint` for this problem, or a plan of its kind, which is treated
         like one of ``plans``, under the name ``hint``. It may be bad: that costs a little time, nothing else.
     baseline
-        Name of the baseline for ``speedup``; the kind's own by default.
+        Name of a baseline that the result is no worse than: one of ``plans``, one of the kind's, or ``prod``, the production
+        baseline (``xla`` where it is one of ``plans``, else the kind's own). Its plan is made whatever ``candidates`` says, and
+        is returned where nothing better was found; where it is not valid, a warning says so. By default ``speedup`` is over the
+        kind's own, which is not waited for.
     on_progress
         Called from this thread whenever incumbent or bound improve.
     cancel
@@ -125,16 +129,20 @@ def solve(
     hinted = hinted_plan(kind, problem, hint)
     if hinted is not None and HINT in (plans or {}):
         raise UsageError(f"found a plan named {HINT!r}, which is the name of the hint's: give it another")
-    starts = _starts(kind, problem, {**(plans or {}), **({} if hinted is None else {HINT: hinted})})
-    hints = hinted_values(kind, problem, hint, hinted)
-    baselines = dict.fromkeys((*starts, *kind.baseline_sources))
-    if baseline is not None and baseline not in baselines:
-        raise UsageError(f"found baseline {baseline!r}, expected one of {', '.join(baselines)}")
+    given = {**(plans or {}), **({} if hinted is None else {HINT: hinted})}
+    initial = kind.initial(problem)
+    named = resolve(kind, baseline, initial, given)
+    starts, invalid = _starts(kind, problem, initial, given, named)
+    hints = hinted_values(kind, problem, hint, starts.get(HINT))
+    baselines = dict.fromkeys((*starts, *kind.baseline_sources, *([] if named is None else [named])))
+    chosen = with_maker(kind, problem, named, starts, chosen)
 
     def compute() -> Result:
-        run = Run(RunState(kind, problem, options, deadline, on_progress, hints=hints), chosen)
+        state = RunState(kind, problem, options, deadline, on_progress, baseline=named, hints=hints, warnings=[*invalid])
+        run = Run(state, chosen)
         stop_reason = run.run(starts)
-        return _result(run, stop_reason, baseline or kind.baseline, tuple(baselines), _checkpoint(run, chosen), hint)
+        warn_where_missing(state, run.reports)
+        return _result(run, stop_reason, tuple(baselines), _checkpoint(run, chosen), hint)
 
     kept = PlanCache.of(cache)
     if kept is None:
@@ -146,7 +154,7 @@ def solve(
         candidates=chosen,
         plans=plans or {},
         hint=hint,
-        baseline=baseline,
+        baseline=named,
         versions=_versions(_VERSIONED_WITH_POLICY),
     )
     result = _through_cache(kept, key, kind, problem, options, deadline, on_progress, compute)
@@ -234,9 +242,12 @@ def _check_the_rest(plans: Any, baseline: Any, on_progress: Any, cancel: Any) ->
         raise UsageError(f"found cancel {show(cancel)}, expected a threading.Event")
 
 
-def _starts(kind: Kind, problem: Any, plans: Mapping[str, Any]) -> dict[str, Any]:
-    """The kind's initial plans and those at hand, the latter verified."""
-    starts = dict(kind.initial(problem))
+def _starts(
+    kind: Kind, problem: Any, initial: Mapping[str, Any], plans: Mapping[str, Any], baseline: str | None
+) -> tuple[dict[str, Any], list[str]]:
+    """The kind's initial plans and those at hand, the latter verified; and a warning where the baseline's is not valid."""
+    starts = dict(initial)
+    invalid = []
     taken = {*starts, *kind.baseline_sources}
     for name, plan in plans.items():
         if name in taken:
@@ -244,10 +255,13 @@ def _starts(kind: Kind, problem: Any, plans: Mapping[str, Any]) -> dict[str, Any
         if not isinstance(plan, kind.plan_type):
             raise UsageError(f"found {describe_plan(plan)} as the plan {name!r}, expected a plan of {kind.name}")
         found = check(kind, problem, plan)
+        if not found.ok and name == baseline and plan.problem == problem.digest:
+            invalid.append(left_out(name, f"its plan is not valid: {'; '.join(found.violations[:1])}"))
+            continue
         if not found.ok:
             raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(found.violations[:3])}")
         starts[name] = plan
-    return starts
+    return starts, invalid
 
 
 def _chosen(every: list[Candidate], options: Options) -> list[Candidate]:
@@ -274,10 +288,9 @@ def _checkpoint(run: Run, chosen: list[Candidate]) -> str | None:
     return next((candidate.checkpoint for candidate in chosen if candidate.checkpoint and candidate.name in ran), None)
 
 
-def _result(
-    run: Run, stop_reason: StopReason, baseline: str, baselines: tuple[str, ...], checkpoint: str | None, hint: Any
-) -> Result:
+def _result(run: Run, stop_reason: StopReason, baselines: tuple[str, ...], checkpoint: str | None, hint: Any) -> Result:
     known = run.state
+    baseline = known.baseline or known.kind.baseline
     status: Status
     if known.infeasible:
         status = "infeasible"
@@ -316,6 +329,7 @@ def _result(
                 "workers": known.options.workers,
                 "gap": known.options.gap,
             }
+            | ({} if known.baseline is None else {"baseline": known.baseline})
             | ({} if hint is None else {"hint": hint.source if isinstance(hint, Hint) else "plan"}),
             checkpoint=checkpoint,
             guides=(*known.guides,),

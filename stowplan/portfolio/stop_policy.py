@@ -62,6 +62,9 @@ class StopPolicy:
         reason = self._state.closed()
         if reason is None or reason == "infeasible":
             return reason
+        # Nor is a result no worse than the baseline that was named before that has been seen.
+        if any(candidate.makes_baseline for candidate in at_work):
+            return None
         # A deterministic run lets all that make plans finish: which proof comes first is a matter of load.
         if self._options.deterministic:
             return reason if proves_only(at_work) else None

@@ -30,6 +30,9 @@ from stowplan.result import CandidateReport
 #: Seconds between two looks at the clock, at most.
 _TICK = 0.2
 
+#: Part of the limit that the baseline may take where nothing runs beside it.
+BASELINE_SHARE = 0.5
+
 #: Seconds since the start of a run for which a candidate in a thread is alone: most are done by then.
 ALONE_SECONDS = 0.25
 
@@ -73,6 +76,7 @@ class Worker:
             seconds=round(ended - self.began, 3),
             outcome=self.outcome,
             note="; ".join(self.notes),
+            family=self.candidate.family,
         )
 
 
@@ -99,8 +103,9 @@ class WorkerPool:
         self._workers: list[Worker] = []
         self._messages: MessageQueue = queue.Queue(QUEUE_SIZE)
         self._rejected: set[str] = set()
-        self._crowd = sum(candidate.share for candidate in candidates) / self._options.workers
-        self._is_crowded = len(candidates) > self._options.workers
+        sharing = [candidate for candidate in candidates if not candidate.makes_baseline]
+        self._crowd = sum(candidate.share for candidate in sharing) / self._options.workers
+        self._is_crowded = len(sharing) > self._options.workers
         workers().begin_run(self._options.workers)
 
     @property
@@ -127,9 +132,14 @@ class WorkerPool:
         """Start candidates while there are places for them."""
         while len(self._busy()) < self._options.workers and self._next_may_start() and not self._next_would_disturb():
             candidate = self._waiting.pop(0)
+            if candidate.makes_baseline and candidate.name in self._state.sources:
+                continue
             # Those who make way for others get their share; the last ones all the time that is left.
             makes_way = self._is_crowded and self._waiting
-            self._start(candidate, candidate.share / max(1.0, self._crowd) if makes_way else 1.0)
+            share = candidate.share / max(1.0, self._crowd) if makes_way else 1.0
+            if candidate.makes_baseline:
+                share = BASELINE_SHARE if self._options.workers == 1 else 1.0
+            self._start(candidate, share)
 
     def _next_would_disturb(self) -> bool:
         """Whether a thread is at work that may soon be done: another would take turns with it, a process is not worth it."""
@@ -350,7 +360,8 @@ class WorkerPool:
         if self._state.closed() is None:
             self._warn_of_the_unheard()
         note = "no time was left for it" if self._state.closed() is None else "was not needed"
-        return [*reports, *(CandidateReport(candidate.name, None, None, 0.0, "skipped", note) for candidate in self._waiting)]
+        skipped = (CandidateReport(each.name, None, None, 0.0, "skipped", note, each.family) for each in self._waiting)
+        return [*reports, *skipped]
 
     def _warn_of_failures(self) -> None:
         """Name those that failed, with the last thing that is known of them."""

@@ -106,6 +106,8 @@ def _summary(problem: object, result: Result, presenter: Presenter) -> str:
             else f", {'speedup' if result.unit == 'ps' else 'ratio'} {format_ratio(ratio)}"
         )
         facts.append((f"Baseline {name}", shown[value] + faster))
+    if "baseline" in result.provenance.options and (gained := result.gained()):
+        facts.append(("Gain", gained))
     return cards_list(cards) + facts_list(facts)
 
 

@@ -284,3 +284,16 @@ def test_a_plan_that_is_not_valid_is_no_hint(cli: Cli, tmp_path: Path) -> None:
     outcome = cli("solve", ALEXNET, *TEACHING, *BRIEF, "--hint", tmp_path / "plan.json")
     assert outcome.code == 2
     assert "the plan 'hint' is not valid for this problem" in error_line(outcome)
+
+
+def test_prod_is_never_worse_than_the_kinds_baseline(cli: Cli) -> None:
+    found = json.loads(cli("solve", EXAMPLES / "banks.json", "--prod", "--time-limit", HANG, "--json", "-q").out)
+    assert (found["baseline_name"], found["provenance"]["options"]["baseline"]) == ("by_size", "by_size")
+    assert found["objective"] <= found["baseline"]
+    assert found["gain_percent"] == pytest.approx(100 * (1 - found["objective"] / found["baseline"]))
+    assert "gain " in cli("solve", EXAMPLES / "banks.json", "--baseline", "prod", "--time-limit", HANG, "-q").out
+
+
+def test_two_baselines_are_bad_usage(cli: Cli) -> None:
+    line = error_line(cli("solve", EXAMPLES / "banks.json", "--prod", "--baseline", "by_size"))
+    assert line == "stowplan: found --prod and --baseline, which name two baselines: expected one of them"

@@ -18,6 +18,17 @@ AMPLE = HANG
 
 SolveFakes = Callable[..., Result]
 
+#: An input of each kind, and its target.
+OF_EACH_KIND = {
+    "memory_mapping": ("lstm_scan_inf_b32.hlo.txt.gz", "tpu-v4"),
+    "packing": ("buffers.csv", None),
+    "tier_placement": ("resnet50.layers.json", "nnp-i"),
+    "bank_mapping": ("attention.hlo.txt", "inferentia"),
+    "modulo_scheduling": ("saxpy.dfg.json", "se"),
+    "operator_order": ("cells.graph.json", None),
+    "banked_packing": ("banks.json", None),
+}
+
 
 @pytest.fixture
 def solve_fakes(monkeypatch: pytest.MonkeyPatch) -> SolveFakes:

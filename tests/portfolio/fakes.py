@@ -104,6 +104,16 @@ def brings_the_baseline(problem: Problem, context: WorkerContext) -> None:
     time.sleep(FOREVER)
 
 
+def makes_the_baseline(problem: Problem, context: WorkerContext) -> None:
+    """Three tensors that are not those of ``solves``, when others are done."""
+    time.sleep(0.4)
+    context.plan(ladder_plan(problem, 3, first=1), "greedy")
+
+
+def makes_no_baseline(problem: Problem, context: WorkerContext) -> None:
+    context.note("nothing fits")
+
+
 def does_nothing(problem: Problem, context: WorkerContext) -> None:
     pass
 

@@ -21,7 +21,7 @@ from stowplan import kinds
 from tests.models.memory_mapping.cases import random_problem
 from tests.paths import EXAMPLES, ROOT
 from tests.patience import no_hang
-from tests.portfolio.conftest import SolveFakes
+from tests.portfolio.conftest import OF_EACH_KIND, SolveFakes
 from tests.portfolio.fakes import ALL_SLOW, OPTIMUM, ladder_plan, ladder_problem
 
 #: A process of its own for each run: nothing is left over from the one before.
@@ -69,18 +69,6 @@ def test_the_same_bytes_from_the_real_candidates(tmp_path: Path) -> None:
         assert each["warnings"] == []
         assert each["objective"] < each["baselines"]["all_slow"]
         assert {"search", "cpsat"} <= {report["name"] for report in each["candidates"] if report["outcome"] == "finished"}
-
-
-#: An input of each kind, and its target.
-OF_EACH_KIND = {
-    "memory_mapping": ("lstm_scan_inf_b32.hlo.txt.gz", "tpu-v4"),
-    "packing": ("buffers.csv", None),
-    "tier_placement": ("resnet50.layers.json", "nnp-i"),
-    "bank_mapping": ("attention.hlo.txt", "inferentia"),
-    "modulo_scheduling": ("saxpy.dfg.json", "se"),
-    "operator_order": ("cells.graph.json", None),
-    "banked_packing": ("banks.json", None),
-}
 
 
 def test_every_kind_is_among_them() -> None:

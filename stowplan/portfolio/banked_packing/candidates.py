@@ -51,6 +51,16 @@ def search(problem: Problem, context: Context) -> None:
     greedy.climb(problem, context.options.seed, rounds, context.plan, lambda: context.stop() or _closed(context))
 
 
+def by_size(problem: Problem, context: Context) -> None:
+    """By size, the baseline, and nothing more."""
+    _, order = next(greedy.orders(problem))
+    plan, _ = greedy.place(problem, order)
+    if plan is not None:
+        context.plan(plan, "by_size")
+    else:
+        context.note("by size, a buffer finds no place in any of its banks")
+
+
 def choice(problem: Problem, context: Context) -> None:
     """The cheapest choice of banks by loads (CP-SAT), packed; what does not fit is cut off, and the next choice tried."""
 

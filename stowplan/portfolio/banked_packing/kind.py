@@ -42,6 +42,10 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     return found
 
 
+def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
+    return (Candidate("by_size", "baseline", f"{_HERE}:by_size", makes_baseline=True),)
+
+
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "buffers": len(problem.buffers),
@@ -81,6 +85,7 @@ KIND = Kind(
     counts=("buffers",),
     identity=_identity,
     unit="cost",
+    makes_baselines=_makes_baselines,
     quick_plan=greedy.quick_plan,
     presenter="stowplan.report.banked_packing.presenter:BankedPackingPresenter",
 )

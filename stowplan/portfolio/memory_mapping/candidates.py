@@ -61,7 +61,10 @@ def search(problem: Problem, context: Context) -> None:
     guides = Guides(problem, context, data)
     best: State | None = None
     for source, steps in heuristics.constructive(data):
-        state, _ = heuristics.run(steps, context.stop)
+        state, is_complete = heuristics.run(steps, context.stop)
+        if not is_complete:
+            # Half a greedy is no baseline.
+            source = "search"
         if source == "greedy" or best is None or state.totals[0].total < best.totals[0].total:
             context.plan(export_plan(problem, data, state), source)
         for other in (state, guides.better(int(state.totals[0].total))):

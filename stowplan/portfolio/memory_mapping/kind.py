@@ -82,6 +82,13 @@ def _heuristic_and_exact(problem: Problem, options: Options, room: float) -> lis
     return found
 
 
+def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
+    from stowplan.compiled import is_warm
+
+    function = f"{_HERE}.candidates:greedy"
+    return (Candidate("greedy", "baseline", function, interpret=not is_warm(), makes_baseline=True),)
+
+
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "steps": problem.horizon,
@@ -120,6 +127,7 @@ KIND = Kind(
     counts=("steps", "tensors", "uses"),
     identity=identify,
     baseline_sources=("greedy",),
+    makes_baselines=_makes_baselines,
     notes=lambda problem: problem.notes,
     quick_plan=quick_plan,
     presenter="stowplan.report.memory_mapping.presenter:MemoryMappingPresenter",

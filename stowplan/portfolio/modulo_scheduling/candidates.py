@@ -74,6 +74,13 @@ def least_open(context: Context, tally: Tally) -> int:
     return max(tally.body.least_ii, 0 if bound is None else decode_objective(bound)[0])
 
 
+def list_alone(problem: Problem, context: Context) -> None:
+    """List scheduling, the baseline, and nothing more."""
+    plan = list_plan(problem, context.options.seed, context.stop)
+    if plan is not None:
+        context.plan(plan, "list")
+
+
 def search(problem: Problem, context: Context) -> None:
     """List scheduling with eviction (``list``), what follows hints, then smaller IIs and shorter iterations (``search``).
 

@@ -49,6 +49,11 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     return found + learned.candidates(problem, options, len(asked_for))
 
 
+def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
+    is_small = len(problem.instructions) <= SMALL
+    return (Candidate("list", "baseline", f"{_HERE}:list_alone", in_thread=is_small, makes_baseline=True),)
+
+
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     structure = Structure(problem)
     resources, recurrences = resource_mii(problem, structure), recurrence_mii(problem, structure)
@@ -109,6 +114,7 @@ KIND = Kind(
     identity=lambda problem: identify(problem, "initiation interval, then latency, in clocks"),
     unit=UNIT,
     baseline_sources=("list",),
+    makes_baselines=_makes_baselines,
     proven=_proven,
     notes=lambda problem: problem.notes,
     quick_plan=_quick_plan,

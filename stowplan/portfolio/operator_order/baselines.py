@@ -8,10 +8,14 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from stowplan.models.operator_order.structure import Structure, needed_first, stable_order
+from stowplan.models.operator_order.problem import Problem
+from stowplan.models.operator_order.structure import Structure, build, needed_first, stable_order
+from stowplan.portfolio.context import Context
+from stowplan.portfolio.operator_order.arena import Lives
 
 Stop = Callable[[], bool]
 
@@ -103,3 +107,14 @@ BASELINES: dict[str, Callable[[Structure, Stop], list[int] | None]] = {
     "dfs": lambda structure, should_stop: depth_first(structure),
     "lpmf": least_memory_first,
 }
+
+
+def _alone(name: str, problem: Problem, context: Context) -> None:
+    """One of them as a candidate that does nothing more."""
+    structure = build(problem)
+    order = BASELINES[name](structure, context.stop)
+    if order is not None:
+        context.plan(Lives(problem, structure, order).quick(), name)
+
+
+bfs, dfs, lpmf = (partial(_alone, name) for name in ("bfs", "dfs", "lpmf"))

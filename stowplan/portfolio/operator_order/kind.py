@@ -51,6 +51,14 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     ]
 
 
+def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
+    where, in_thread = "stowplan.portfolio.operator_order.baselines", len(problem.ops) <= FEW_OPS
+    return tuple(
+        Candidate(name, "baseline", f"{where}:{name}", in_thread=in_thread, makes_baseline=True)
+        for name in ("bfs", "dfs", "lpmf")
+    )
+
+
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     return {
         "operators": len(problem.ops),
@@ -88,6 +96,7 @@ KIND = Kind(
     identity=_identity,
     unit="bytes",
     baseline_sources=("bfs", "dfs", "lpmf"),
+    makes_baselines=_makes_baselines,
     proven=_proven,
     quick_plan=_quick_plan,
     presenter="stowplan.report.operator_order.presenter:OrderPresenter",

@@ -74,6 +74,13 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     return found
 
 
+def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
+    # A few buffers take milliseconds, and no compiled code.
+    is_small = len(problem.buffers) <= FEW_BUFFERS and not any(buffer.gaps for buffer in problem.buffers)
+    function = "stowplan.portfolio.packing.quick:greedy"
+    return (Candidate("greedy", "baseline", function, in_thread=is_small, makes_baseline=True),)
+
+
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "buffers": len(problem.buffers),
@@ -112,6 +119,7 @@ KIND = Kind(
     identity=_identity,
     unit="bytes",
     baseline_sources=("greedy",),
+    makes_baselines=_makes_baselines,
     # Of many buffers it takes long, and is left out where others have met the bound before it.
     awaits_baselines=lambda problem: len(problem.buffers) <= EXACT_BUFFERS,
     asks_for_any=lambda problem: problem.capacity is not None,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.first_fit import FirstFit
 
 #: More buffers than this are placed by time: by size, each is compared with all others.
@@ -35,6 +35,29 @@ def quick_plan(problem: Problem, options: Options, should_stop: Callable[[], boo
     if len(problem.buffers) > MANY and all(buffer.offset is None for buffer in problem.buffers):
         return _by_time(problem, should_stop)
     return _by_size(problem, should_stop)
+
+
+def greedy(problem: Problem, context: Context) -> None:
+    """First fit by size as a candidate, the baseline and nothing more; by compiled code where :func:`quick_plan` is another."""
+    if len(problem.buffers) <= MANY and not any(buffer.gaps for buffer in problem.buffers):
+        found = quick_plan(problem, context.options, context.stop)
+        if found is None:
+            context.note("its plan does not fit")
+        elif found[0] == "greedy":
+            context.plan(found[1], "greedy")
+        return
+    from stowplan.portfolio.packing import arrays, orders
+    from stowplan.portfolio.packing.search import Placements
+
+    data = arrays.build(problem)
+    placed = Placements(data, context.stop).first_fit(next(orders.greedy_keys(data)))
+    if placed is None:
+        return
+    height, offsets = placed
+    if problem.capacity is not None and height * data.unit > problem.capacity:
+        context.note(f"its plan takes {height * data.unit:,} bytes of {problem.capacity:,}")
+    else:
+        context.plan(arrays.export_plan(problem, data, offsets), "greedy")
 
 
 def _by_size(problem: Problem, should_stop: Callable[[], bool]) -> tuple[str, Plan] | None:

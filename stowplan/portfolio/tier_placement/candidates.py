@@ -61,6 +61,16 @@ def _report(context: Context, exporter: Exporter, walk: Walk, source: str) -> No
     context.note(f"{source}: {walk.latency} ps after {walk.evaluations} evaluations")
 
 
+def greedy_dp(problem: Problem, context: Context) -> None:
+    """Greedy-DP of the EGRL paper and nothing more."""
+    begun = _begin(problem, context)
+    if begun is not None:
+        data, exporter, begin = begun
+        walk = heuristics.greedy_dp(data, begin, context.stop)
+        if not context.stop():
+            _report(context, exporter, walk, "greedy_dp")
+
+
 def search(problem: Problem, context: Context) -> None:
     """Greedy-DP, which costs next to nothing; then coolings, in turn from everything slow and from the best map known.
 

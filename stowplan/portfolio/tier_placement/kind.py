@@ -57,6 +57,10 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     return found[:place] + policies + found[place:]
 
 
+def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
+    return (Candidate("greedy_dp", "baseline", f"{_HERE}:greedy_dp", makes_baseline=True),)
+
+
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "layers": len(problem.layers),
@@ -95,6 +99,7 @@ KIND = Kind(
     counts=("layers", "tensors"),
     identity=identify,
     baseline_sources=("compiler", "greedy_dp"),
+    makes_baselines=_makes_baselines,
     notes=lambda problem: problem.notes,
     presenter="stowplan.report.tier_placement.presenter:TierPlacementPresenter",
     validation="stowplan.portfolio.tier_placement.validation:ADAPTER",
