@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     from stowplan.models.plan_diff import Part
     from stowplan.portfolio.batch import Record
     from stowplan.portfolio.compare import Comparison
+    from stowplan.portfolio.paired import Interval, PairedStatistics
     from stowplan.portfolio.plan_comparison import PlanComparison
 
 #: What the table says of programs that are not compared.
 _REMARKS = {
     "only_first": "only in the first",
     "only_second": "only in the second",
-    "other_problem": "another problem",
-    "no_objective": "no plan",
+    "other_problem": "another problem (the digests differ)",
+    "first_unsolved": "the first has no plan",
+    "second_unsolved": "no plan",
+    "unsolved": "neither has a plan",
 }
 
 #: Changes of a sort that are listed without ``--all``.
@@ -46,6 +49,7 @@ def compare_command(
         Path | None, typer.Argument(metavar="INPUT", help="Of two plans: the input that they are for, as 'solve' takes it.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Of two plans: list every change, not 40 of a sort.")] = False,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of two folders: seed of the confidence intervals.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
     *,
     options: ReadOptions,
@@ -53,7 +57,8 @@ def compare_command(
     """Tables of batch results, or what two plans do differently.
 
     One folder: objective, bound, gap and the speedup over every baseline. Two folders: the ratio first / second of the
-    objectives, which is the second's speedup over the first, with the second's wins, losses and ties.
+    objectives, which is the second's speedup over the first, with the second's wins, losses and ties, the mean and median
+    difference with confidence intervals, and p-values of the signed-rank and sign tests.
 
     Two plans and their INPUT: what the second moves, adds and drops, and what it costs. Both are verified first. The options
     that change how an input is read are for this form; without --target the first plan's own is taken.
@@ -70,7 +75,7 @@ def compare_command(
         rows = _rows(first)
         say_json(rows) if as_json else say(_one(rows))
     else:
-        comparison = compare(first, read_records(others))
+        comparison = compare(first, read_records(others), seed=seed)
         say_json(comparison) if as_json else say(_two(comparison))
 
 
@@ -194,15 +199,36 @@ def _two(comparison: Comparison) -> str:
             as_quantity(pair.first, pair.unit),
             as_quantity(pair.second, pair.unit),
             as_ratio(pair.ratio),
+            NONE if pair.percent is None else f"{pair.percent:+.2f} %",
             _REMARKS.get(pair.outcome, pair.outcome),
         )
         for pair in comparison.pairs
     ]
     mean = NONE if comparison.geometric_mean is None else f"{comparison.geometric_mean:.4f}"
-    return "\n".join(
-        (
-            render(("program", "first", "second", "ratio", "second"), rows),
-            f"second: {comparison.wins} wins, {comparison.losses} losses, {comparison.ties} ties; "
-            f"geometric mean of first / second {mean}",
-        )
-    )
+    lines = [
+        render(("program", "first", "second", "ratio", "difference", "second"), rows),
+        f"second: {comparison.wins} wins, {comparison.losses} losses, {comparison.ties} ties; "
+        f"geometric mean of first / second {mean}",
+    ]
+    lines += [] if comparison.statistics is None else _statistics(comparison.statistics)
+    for outcome, remark in _REMARKS.items():
+        names = [pair.name for pair in comparison.pairs if pair.outcome == outcome]
+        if names:
+            lines.append(f"not compared, {remark}: {', '.join(names)}")
+    return "\n".join(lines)
+
+
+def _statistics(found: PairedStatistics) -> list[str]:
+    def shown(value: float | None, interval: Interval | None) -> str:
+        within = "" if interval is None else f" ({interval.low:+.3f} to {interval.high:+.3f})"
+        return NONE if value is None else f"{value:+.3f} %{within}"
+
+    def p_value(value: float | None) -> str:
+        return NONE if value is None else f"{value:.2g}"
+
+    return [
+        f"(second - first) / first: mean {shown(found.mean_percent, found.mean_interval)}, "
+        f"median {shown(found.median_percent, found.median_interval)}; 95 % intervals by bootstrap, seed {found.seed}",
+        f"two-sided p-values: Wilcoxon signed-rank {p_value(found.wilcoxon_p)}, sign test {p_value(found.sign_p)}",
+        *(f"note: {note}" for note in found.notes),
+    ]
