@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,7 @@ from stowplan.cli.common import (
     Targets,
     TimeLimit,
     Workers,
+    check_outputs,
     named_baseline,
     one_or_all,
     with_input_options,
@@ -51,16 +53,25 @@ def batch_command(
     deterministic: Deterministic = False,
     seed: Seed = 0,
     workers: Workers = DEFAULT_WORKERS,
+    jobs: Annotated[
+        int,
+        typer.Option("--jobs", metavar="N", min=0, help="Inputs side by side, each with its own --workers; 0: as cores allow."),
+    ] = 1,
+    jsonl: Annotated[
+        Path | None,
+        typer.Option("--jsonl", metavar="FILE", help="A line for each result, as it comes; by default FOLDER/results.jsonl."),
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Solve everything again, also what is finished.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all results as one JSON list.")] = False,
     quiet: Quiet = False,
     *,
     options: ReadOptions,
 ) -> None:
-    """Solve a suite of inputs, one after the other, into a folder.
+    """Solve a suite of inputs into a folder, one after the other or side by side.
 
-    Each input gives NAME.plan.json and NAME.result.json. A second run with the same options skips what is finished; an input
-    that fails is left out and named at the end. The exit code is 0 where all were solved, else the highest of theirs.
+    Each input gives NAME.plan.json and NAME.result.json, and a line in results.jsonl. A second run with the same options skips
+    what is finished, also after the first was killed; an input that fails is left out and named at the end. The exit code is 0
+    where all were solved, else the highest of theirs.
     """
     from stowplan.portfolio.batch import CANCELLED, Settings, find_inputs, run_batch, worst_code
 
@@ -75,26 +86,62 @@ def batch_command(
         gap=gap,
         baseline=named_baseline(baseline, prod),
     )
+    if jsonl is not None:
+        check_outputs((jsonl,), inputs=suites)
     items = find_inputs(suites)
+    order = {item.name: number for number, item in enumerate(items)}
     done: list[tuple[Item, Record]] = []
     interrupted = False
-
-    def announce(item: Item) -> None:
-        if not quiet:
-            note(f"[{len(done) + 1}/{len(items)}] {files.printable(item.name)}")
-
+    progress = _Progress(len(items), in_turn=jobs == 1, quiet=quiet)
     try:
-        for item, record, was_finished in run_batch(items, output, settings, fresh=fresh, on_start=announce):
+        for item, record, was_finished in run_batch(
+            items, output, settings, fresh=fresh, on_start=progress.begin, jobs=jobs, journal=jsonl
+        ):
             done.append((item, record))
-            if not quiet:
-                note(f"    {_outcome(record)}{', finished before' if was_finished else ''}")
+            progress.end(item, record, was_finished)
     except KeyboardInterrupt:
         interrupted = True
+    done.sort(key=lambda each: order[each[0].name])
     if as_json:
         say_json([{"name": files.printable(item.name), "record": record} for item, record in done])
     else:
         say(_summary(done, len(items)))
     raise typer.Exit(CANCELLED if interrupted else worst_code([record for _, record in done]))
+
+
+class _Progress:
+    """Lines on standard error: of inputs in their turn one as they begin and one as they end, else one as they end."""
+
+    def __init__(self, total: int, *, in_turn: bool, quiet: bool):
+        self._total, self._in_turn, self._quiet = total, in_turn, quiet
+        self._began = time.monotonic()
+        self._done = self._solved = 0
+
+    def begin(self, item: Item) -> None:
+        """The turn of an input comes."""
+        if self._in_turn and not self._quiet:
+            note(f"[{self._done + 1}/{self._total}] {files.printable(item.name)}")
+
+    def end(self, item: Item, record: Record, was_finished: bool) -> None:
+        """There is a record of it."""
+        self._done += 1
+        self._solved += not was_finished
+        if self._quiet:
+            return
+        text = f"{_outcome(record)}{', finished before' if was_finished else ''}"
+        if self._in_turn:
+            note(f"    {text}")
+        else:
+            note(f"[{self._done}/{self._total}] {files.printable(item.name)}: {text}{self._time_left()}")
+
+    def _time_left(self) -> str:
+        """How long the others will take, if they are like those that were solved; nothing where that is soon."""
+        if not self._solved:
+            return ""
+        seconds = (self._total - self._done) * (time.monotonic() - self._began) / self._solved
+        if seconds < 60:
+            return ""
+        return f" (about {seconds / 60:.0f} min left)" if seconds < 5400 else f" (about {seconds / 3600:.1f} h left)"
 
 
 def _outcome(record: Record) -> str:

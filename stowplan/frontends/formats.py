@@ -34,6 +34,11 @@ def register(module: str) -> None:
         _MODULES.insert(0, module)
 
 
+def registered() -> tuple[str, ...]:
+    """Modules of all formats, in the order in which they are asked."""
+    return tuple(_MODULES)
+
+
 def formats() -> list[InputFormat]:
     """All formats, in the order in which they are asked."""
     return [_format(module) for module in _MODULES]

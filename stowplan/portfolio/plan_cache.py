@@ -11,7 +11,6 @@ goes wrong with the cache (a full disk, a damaged file, no permission) costs mor
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import sqlite3
@@ -25,6 +24,7 @@ import msgspec
 
 from stowplan.deadline import Deadline
 from stowplan.errors import StowplanError, UsageError
+from stowplan.file_lock import try_lock
 from stowplan.portfolio.kind import Candidate, Kind, check
 from stowplan.result import Result
 
@@ -366,20 +366,7 @@ def _is_damaged(error: Exception) -> bool:
 def _try_lock(path: Path) -> int | None:
     """Descriptor of the locked file; None where another has it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path)):
-                return handle
-        except BlockingIOError:
-            os.close(handle)
-            return None
-        except OSError:
-            os.close(handle)
-            raise
-        # Whoever had it has removed it in the meantime.
-        os.close(handle)
+    return try_lock(path)
 
 
 def _seconds_left(path: Path) -> float:

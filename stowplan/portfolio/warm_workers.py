@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple
 
+from stowplan.portfolio.child_process import child_environment
 from stowplan.portfolio.worker_process import Assignment, WorkerProcess
 
 #: Set to 0 to start every worker anew, and keep none.
@@ -216,9 +217,7 @@ def _surroundings(interpret: bool) -> Surroundings:
 
 
 def _environment(interpret: bool) -> dict[str, str]:
-    environment = dict(os.environ)
-    # The worker finds its modules where this process finds them, and not in the folder it happens to be started from.
-    environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    environment = child_environment()
     # One thread a process: the processes are what runs in parallel.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
         environment.setdefault(name, "1")

@@ -10,10 +10,8 @@ or environment, and not too much memory. Else it ends.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import queue
-import signal
 import sys
 import threading
 import traceback
@@ -24,6 +22,7 @@ import msgspec
 from stowplan import kinds
 from stowplan.models.light_imports import without_pandas
 from stowplan.portfolio.candidate_context import WorkerContext
+from stowplan.portfolio.child_process import begin
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.messages import Incumbent, Job, Load, Report, Stop, ToWorker, read_message, write_message
 
@@ -32,8 +31,6 @@ IDLE_SECONDS = 600.0
 
 #: Bytes that a worker may hold to be kept.
 MOST_MEMORY = 1 << 30
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Worker:
@@ -148,26 +145,9 @@ def _memory() -> int:
         return 0
 
 
-def _end_with_parent(parent: int) -> None:
-    """Have the kernel end this process when its parent ends, for candidates that let no other thread run."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(0)
-
-
 def main() -> None:
     """Run jobs until the parent has no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            # Schedulers signal every process of a job: it is for the parent to say when to end. What a worker starts is not to
-            # inherit it, so that the signals are handled, not ignored.
-            signal.signal(getattr(signal, name), lambda number, frame: None)
-    _end_with_parent(int(sys.argv[1]))
-    incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
+    incoming, outgoing = begin(int(sys.argv[1]))
     without_pandas()
     Worker(incoming, outgoing).work()
     # Threads of solvers may still be running; nothing here is worth waiting for.

@@ -14,6 +14,7 @@ from typing import BinaryIO, cast
 
 import msgspec
 
+from stowplan.portfolio.child_process import describe_end
 from stowplan.portfolio.messages import (
     Incumbent,
     Job,
@@ -182,14 +183,7 @@ class WorkerProcess:
         """How a process ended that has closed its end of the pipe without a last report."""
         # A signal does not change how a process ends that is about to; what it has started must not stay behind.
         self.kill()
-        code = self._process.wait()
-        if code >= 0:
-            return f"its process ended without a last word, with exit status {code}"
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = str(-code)
-        return f"its process was ended by signal {name}"
+        return describe_end(self._process.wait())
 
     def _write(self) -> None:
         """Send what is told: a worker deep in a solver may be slow to read."""

@@ -150,3 +150,30 @@ def test_one_target_is_recorded_as_before(cli: Cli, tmp_path: Path) -> None:
     options = ("--target", "se", "--candidates", "cpsat", "-q", "--deterministic")
     assert cli("batch", tmp_path / "fir.dfg.json", "-o", tmp_path, *options).code == 0
     assert record(tmp_path, "fir.dfg")["settings"]["target"] == "se"
+
+
+def test_side_by_side(cli: Cli, suite: Path, tmp_path: Path) -> None:
+    """Results in the order of the inputs, whatever comes first; one line of progress each, and one in the journal."""
+    (suite / "broken.csv").write_text("id,lower\n")
+    names = ["loop", "broken", "buffers"]
+    inputs = [next(suite.glob(f"{name}.*")) for name in names]
+    options = ("--target", "se", "--jobs", 2, *(word for word in BRIEF if word != "-q"), "--json")
+    outcome = cli("batch", *inputs, "-o", tmp_path / "out", *options, "--jsonl", tmp_path / "lines")
+    assert outcome.code == 2
+    found = json.loads(outcome.out)
+    assert [each["name"] for each in found] == names
+    assert "failed: " in next(line for line in outcome.err.splitlines() if "] broken: " in line)
+    assert [line.partition(" ")[0] for line in outcome.err.splitlines()] == ["[1/3]", "[2/3]", "[3/3]"]
+    lines = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
+    assert sorted(lines, key=lambda each: names.index(each["name"])) == found
+
+
+def test_a_journal_that_is_no_journal(cli: Cli, suite: Path, tmp_path: Path) -> None:
+    buffers = suite / "buffers.csv"
+    assert "is an input of this command" in error_line(cli("batch", buffers, "-o", tmp_path, "--jsonl", buffers, *BRIEF))
+    other = tmp_path / "other.txt"
+    other.write_text("mine\n")
+    refused = error_line(cli("batch", buffers, "-o", tmp_path, "--jsonl", other, *BRIEF))
+    assert "other.txt: line 1: " in refused
+    assert "expected a result of 'stowplan batch'" in refused
+    assert other.read_text() == "mine\n"

@@ -1,0 +1,202 @@
+"""A batch: what is finished is known again, what is not is given to workers, what comes of it is written."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from stowplan import files, kinds
+from stowplan.arguments import flag, whole
+from stowplan.errors import InputError, StowplanError
+from stowplan.frontends import formats
+from stowplan.frontends.targets import check_targets
+from stowplan.portfolio.batch.inputs import Item
+from stowplan.portfolio.batch.journal import Journal, only_writer, remove_temporary
+from stowplan.portfolio.batch.records import CANCELLED, INTERNAL_ERROR, Record, Settings, check_settings, describe_failure
+from stowplan.portfolio.batch.task import Outcome, Task, failure, solve_task
+from stowplan.portfolio.batch.workers import LocalWorkers, Workers
+
+#: Name of the journal in the output folder.
+JOURNAL = "results.jsonl"
+
+#: Held by whoever writes into the output folder.
+_LOCK = ".batch.lock"
+
+#: An input whose process ends without an outcome so many times has failed.
+MOST_TRIES = 3
+
+
+def run_batch(
+    items: Sequence[Item],
+    folder: str | Path,
+    settings: Settings,
+    *,
+    fresh: bool = False,
+    on_start: Callable[[Item], None] | None = None,
+    jobs: int = 1,
+    journal: str | Path | None = None,
+) -> Iterator[tuple[Item, Record, bool]]:
+    """Solve inputs; one that fails is recorded, and does not keep others from their turn.
+
+    Parameters
+    ----------
+    folder
+        For plans and records; made where it is missing.
+    fresh
+        Solve also what is finished.
+    on_start
+        Called with each input before it is read.
+    jobs
+        Inputs solved side by side, each in a process of its own with the workers of its candidates beside it; 0 for as many as
+        there are processor cores for. A process that is killed costs its input another try, and after :data:`MOST_TRIES` of
+        them the input has failed. With 1, inputs are solved in this process.
+    journal
+        File that gets a JSON line for each result, ``{"name": ..., "record": ...}``; ``results.jsonl`` in the folder where none
+        is named.
+
+    Yields
+    ------
+    Each input with its record, and whether it was finished before: in their order with one job, else as they come. A cancelled
+    run (Ctrl-C) is the last.
+
+    Raises
+    ------
+    InputError
+        The output folder or the journal cannot be made or written to, another batch is writing there, or a target is none.
+    UsageError
+        A setting of a wrong type or out of range, or two targets for inputs of one kind.
+    """
+    output = Path(folder)
+    settings = check_settings(settings)
+    flag("fresh {}", fresh)
+    most = _most_jobs(jobs, settings)
+    targets = check_targets(settings.targets)
+    _make_folder(output)
+    with ExitStack() as stack:
+        stack.enter_context(only_writer(output / _LOCK))
+        lines = stack.enter_context(closing(Journal(output / JOURNAL if journal is None else Path(journal))))
+        for place in {item.record_path(output).parent for item in items}:
+            if place.is_dir():
+                remove_temporary(place, r".+\.(plan|result)\.json")
+
+        def begin(number: int) -> Task:
+            """The task of an input whose turn has come."""
+            item = items[number]
+            if on_start is not None:
+                on_start(item)
+            return _task(item, output, settings, targets, fresh)
+
+        order = range(len(items))
+        if most == 1:
+            outcomes: Iterator[tuple[int, Outcome]] = ((number, solve_task(begin(number))) for number in order)
+        else:
+            workers = stack.enter_context(closing(LocalWorkers(most)))
+            outcomes = _side_by_side(workers, order, begin)
+        for number, outcome in outcomes:
+            record, was_finished = _keep(items[number], output, outcome, settings, lines)
+            yield items[number], record, was_finished
+            if record.exit_code == CANCELLED:
+                return
+
+
+def _most_jobs(jobs: int, settings: Settings) -> int:
+    if whole("{} jobs", jobs, 0):
+        return jobs
+    import joblib
+
+    # It knows of affinity masks and of the limits of containers.
+    return max(1, int(joblib.cpu_count()) // settings.workers)
+
+
+def _side_by_side(workers: Workers, order: Sequence[int], begin: Callable[[int], Task]) -> Iterator[tuple[int, Outcome]]:
+    """Outcomes as they come. What is lost is tried again when all others have had their turn."""
+    waiting, tasks, lost = deque(order), dict[int, Task](), Counter[int]()
+    while waiting or tasks:
+        while waiting and workers.has_room():
+            # Where nobody knows whose fault it was, those that were lost have their next try alone.
+            if lost[waiting[0]] and tasks and not workers.blames:
+                break
+            number = waiting.popleft()
+            tasks[number] = begin(number)
+            workers.start(number, tasks[number])
+            if lost[number] and not workers.blames:
+                break
+        number, found = workers.take()
+        task = tasks.pop(number)
+        if isinstance(found, Outcome):
+            yield number, found
+            continue
+        lost[number] += 1
+        if lost[number] < MOST_TRIES:
+            waiting.append(number)
+        else:
+            yield number, failure(task, INTERNAL_ERROR, f"{found.why}, in each of {MOST_TRIES} tries")
+
+
+def _task(item: Item, output: Path, settings: Settings, targets: tuple[str, ...], fresh: bool) -> Task:
+    return Task(
+        path=os.fsencode(item.path),
+        input=files.printable(item.path),
+        plan=files.printable(item.plan_path(output).name),
+        settings=settings,
+        targets=targets,
+        earlier=None if fresh else _finished(item, output, settings),
+        kinds=kinds.registered(),
+        formats=formats.registered(),
+    )
+
+
+def _finished(item: Item, output: Path, settings: Settings) -> str | None:
+    """Digest of the problem of an earlier run that this one would only repeat, if the input has not changed."""
+    try:
+        record = Record.load(item.record_path(output))
+    except InputError:
+        return None
+    result = record.result
+    if result is None or record.settings != settings or record.exit_code == CANCELLED:
+        return None
+    has_plan = result["plan"] is None or item.plan_path(output).is_file()
+    return str(result["provenance"]["problem_digest"]) if has_plan else None
+
+
+def _keep(item: Item, output: Path, outcome: Outcome, settings: Settings, journal: Journal) -> tuple[Record, bool]:
+    """Write what came of an input: the plan, then the record, which vouches for it, then the line."""
+    path = item.record_path(output)
+    if outcome.record is None:
+        record = Record.load(path)
+    else:
+        record = Record.decode(outcome.record)
+        if not outcome.is_kept:
+            return record, False
+        try:
+            _write(item, output, outcome)
+        except StowplanError as error:
+            code, text = describe_failure(error)
+            record = Record(input=record.input, settings=settings, exit_code=code, error=text)
+            _write(item, output, Outcome(files.encode(record)))
+    name = files.printable(item.name)
+    if not (outcome.record is None and journal.has(name, record)):
+        journal.add(name, record)
+    return record, outcome.record is None
+
+
+def _write(item: Item, output: Path, outcome: Outcome) -> None:
+    path, record = item.plan_path(output), item.record_path(output)
+    _make_folder(path.parent)
+    record.unlink(missing_ok=True)
+    if outcome.plan is not None:
+        files.write_atomic(path, outcome.plan)
+    else:
+        path.unlink(missing_ok=True)
+    if outcome.record is not None:
+        files.write_atomic(record, outcome.record)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder: {error.strerror or error}", source=folder) from error

@@ -1,0 +1,95 @@
+"""One input of a batch, read and solved wherever that may be; nothing is written here."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stowplan import files, kinds
+from stowplan.deadline import limit_after, reading_within
+from stowplan.errors import UsageError
+from stowplan.frontends import formats
+from stowplan.frontends.options import ReadOptions
+from stowplan.frontends.read import open_with
+from stowplan.frontends.targets import target_for
+from stowplan.kinds import KindModules
+from stowplan.portfolio.batch.records import OF_SOLVE, Record, Settings, describe_failure
+from stowplan.portfolio.kind import kind_of
+from stowplan.portfolio.solve import solve
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be done with one input."""
+
+    path: bytes
+    """Of the input, as the system has it."""
+    input: str
+    """The same as its record names it."""
+    plan: str
+    """What its record calls the file of the plan."""
+    settings: Settings
+    targets: tuple[str, ...]
+    earlier: str | None = None
+    """Digest of the problem that a finished record is of, where there is one."""
+    kinds: tuple[KindModules, ...] = ()
+    """All that are registered here, for processes that know only the package's own."""
+    formats: tuple[str, ...] = ()
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of an input."""
+
+    record: bytes | None = None
+    """Bytes of its :class:`~stowplan.portfolio.batch.records.Record`; None where the finished one is of the same problem."""
+    plan: bytes | None = None
+    """Bytes of its plan."""
+    is_kept: bool = True
+    """Whether it is written. How a command was called says nothing about its inputs: what was made of them before stays."""
+
+
+def solve_task(task: Task) -> Outcome:
+    """Read and solve an input; what goes wrong is in the record, but for a KeyboardInterrupt while it is read."""
+    try:
+        _register(task)
+        return _solved(task)
+    except Exception as error:
+        code, text = describe_failure(error)
+        return failure(task, code, text, is_kept=not isinstance(error, UsageError))
+
+
+def failure(task: Task, code: int, text: str, *, is_kept: bool = True) -> Outcome:
+    """Outcome of an input that failed, with one line that says why."""
+    record = Record(input=task.input, settings=task.settings, exit_code=code, error=text)
+    return Outcome(files.encode(record), is_kept=is_kept)
+
+
+def read_problem(path: Path, settings: Settings, targets: tuple[str, ...]) -> Any:
+    """Problem of an input, with those of the settings that its format takes: a suite may hold all kinds side by side."""
+    options = {name: getattr(settings, name) for name in ReadOptions.__struct_fields__ if name in Settings.__struct_fields__}
+    return open_with(path, ReadOptions(**options | {"target": target_for(path, targets)})).problem
+
+
+def _register(task: Task) -> None:
+    for kind in task.kinds:
+        kinds.register(kind)
+    for module in reversed(task.formats):
+        formats.register(module)
+
+
+def _solved(task: Task) -> Outcome:
+    began, settings = time.monotonic(), task.settings
+    with reading_within(None if settings.deterministic else settings.time_limit):
+        problem = read_problem(Path(os.fsdecode(task.path)), settings, task.targets)
+    if task.earlier is not None and task.earlier == kind_of(problem).identity(problem)["digest"]:
+        return Outcome()
+    options = {name: getattr(settings, name) for name in OF_SOLVE}
+    if not settings.deterministic:
+        options["time_limit"] = limit_after(began, settings.time_limit)
+    result = solve(problem, **options, baseline=settings.baseline)
+    values = result.to_dict(None if result.plan is None else task.plan)
+    record = Record(input=task.input, settings=settings, exit_code=result.exit_code, result=values)
+    return Outcome(files.encode(record), None if result.plan is None else files.encode(result.plan))

@@ -1,0 +1,44 @@
+"""A process that solves inputs of a batch, one by one: ``python -m stowplan.portfolio.batch.worker PARENT FUNCTION``.
+
+Tasks come on standard input, outcomes go out on what was standard output. It ends with its parent, and what it has started ends
+with it.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import BinaryIO, cast
+
+import msgspec
+
+from stowplan import kinds
+from stowplan.models.light_imports import without_pandas
+from stowplan.portfolio.batch.task import Outcome, Task
+from stowplan.portfolio.child_process import begin
+from stowplan.portfolio.messages import read_message, write_message
+
+
+def main() -> None:
+    """Do tasks until the parent has no more."""
+    incoming, outgoing = begin(int(sys.argv[1]))
+    without_pandas()
+    work = cast(Callable[[Task], Outcome], kinds.load(sys.argv[2]))
+    tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(incoming, tasks), daemon=True).start()
+    while True:
+        write_message(outgoing, work(tasks.get()))
+
+
+def _listen(incoming: BinaryIO, tasks: queue.SimpleQueue[Task]) -> None:
+    """Take in tasks until the parent goes away; then end the process, whatever it is doing."""
+    while (data := read_message(incoming)) is not None:
+        tasks.put(msgspec.msgpack.decode(data, type=Task))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""A batch whose processes are killed, or never end: nothing is lost, and nobody stays behind."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowplan.errors import InputError, UsageError
+from stowplan.portfolio.batch import Item, Record, Settings, find_inputs, read_records, run_batch
+from stowplan.portfolio.batch import run as batch_run
+from stowplan.portfolio.batch.workers import LocalWorkers
+from tests.paths import ROOT
+from tests.patience import HANG, wait_until
+from tests.portfolio.conftest import is_running
+
+BUFFERS = "id,lower,upper,size\na,0,2,5\nb,1,3,4\n"
+BRIEF = Settings(candidates=("heuristic",), time_limit=60)
+
+
+def inputs(folder: Path, *names: str) -> list[Item]:
+    (folder / "suite").mkdir(exist_ok=True)
+    for name in names:
+        (folder / "suite" / f"{name}.csv").write_text(BUFFERS)
+    return find_inputs([folder / "suite"])
+
+
+def do(monkeypatch: pytest.MonkeyPatch, function: str) -> list[LocalWorkers]:
+    """Have local workers do something else; returns those that are made."""
+    made: list[LocalWorkers] = []
+
+    def make(most: int) -> LocalWorkers:
+        made.append(LocalWorkers(most, f"tests.portfolio.batch.fakes:{function}"))
+        return made[-1]
+
+    monkeypatch.setattr(batch_run, "LocalWorkers", make)
+    return made
+
+
+def run(items: list[Item], out: Path, **options: Any) -> dict[str, tuple[Record, bool]]:
+    found = {}
+    for item, record, was_finished in run_batch(items, out, options.pop("settings", BRIEF), **{"jobs": 2, **options}):
+        assert item.name not in found
+        found[item.name] = (record, was_finished)
+    return found
+
+
+def journal(out: Path) -> dict[str, Any]:
+    lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    found = {line["name"]: line["record"] for line in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+def test_side_by_side_comes_to_the_same_files(tmp_path: Path) -> None:
+    items = inputs(tmp_path, *"abcd")
+    settings = Settings(candidates=("heuristic",), deterministic=True)
+    both = [run(items, tmp_path / str(jobs), jobs=jobs, settings=settings) for jobs in (1, 3)]
+    assert both[0].keys() == both[1].keys() == {*"abcd"}
+    for name in "abcd":
+        plans = [(tmp_path / str(jobs) / f"{name}.plan.json").read_bytes() for jobs in (1, 3)]
+        assert plans[0] == plans[1]
+    for jobs in (1, 3):
+        out = tmp_path / str(jobs)
+        assert journal(out) == {name: json.loads((out / f"{name}.result.json").read_text()) for name in "abcd"}
+        assert sorted(path.suffix for path in out.iterdir()) == [".json"] * 8 + [".jsonl"]
+        again = run(items, out, jobs=4 - jobs, settings=settings)
+        assert all(was_finished for _, was_finished in again.values())
+        assert {name: record for name, (record, _) in again.items()} == read_records(out)
+        assert len(journal(out)) == 4
+
+
+def test_what_was_killed_between_record_and_line_gets_its_line(tmp_path: Path) -> None:
+    items, out = inputs(tmp_path, *"ab"), tmp_path / "out"
+    run(items, out)
+    whole = journal(out)
+    (out / "results.jsonl").write_text("")
+    assert all(was_finished for _, was_finished in run(items, out).values())
+    assert journal(out) == whole
+
+
+def test_an_input_that_has_changed_is_solved_again_and_has_one_line(tmp_path: Path) -> None:
+    items, out = inputs(tmp_path, *"ab"), tmp_path / "out"
+    run(items, out)
+    items[0].path.write_text(BUFFERS + "c,0,3,7\n")
+    again = run(items, out)
+    assert [again[name][1] for name in "ab"] == [False, True]
+    assert journal(out)["a"]["result"]["objective"] == 16
+
+
+def test_a_journal_elsewhere(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(inputs(tmp_path, *"ab"), out, journal=tmp_path / "lines.jsonl")
+    assert {json.loads(line)["name"] for line in (tmp_path / "lines.jsonl").read_text().splitlines()} == {*"ab"}
+    assert not (out / "results.jsonl").exists()
+
+
+@pytest.mark.parametrize("function", ["is_killed_once", "is_killed_at_its_word"])
+def test_a_worker_that_is_killed_costs_its_input_another_try(
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do(monkeypatch, function)
+    found = run(inputs(tmp_path, *"abcde"), tmp_path / "out")
+    assert sorted(found) == [*"abcde"]
+    assert all(record.exit_code == 0 for record, _ in found.values())
+    assert sorted(journal(tmp_path / "out")) == [*"abcde"]
+
+
+def test_poison_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    do(monkeypatch, "is_killed_by_poison")
+    found = run(inputs(tmp_path, "a", "b", "poison", "x", "y"), tmp_path / "out")
+    assert {name: record.exit_code for name, (record, _) in found.items()} == {"a": 0, "b": 0, "poison": 70, "x": 0, "y": 0}
+    why = "its process was ended by signal SIGKILL, in each of 3 tries"
+    assert (found["poison"][0].error, journal(tmp_path / "out")["poison"]["error"]) == (why, why)
+    assert Record.load(tmp_path / "out" / "poison.result.json").error == why
+
+
+def test_one_that_exits_says_with_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    do(monkeypatch, "exits")
+    found = run(inputs(tmp_path, "a"), tmp_path / "out")
+    assert found["a"][0].error == "its process ended without a last word, with exit status 5, in each of 3 tries"
+
+
+def test_processes_are_kept_and_those_killed_while_they_wait_cost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = do(monkeypatch, "answers")
+    items, pids = inputs(tmp_path, *"abcd"), []
+    for _, record, _ in run_batch(items, tmp_path / "out", BRIEF, jobs=2):
+        assert record.result is not None
+        pids.append(record.result["pid"])
+        if len(pids) == 2:
+            for pid in made[0].pids:
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not any(map(is_running, made[0].pids)))
+    assert len({*pids[:2]} & {*pids[2:]}) == 0
+    assert not any(map(is_running, pids))
+
+
+def test_two_batches_into_one_folder_are_refused(tmp_path: Path) -> None:
+    items, out = inputs(tmp_path, *"ab"), tmp_path / "out"
+    first = run_batch(items, out, BRIEF)
+    next(first)
+    with pytest.raises(InputError, match=rf"out: found another batch \(process {os.getpid()}\) at work on it, expected one"):
+        run(items, out)
+    first.close()
+    assert len(run(items, out)) == 2
+
+
+#: Runs a batch in which nothing ends.
+PARENT = """
+import functools, sys
+from pathlib import Path
+from stowplan.portfolio.batch import Settings, find_inputs, run_batch
+from stowplan.portfolio.batch import run
+from stowplan.portfolio.batch.workers import LocalWorkers
+run.LocalWorkers = functools.partial(LocalWorkers, function="tests.portfolio.batch.fakes:never_ends")
+list(run_batch(find_inputs([sys.argv[1]]), sys.argv[2], Settings(), jobs=2))
+"""
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A batch of which two inputs are at work, with a candidate each."""
+    inputs(tmp_path, *"abc")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LADDER_PIDS": str(tmp_path / "pids")}
+    command = [sys.executable, "-c", PARENT, str(tmp_path / "suite"), str(tmp_path / "out")]
+    with subprocess.Popen(command, env=environment, stderr=-1) as process:
+        wait_until(lambda: len(pids_of(tmp_path)) == 4)
+        yield process
+        process.kill()
+
+
+def pids_of(folder: Path) -> list[int]:
+    path = folder / "pids"
+    return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_no_orphans_when_the_parent_is_killed(parent: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    pids = pids_of(tmp_path)
+    assert all(map(is_running, pids))
+    parent.kill()
+    wait_until(lambda: not any(map(is_running, pids)))
+    # The lock has gone with its holder, too.
+    assert len(run(inputs(tmp_path, *"abc"), tmp_path / "out")) == 3
+
+
+def test_an_interrupt_ends_all(parent: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    pids = pids_of(tmp_path)
+    parent.send_signal(signal.SIGINT)
+    assert b"KeyboardInterrupt" in parent.communicate(timeout=HANG)[1]
+    wait_until(lambda: not any(map(is_running, pids)))
+    assert not (tmp_path / "out" / ".batch.lock").exists()
+
+
+@pytest.mark.parametrize("jobs", [-1, 1.5, True, None])
+def test_jobs_are_a_whole_number(jobs: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^found .* jobs, expected at least 0, a whole number"):
+        run([], tmp_path / "out", jobs=jobs)
+    assert not (tmp_path / "out").exists()
+
+
+def test_as_many_jobs_as_cores_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    joblib = pytest.importorskip("joblib")
+    for cores, expected in ((1, 1), (5, 2), (64, 32)):
+        monkeypatch.setattr(joblib, "cpu_count", functools.partial(int, cores))
+        assert batch_run._most_jobs(0, Settings(workers=2)) == expected
