@@ -61,6 +61,8 @@ class Provenance(msgspec.Struct, frozen=True):
     """Hash of the checkpoint of a learned candidate."""
     guides: tuple[str, ...] = ()
     """File and sha256 of each learned guide whose hint was followed."""
+    family: str = ""
+    """Of the candidate whose plan it is: ``heuristic``, ``learned``, ``exact`` or ``baseline``; ``given`` of plans at hand."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -133,6 +133,7 @@ def test_as_plain_values() -> None:
             "options": {"workers": 2},
             "checkpoint": None,
             "guides": [],
+            "family": "",
         },
         "seconds": 1.52,
         "unit": "ps",

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stowplan.cli.common import with_input_options
+from stowplan.cli import table3 as tables
+from stowplan.cli.common import (
+    DEFAULT_CANDIDATES,
+    DEFAULT_TIME_LIMIT,
+    DEFAULT_WORKERS,
+    Baseline,
+    Candidates,
+    Quiet,
+    TimeLimit,
+    Workers,
+    with_input_options,
+)
 from stowplan.cli.output import say, say_json
 from stowplan.cli.table import NONE, as_gap, as_quantity, as_ratio, render
 from stowplan.errors import InputError, UsageError
@@ -39,7 +50,10 @@ _MOST_ROWS = 40
 @with_input_options()
 def compare_command(
     results: Annotated[
-        Path, typer.Argument(metavar="RESULTS|PLAN", help="Folder that 'stowplan batch' wrote; or a plan file.")
+        Path,
+        typer.Argument(
+            metavar="RESULTS|PLAN|SUITE", help="Folder that 'stowplan batch' wrote; a plan file; or with -o inputs to solve."
+        ),
     ],
     others: Annotated[
         Path | None,
@@ -51,6 +65,16 @@ def compare_command(
     everything: Annotated[bool, typer.Option("--all", help="Of two plans: list every change, not 40 of a sort.")] = False,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of two folders: seed of the confidence intervals.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    table3: tables.Table3 = False,
+    output: tables.Output = None,
+    time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
+    candidates: Candidates = DEFAULT_CANDIDATES,
+    without: tables.Without = "heuristic,exact",
+    baseline: Baseline = None,
+    workers: Workers = DEFAULT_WORKERS,
+    markdown: tables.Markdown = False,
+    as_csv: tables.Csv = False,
+    quiet: Quiet = False,
     *,
     options: ReadOptions,
 ) -> None:
@@ -60,13 +84,31 @@ def compare_command(
     objectives, which is the second's speedup over the first, with the second's wins, losses and ties, the mean and median
     difference with confidence intervals, and p-values of the signed-rank and sign tests.
 
+    --table3, with up to three folders: speedups over the baseline, of learned candidates alone and of all, and who made the
+    plans. With -o FOLDER the arguments are inputs, solved with and without the learned candidates; what is finished is kept.
+
     Two plans and their INPUT: what the second moves, adds and drops, and what it costs. Both are verified first. The options
-    that change how an input is read are for this form; without --target the first plan's own is taken.
+    that change how an input is read are for this form, and for -o; without --target the first plan's own is taken.
     """
+    if table3:
+        paths = [each for each in (results, others, source) if each is not None]
+        style = "json" if as_json else "csv" if as_csv else "markdown" if markdown else "text"
+        if output is None:
+            _check_folders(paths, options, everything=everything)
+            batches = tables.read_batches(paths)
+        else:
+            settings = tables.settings_of(
+                options, time_limit=time_limit, candidates=candidates, seed=seed, workers=workers, baseline=baseline or "prod"
+            )
+            batches = tables.run_batches(paths, output, settings, tuple(without.split(",")), quiet=quiet)
+        tables.show_table(batches, None if baseline in (None, "prod") else baseline, style)
+        return
     if source is not None and others is not None:
         _compare_plans(results, others, source, options, everything=everything, as_json=as_json)
         return
-    _check_folders(results, others, options, everything=everything)
+    if output is not None or markdown or as_csv:
+        raise UsageError(f"{'-o' if output is not None else '--markdown' if markdown else '--csv'}: goes with --table3 alone")
+    _check_folders([results, *([] if others is None else [others])], options, everything=everything)
     from stowplan.portfolio.batch import read_records
     from stowplan.portfolio.compare import compare
 
@@ -79,9 +121,9 @@ def compare_command(
         say_json(comparison) if as_json else say(_two(comparison))
 
 
-def _check_folders(results: Path, others: Path | None, options: ReadOptions, *, everything: bool) -> None:
+def _check_folders(paths: list[Path], options: ReadOptions, *, everything: bool) -> None:
     """Raise UsageError where what is given belongs to the comparison of plans."""
-    for path in (results, *([] if others is None else [others])):
+    for path in paths:
         if path.is_file():
             raise UsageError(f"{path}: is a file: expected folders of results, or two plans and their input: PLAN PLAN2 INPUT")
     given = [*options.given(), *(["target"] if options.target is not None else [])]

@@ -132,6 +132,7 @@ class Run:
         if found is None:
             return
         source, plan = found
+        state.families.setdefault(source, "heuristic")
         is_valid = self._offer(plan, source, len(state.sources))
         if is_valid and state.best is not None and state.best.source == source:
             self._pool.tell_plan()

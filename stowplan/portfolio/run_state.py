@@ -67,6 +67,8 @@ class RunState:
     """Details of a proof that there is no plan."""
     sources: dict[str, int] = field(default_factory=dict)
     """Best verified objective of each source."""
+    families: dict[str, str] = field(default_factory=dict)
+    """Family of the candidate that each source belongs to; a source without one was at hand."""
     bounds: dict[str, int] = field(default_factory=dict)
     """Best bound of each source that nothing speaks against."""
     history: list[HistoryEntry] = field(default_factory=list)

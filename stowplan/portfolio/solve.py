@@ -333,6 +333,7 @@ def _result(run: Run, stop_reason: StopReason, baselines: tuple[str, ...], check
             | ({} if hint is None else {"hint": hint.source if isinstance(hint, Hint) else "plan"}),
             checkpoint=checkpoint,
             guides=(*known.guides,),
+            family="" if known.best is None else known.families.get(known.best.source, "given"),
         ),
         seconds=round(known.deadline.elapsed, 3),
         unit=known.kind.unit,

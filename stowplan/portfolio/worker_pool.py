@@ -272,6 +272,7 @@ class WorkerPool:
         if not self._policy.may_verify():
             return
         before = self._state.best
+        self._state.families.setdefault(source, worker.candidate.family)
         try:
             violations = self._state.offer_plan(self._kind.decode_plan(data), source, (worker.number, worker.plans))
         except StowplanError as error:

@@ -1,0 +1,208 @@
+"""Speedups over a baseline in the form of table 3 of Wang et al. 2023, from the records of batches of any kind.
+
+A player is what made plans: all of a batch's candidates, or its learned ones alone. *Alone* it counts as it is; as ``-prod`` it
+is the better of its plan and the baseline's.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from stowplan.errors import InputError
+from stowplan.portfolio.batch import Record
+from stowplan.result import two_numbers
+
+#: The family of candidates that have learned from other programs.
+LEARNED = "learned"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """What a batch made of an input."""
+
+    objective: int | None
+    """Of the plan that was returned."""
+    learned: int | None
+    """Best of the learned candidates' own plans; None where none ran to a plan."""
+    speedup: float | None
+    """Baseline / objective; of units of two numbers, of the first."""
+    gain_percent: float | None
+    """What the plan saves of the baseline's objective."""
+    winner: str
+    """What made the plan that was returned; empty where there is none."""
+    family: str
+    """Of the winner; empty in results of earlier versions."""
+    guides: tuple[str, ...]
+    """Learned guides that candidates followed."""
+    seconds: float
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """One input."""
+
+    name: str
+    unit: str
+    baseline_name: str
+    baseline: int | None
+    """Its objective; None where no batch has it: the input is left out of the rows."""
+    bound: int | None
+    """The best of the batches'."""
+    entries: dict[str, Entry]
+    """By the name of the batch."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A player over all inputs that it has a plan for."""
+
+    player: str
+    instances: int
+    mean: float
+    median: float
+    max: float
+    min: float
+    improved: int
+    same: int
+    worse: int
+
+
+class SpeedupTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The table, and what it is made of."""
+
+    rows: tuple[Row, ...]
+    instances: tuple[Instance, ...]
+    winners: dict[str, dict[str, int]]
+    """Of each batch: how many returned plans each source made, as ``source (family)``."""
+    notes: tuple[str, ...]
+
+
+def speedup_table(batches: Mapping[str, Mapping[str, Record]], baseline: str | None = None) -> SpeedupTable:
+    """The table of some batches over one suite.
+
+    Parameters
+    ----------
+    batches
+        Records by name, of each batch by its name.
+    baseline
+        Name of the baseline to compare with; None takes that of each result, the first batch's where they have several.
+
+    Raises
+    ------
+    InputError
+        No input with a plan and a baseline.
+    """
+    notes: list[str] = []
+    names = sorted({name for records in batches.values() for name in records})
+    of_each = ({label: records.get(name) for label, records in batches.items()} for name in names)
+    found = [_instance(name, records, baseline, notes) for name, records in zip(names, of_each, strict=True)]
+    instances = [each for each in found if each is not None]
+    compared = [each for each in instances if each.baseline is not None]
+    without = [each.name for each in instances if each.baseline is None]
+    if not compared:
+        what = "a baseline" if baseline is None else f"the baseline {baseline}"
+        raise InputError(f"found no result with {what} to compare with: solve the suite with --prod, or --baseline NAME")
+    if without:
+        notes.append(f"left out of the rows, without a baseline: {', '.join(without)}")
+    return SpeedupTable(
+        rows=tuple(_rows(compared, list(batches))),
+        instances=tuple(instances),
+        winners={label: _winners(instances, label) for label in batches},
+        notes=tuple(notes),
+    )
+
+
+def _instance(name: str, records: Mapping[str, Record | None], baseline: str | None, notes: list[str]) -> Instance | None:
+    results = {label: record.result for label, record in records.items() if record is not None and record.result is not None}
+    if not results:
+        notes.append(f"failed in every batch: {name}")
+        return None
+    first = next(iter(results.values()))
+    digest = first["provenance"]["problem_digest"]
+    for label, each in list(results.items()):
+        if each["provenance"]["problem_digest"] != digest:
+            notes.append(f"left out of {label}, another problem there (the digests differ): {name}")
+            del results[label]
+    wanted = baseline or first["baseline_name"]
+    known = [each["baselines"][wanted] for each in results.values() if wanted in each["baselines"]]
+    objective = known[0] if known else None
+    bounds = [each["bound"] for each in results.values() if each["bound"] is not None]
+    unit = str(first["unit"])
+    return Instance(
+        name=name,
+        unit=unit,
+        baseline_name=wanted,
+        baseline=objective,
+        bound=max(bounds, default=None),
+        entries={label: _entry(each, objective, unit) for label, each in results.items()},
+    )
+
+
+def _entry(result: Mapping[str, Any], baseline: int | None, unit: str) -> Entry:
+    learned = [
+        each["objective"] for each in result["candidates"] if each.get("family") == LEARNED and each["objective"] is not None
+    ]
+    objective, made = result["objective"], result["provenance"]
+    has_gain = baseline and objective is not None and two_numbers(unit) is None
+    return Entry(
+        objective=objective,
+        learned=min(learned, default=None),
+        speedup=speedup(baseline, objective, unit),
+        gain_percent=100 * (baseline - objective) / baseline if has_gain and baseline else None,
+        winner=made["candidate"],
+        family=made.get("family", ""),
+        guides=tuple(made.get("guides", ())),
+        seconds=result["seconds"],
+    )
+
+
+def speedup(baseline: int | None, objective: int | None, unit: str) -> float | None:
+    """Baseline / objective; of units of two numbers, of the first. None where there is none."""
+    if baseline is None or objective is None:
+        return None
+    if (pair := two_numbers(unit)) is not None:
+        baseline, objective = baseline // pair[1], objective // pair[1]
+    return baseline / objective if objective else 1.0 if not baseline else None
+
+
+def _rows(instances: Sequence[Instance], labels: Sequence[str]) -> Iterable[Row]:
+    for label in labels:
+        entries = {each.name: each.entries[label] for each in instances if label in each.entries}
+        learned = {name: entry.learned for name, entry in entries.items()}
+        returned = {name: entry.objective for name, entry in entries.items()}
+        yield from _both(f"{label}: learned", instances, learned)
+        yield from _both(label, instances, returned)
+
+
+def _both(player: str, instances: Sequence[Instance], objectives: Mapping[str, int | None]) -> Iterable[Row]:
+    """The player alone and as ``-prod``; only that where it is never worse, for the baseline took part."""
+    played = [(each, value) for each in instances if (value := objectives.get(each.name)) is not None]
+    if not played:
+        return
+    if any(each.baseline is not None and value > each.baseline for each, value in played) or player.endswith(": learned"):
+        yield _row(player, played)
+    yield _row(f"{player}-prod", [(each, min(value, each.baseline or value)) for each, value in played])
+
+
+def _row(player: str, played: Sequence[tuple[Instance, int]]) -> Row:
+    ratios = [ratio for each, value in played if (ratio := speedup(each.baseline, value, each.unit)) is not None]
+    signs = Counter((value > (each.baseline or 0)) - (value < (each.baseline or 0)) for each, value in played)
+    return Row(
+        player=player,
+        instances=len(played),
+        mean=statistics.fmean(ratios) if ratios else 1.0,
+        median=statistics.median(ratios) if ratios else 1.0,
+        max=max(ratios, default=1.0),
+        min=min(ratios, default=1.0),
+        improved=signs[-1],
+        same=signs[0],
+        worse=signs[1],
+    )
+
+
+def _winners(instances: Sequence[Instance], label: str) -> dict[str, int]:
+    entries = [each.entries[label] for each in instances if label in each.entries]
+    found = Counter(f"{each.winner} ({each.family or 'unknown'})" for each in entries if each.winner)
+    return dict(found.most_common())
