@@ -25,6 +25,7 @@ from stowplan.cli.common import (
     Targets,
     TimeLimit,
     Workers,
+    XlaPlans,
     check_outputs,
     named_baseline,
     one_or_all,
@@ -49,6 +50,7 @@ def batch_command(
     candidates: Candidates = DEFAULT_CANDIDATES,
     baseline: Baseline = None,
     prod: Prod = False,
+    xla_plans: XlaPlans = None,
     gap: Gap = 0.0,
     deterministic: Deterministic = False,
     seed: Seed = 0,
@@ -85,6 +87,7 @@ def batch_command(
         deterministic=deterministic,
         gap=gap,
         baseline=named_baseline(baseline, prod),
+        xla_plans=tuple(map(str, xla_plans or ())),
     )
     if jsonl is not None:
         check_outputs((jsonl,), inputs=suites)

@@ -221,6 +221,17 @@ def _with_options(command: Callable[..., None], names: tuple[str, ...]) -> Calla
     return run
 
 
+XlaPlans = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--xla-plans",
+        metavar="FOLDER",
+        help="For compiled programs, again and again: the modules after XLA's assignment, under the inputs' names; "
+        "their plans are 'xla'.",
+    ),
+]
+
+
 def named_baseline(baseline: str | None, prod: bool) -> str | None:
     """The baseline of ``--baseline`` or ``--prod``; raises UsageError where both are given."""
     if prod and baseline is not None:

@@ -18,6 +18,7 @@ from stowplan.cli.common import (
     Quiet,
     TimeLimit,
     Workers,
+    XlaPlans,
     with_input_options,
 )
 from stowplan.cli.output import say, say_json
@@ -71,6 +72,7 @@ def compare_command(
     candidates: Candidates = DEFAULT_CANDIDATES,
     without: tables.Without = "heuristic,exact",
     baseline: Baseline = None,
+    xla_plans: XlaPlans = None,
     workers: Workers = DEFAULT_WORKERS,
     markdown: tables.Markdown = False,
     as_csv: tables.Csv = False,
@@ -98,7 +100,13 @@ def compare_command(
             batches = tables.read_batches(paths)
         else:
             settings = tables.settings_of(
-                options, time_limit=time_limit, candidates=candidates, seed=seed, workers=workers, baseline=baseline or "prod"
+                options,
+                time_limit=time_limit,
+                candidates=tuple(candidates.split(",")),
+                seed=seed,
+                workers=workers,
+                baseline=baseline or "prod",
+                xla_plans=tuple(map(str, xla_plans or ())),
             )
             batches = tables.run_batches(paths, output, settings, tuple(without.split(",")), quiet=quiet)
         tables.show_table(batches, None if baseline in (None, "prod") else baseline, style)

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -71,9 +71,7 @@ def read_batches(folders: Sequence[Path]) -> dict[str, dict[str, Record]]:
     return {files.printable(label): read_records(folder) for label, folder in zip(labels, folders, strict=True)}
 
 
-def settings_of(
-    options: ReadOptions, *, time_limit: float, candidates: str, seed: int, workers: int, baseline: str
-) -> Settings:
+def settings_of(options: ReadOptions, **others: Any) -> Settings:
     """Of the first of two batches; raises UsageError for options that no suite can share."""
     from stowplan.portfolio.batch import Settings
 
@@ -82,15 +80,7 @@ def settings_of(
     alone = [name for name in NOT_SHARED if name in given]
     if alone:
         raise UsageError(f"{spelt_all(alone)}: each input needs files of its own for this, so that a suite cannot share it")
-    return Settings(
-        target=target,
-        **given,
-        time_limit=time_limit,
-        candidates=tuple(candidates.split(",")),
-        seed=seed,
-        workers=workers,
-        baseline=baseline,
-    )
+    return Settings(target=target, **given, **others)
 
 
 def run_batches(

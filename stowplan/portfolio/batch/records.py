@@ -57,6 +57,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     deterministic: bool = False
     gap: float = 0.0
     baseline: str | None = None
+    xla_plans: tuple[str, ...] = ()
+    """Folders with XLA's own plans of compiled programs: modules after memory-space assignment, under the inputs' file names.
+    They are plans at hand, named ``xla``."""
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -88,12 +91,19 @@ def check_settings(settings: Settings) -> Settings:
     ------
     UsageError
         A value of a wrong type, or out of range.
+    InputError
+        One of ``xla_plans`` is no folder.
     """
     shared = msgspec.structs.asdict(check_options(Options(**{name: getattr(settings, name) for name in OF_SOLVE})))
     for name in ("cost_model", "stalls", "donation", "evictions", "prefetches", "precision", "granularity", "baseline"):
         value = getattr(settings, name)
         if value is not None and not isinstance(value, str):
             raise UsageError(f"found {name} {show(value)}, expected a name")
+    if isinstance(settings.xla_plans, str) or not all(isinstance(each, str) for each in settings.xla_plans):
+        raise UsageError(f"found xla_plans {show(settings.xla_plans)}, expected folders")
+    for folder in settings.xla_plans:
+        if not Path(folder).is_dir():
+            raise InputError("found no folder, expected one with modules after XLA's memory-space assignment", source=folder)
     if not isinstance(settings.target, str | tuple | None) or not all(isinstance(each, str) for each in settings.targets):
         raise UsageError(f"found target {show(settings.target)}, expected a name, or names")
     flag("address_spaces {}", settings.address_spaces)

@@ -11,12 +11,14 @@ import msgspec
 
 from stowplan import files, kinds
 from stowplan.deadline import limit_after, reading_within
-from stowplan.errors import UsageError
+from stowplan.errors import StowplanError, UsageError
 from stowplan.frontends import formats
+from stowplan.frontends.format import Opened
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_with
 from stowplan.frontends.targets import target_for
 from stowplan.kinds import KindModules
+from stowplan.portfolio.baseline import XLA
 from stowplan.portfolio.batch.records import OF_SOLVE, Record, Settings, describe_failure
 from stowplan.portfolio.kind import kind_of
 from stowplan.portfolio.solve import solve
@@ -69,8 +71,26 @@ def failure(task: Task, code: int, text: str, *, is_kept: bool = True) -> Outcom
 
 def read_problem(path: Path, settings: Settings, targets: tuple[str, ...]) -> Any:
     """Problem of an input, with those of the settings that its format takes: a suite may hold all kinds side by side."""
+    return _open(path, settings, targets).problem
+
+
+def _open(path: Path, settings: Settings, targets: tuple[str, ...]) -> Opened:
     options = {name: getattr(settings, name) for name in ReadOptions.__struct_fields__ if name in Settings.__struct_fields__}
-    return open_with(path, ReadOptions(**options | {"target": target_for(path, targets)})).problem
+    return open_with(path, ReadOptions(**options | {"target": target_for(path, targets)}))
+
+
+def _xla_plan(path: Path, opened: Opened, folders: tuple[str, ...]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """XLA's own plan of a compiled program by its name, or a warning why it is left out."""
+    if not folders or opened.program is None:
+        return {}, ()
+    from stowplan.frontends.xla_plan import import_xla_plan
+
+    places = [Path(folder) / path.name for folder in folders]
+    try:
+        imported = import_xla_plan(opened.problem, opened.program, next(filter(Path.is_file, places), places[0]))
+    except StowplanError as error:
+        return {}, (f"XLA's own plan is left out: {error}",)
+    return {XLA: imported.plan}, ()
 
 
 def _register(task: Task) -> None:
@@ -83,13 +103,17 @@ def _register(task: Task) -> None:
 def _solved(task: Task) -> Outcome:
     began, settings = time.monotonic(), task.settings
     with reading_within(None if settings.deterministic else settings.time_limit):
-        problem = read_problem(Path(os.fsdecode(task.path)), settings, task.targets)
+        path = Path(os.fsdecode(task.path))
+        opened = _open(path, settings, task.targets)
+    problem = opened.problem
     if task.earlier is not None and task.earlier == kind_of(problem).identity(problem)["digest"]:
         return Outcome()
+    plans, warnings = _xla_plan(path, opened, settings.xla_plans)
     options = {name: getattr(settings, name) for name in OF_SOLVE}
     if not settings.deterministic:
         options["time_limit"] = limit_after(began, settings.time_limit)
-    result = solve(problem, **options, baseline=settings.baseline)
+    result = solve(problem, **options, plans=plans, baseline=settings.baseline)
+    result = msgspec.structs.replace(result, warnings=(*warnings, *result.warnings))
     values = result.to_dict(None if result.plan is None else task.plan)
     record = Record(input=task.input, settings=settings, exit_code=result.exit_code, result=values)
     return Outcome(files.encode(record), None if result.plan is None else files.encode(result.plan))
