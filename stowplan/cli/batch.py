@@ -18,6 +18,7 @@ from stowplan.cli.common import (
     Candidates,
     Deterministic,
     Gap,
+    MemoryLimit,
     Prod,
     Quiet,
     Seed,
@@ -29,6 +30,7 @@ from stowplan.cli.common import (
     check_outputs,
     named_baseline,
     one_or_all,
+    size,
     with_input_options,
 )
 from stowplan.cli.output import note, say, say_json
@@ -55,10 +57,29 @@ def batch_command(
     deterministic: Deterministic = False,
     seed: Seed = 0,
     workers: Workers = DEFAULT_WORKERS,
+    memory_limit: MemoryLimit = None,
     jobs: Annotated[
-        int,
+        int | None,
         typer.Option("--jobs", metavar="N", min=0, help="Inputs side by side, each with its own --workers; 0: as cores allow."),
-    ] = 1,
+    ] = None,
+    memory_budget: Annotated[
+        int | None,
+        typer.Option(
+            "--memory-budget",
+            metavar="SIZE",
+            parser=size,
+            help="Memory for all jobs, e.g. 16GB: so many are at work as fit with their --memory-limit; without it, the "
+            "budget is shared.",
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            "--scheduler",
+            metavar="ADDRESS",
+            help="Dask scheduler, e.g. tcp://host:8786: its workers read and solve the inputs (docs/batch.md).",
+        ),
+    ] = None,
     jsonl: Annotated[
         Path | None,
         typer.Option("--jsonl", metavar="FILE", help="A line for each result, as it comes; by default FOLDER/results.jsonl."),
@@ -88,6 +109,7 @@ def batch_command(
         gap=gap,
         baseline=named_baseline(baseline, prod),
         xla_plans=tuple(map(str, xla_plans or ())),
+        memory_limit=memory_limit,
     )
     if jsonl is not None:
         check_outputs((jsonl,), inputs=suites)
@@ -95,10 +117,18 @@ def batch_command(
     order = {item.name: number for number, item in enumerate(items)}
     done: list[tuple[Item, Record]] = []
     interrupted = False
-    progress = _Progress(len(items), in_turn=jobs == 1, quiet=quiet)
+    progress = _Progress(len(items), in_turn=jobs in (None, 1) and scheduler is None, quiet=quiet)
     try:
         for item, record, was_finished in run_batch(
-            items, output, settings, fresh=fresh, on_start=progress.begin, jobs=jobs, journal=jsonl
+            items,
+            output,
+            settings,
+            fresh=fresh,
+            on_start=progress.begin,
+            jobs=jobs,
+            memory_budget=memory_budget,
+            scheduler=scheduler,
+            journal=jsonl,
         ):
             done.append((item, record))
             progress.end(item, record, was_finished)

@@ -158,6 +158,27 @@ Gap = Annotated[float, typer.Option("--gap", metavar="GAP", help="Stop at this g
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="Limit work, not time: the same plan, byte for byte, on every run.")
 ]
+
+
+def size(text: str) -> int:
+    """Bytes, as an option says them: ``2 GB``, ``512MiB``, ``1000000``."""
+    from stowplan.hardware.targets.units import Bytes
+
+    try:
+        return int(text) if text.isdecimal() else int(Bytes.parse(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+MemoryLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--memory-limit",
+        metavar="SIZE",
+        parser=size,
+        help="Memory for the process of each candidate, e.g. 2GB: one that takes more has failed, the others go on.",
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of everything random.")]
 Workers = Annotated[int, typer.Option("--workers", metavar="N", help="Processes side by side, at most.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress on standard error.")]

@@ -21,6 +21,7 @@ from stowplan.cli.common import (
     Deterministic,
     Gap,
     Input,
+    MemoryLimit,
     Prod,
     Quiet,
     Seed,
@@ -81,6 +82,7 @@ def solve_command(
     deterministic: Deterministic = False,
     seed: Seed = 0,
     workers: Workers = DEFAULT_WORKERS,
+    memory_limit: MemoryLimit = None,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report here.")] = None,
     png: Annotated[
         Path | None,
@@ -132,6 +134,7 @@ def solve_command(
                     workers=workers,
                     deterministic=deterministic,
                     gap=gap,
+                    memory_limit=memory_limit,
                     plans=plans,
                     hint=guess,
                     baseline=named or ("xla" if "xla" in plans else None),

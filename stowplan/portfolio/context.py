@@ -25,6 +25,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """
     gap: float = 0.0
     """Stop once (objective - bound) / objective is no more than this."""
+    memory_limit: int | None = None
+    """Bytes that the process of a candidate may hold, with what it has started; threads cannot be held to it."""
 
 
 class Context(Protocol):

@@ -24,6 +24,7 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.hints import HINT, hinted_plan, hinted_values
 from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan, kind_of
 from stowplan.portfolio.plan_cache import PlanCache, depends_on_limit, key_of
+from stowplan.portfolio.process_memory import check_limits_possible
 from stowplan.portfolio.run import Run
 from stowplan.portfolio.run_state import Progress, RunState
 from stowplan.result import Provenance, Result, Status, StopReason
@@ -50,6 +51,7 @@ def solve(
     workers: int = 2,
     deterministic: bool = False,
     gap: float = 0.0,
+    memory_limit: int | None = None,
     plans: Mapping[str, Any] | None = None,
     hint: Any = None,
     baseline: str | None = None,
@@ -77,6 +79,10 @@ def solve(
         Same input, options and versions give the same plan, byte for byte, whatever the load: work is limited instead of time.
     gap
         Stop once (objective - bound) / objective is at most this.
+    memory_limit
+        Bytes that the process of each candidate may hold, with what it has started and what it imports. One that holds more has
+        failed, and says so; the others go on. Small problems are solved in threads of this process, which cannot be held to it.
+        None sets no limit.
     plans
         Plans at hand, by name (another compiler's, say): verified, what candidates start from, and listed as baselines.
     hint
@@ -117,6 +123,7 @@ def solve(
             workers=workers,
             deterministic=deterministic,
             gap=gap,
+            memory_limit=memory_limit,
         )
     )
     _check_the_rest(plans, baseline, on_progress, cancel)
@@ -221,6 +228,9 @@ def check_options(options: Options) -> Options:
     for name in names:
         if not isinstance(name, str):
             raise UsageError(f"found candidate {show(name)}, expected a name")
+    limit = None if options.memory_limit is None else whole("a memory limit of {} bytes", options.memory_limit, 1)
+    if limit is not None:
+        check_limits_possible()
     return Options(
         time_limit=number("a time limit of {} s", options.time_limit, 0.0, or_least=False),
         candidates=tuple(name.strip() for name in names),
@@ -228,6 +238,7 @@ def check_options(options: Options) -> Options:
         workers=whole("{} workers", options.workers, 1),
         deterministic=flag("deterministic {}", options.deterministic),
         gap=number("a gap of {}", options.gap, 0.0, 1.0),
+        memory_limit=limit,
     )
 
 
@@ -330,6 +341,7 @@ def _result(run: Run, stop_reason: StopReason, baselines: tuple[str, ...], check
                 "gap": known.options.gap,
             }
             | ({} if known.baseline is None else {"baseline": known.baseline})
+            | ({} if known.options.memory_limit is None else {"memory_limit": known.options.memory_limit})
             | ({} if hint is None else {"hint": hint.source if isinstance(hint, Hint) else "plan"}),
             checkpoint=checkpoint,
             guides=(*known.guides,),

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stowplan.portfolio.child_process import child_environment
+from stowplan.portfolio.process_memory import resident
 from stowplan.portfolio.worker_process import Assignment, WorkerProcess
 
 #: Set to 0 to start every worker anew, and keep none.
@@ -60,7 +61,9 @@ class WarmWorkers:
             self._most = max(self._most, workers + 1)
             self._keeps = os.environ.get(KEEP) != "0"
 
-    def get(self, function: str, *, interpret: bool = False, fresh: bool = False) -> WorkerProcess:
+    def get(
+        self, function: str, *, interpret: bool = False, fresh: bool = False, most_bytes: int | None = None
+    ) -> WorkerProcess:
         """A process that waits for a job: one that has run this candidate before, or another, or a new one.
 
         Parameters
@@ -71,6 +74,8 @@ class WarmWorkers:
             Whether compiled functions run interpreted in it.
         fresh
             Whether it must be a new one.
+        most_bytes
+            Memory that it may hold already, unless it is new.
 
         Raises
         ------
@@ -81,6 +86,8 @@ class WarmWorkers:
         if not fresh:
             with self._lock:
                 fit = [each for each in self._waiting if self._made[each] == surroundings and each.is_alive]
+                if most_bytes is not None:
+                    fit = [each for each in fit if resident(each.pid) <= most_bytes]
                 if fit:
                     found = max(fit, key=lambda each: function in each.functions)
                     self._waiting.remove(found)

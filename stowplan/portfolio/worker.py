@@ -25,12 +25,16 @@ from stowplan.portfolio.candidate_context import WorkerContext
 from stowplan.portfolio.child_process import begin
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.messages import Incumbent, Job, Load, Report, Stop, ToWorker, read_message, write_message
+from stowplan.portfolio.process_memory import prefer_to_end, resident
 
 #: Seconds that a worker waits for a job before it ends.
 IDLE_SECONDS = 600.0
 
 #: Bytes that a worker may hold to be kept.
 MOST_MEMORY = 1 << 30
+
+#: Where memory runs out, a candidate is what can be done without.
+OOM_SCORE = 500
 
 
 class Worker:
@@ -110,7 +114,7 @@ class Worker:
             return False
         del problem
         waits = threading.active_count() == threads and not _has_children() and _surroundings() == self._surroundings
-        waits = waits and _memory() <= MOST_MEMORY
+        waits = waits and resident(os.getpid()) <= MOST_MEMORY
         self._context = None
         self.send(Report(context.last_word(), waits=waits))
         return waits
@@ -136,18 +140,10 @@ def _has_children() -> bool:
     return True
 
 
-def _memory() -> int:
-    """Bytes in memory; 0 where that cannot be told."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as stream:
-            return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
 def main() -> None:
     """Run jobs until the parent has no more."""
     incoming, outgoing = begin(int(sys.argv[1]))
+    prefer_to_end(OOM_SCORE)
     without_pandas()
     Worker(incoming, outgoing).work()
     # Threads of solvers may still be running; nothing here is worth waiting for.

@@ -20,6 +20,7 @@ from stowplan.models import hint as hints
 from stowplan.notes import cut
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.messages import QUEUE_SIZE, Incumbent, Job, MessageQueue, Report, WorkerMessage
+from stowplan.portfolio.process_memory import watch
 from stowplan.portfolio.run_state import RunState
 from stowplan.portfolio.stop_policy import StopPolicy
 from stowplan.portfolio.warm_workers import workers
@@ -181,12 +182,19 @@ class WorkerPool:
         if worker.candidate.in_thread:
             worker.process = ThreadAssignment(worker.number, worker.candidate, self._state.problem, job, self._messages)
             return
+        limit = self._options.memory_limit
+        # What it holds from earlier jobs counts, so that it must not be much.
+        most = None if limit is None else limit // 2
         try:
-            process = workers().get(worker.candidate.function, interpret=worker.candidate.interpret, fresh=fresh)
+            process = workers().get(
+                worker.candidate.function, interpret=worker.candidate.interpret, fresh=fresh, most_bytes=most
+            )
         except OSError as error:
             self._end(worker, "failed", f"could not be started: {error}")
-        else:
-            worker.process = process.assign(worker.number, job, self._messages)
+            return
+        worker.process = process.assign(worker.number, job, self._messages)
+        if limit is not None:
+            watch.add(worker.process, limit)
 
     @cached_property
     def _problem(self) -> bytes:

@@ -42,6 +42,13 @@ class Assignment:
         self._number, self._messages = number, messages
         self._job: Job | None = job
         self._is_unwanted = threading.Event()
+        self.killed_for = ""
+        """Why it was killed, where that is known."""
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self.process.pid
 
     @property
     def is_current(self) -> bool:
@@ -67,9 +74,13 @@ class Assignment:
         if self.is_current:
             self.process.kill()
 
+    def end_for(self, why: str) -> None:
+        """Kill it, if it is still at work, and let this be the cause of its death."""
+        self.process.kill_for(self, why)
+
     def cause_of_death(self) -> str:
         """See :meth:`WorkerProcess.cause_of_death`."""
-        return self.process.cause_of_death()
+        return self.killed_for or self.process.cause_of_death()
 
     def post(self, report: Report | None) -> None:
         """Hand a report on; waits where those before it have not been taken."""
@@ -163,6 +174,13 @@ class WorkerProcess:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+    def kill_for(self, assignment: Assignment, why: str) -> None:
+        """End the process as :meth:`kill` does if it is still at work on this, and note why."""
+        with self._lock:
+            if self.assignment is assignment:
+                assignment.killed_for = why
+                self.kill()
 
     def close(self) -> None:
         """Kill the process, wait for its end, and free what it took here."""

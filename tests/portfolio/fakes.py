@@ -297,6 +297,35 @@ def leaves(problem: Problem, context: WorkerContext) -> None:
     sys.exit(0)
 
 
+def allocates(problem: Problem, context: WorkerContext) -> None:
+    """More and more memory, after its plan."""
+    context.plan(ladder_plan(problem, 1), "allocates")
+    _say_where(context)
+    taken = []
+    while True:
+        taken.append(b"x" * (1 << 22))
+        time.sleep(0.002)
+
+
+def has_a_child_that_allocates(problem: Problem, context: WorkerContext) -> None:
+    context.plan(ladder_plan(problem, 1), "has_a_child_that_allocates")
+    subprocess.run([sys.executable, "-c", f"import time; taken = b'x' * (1 << 29); time.sleep({FOREVER})"], check=False)
+
+
+def holds_memory(problem: Problem, context: WorkerContext) -> None:
+    """512 MiB, for longer than it takes to notice."""
+    taken = b"x" * (1 << 29)
+    time.sleep(0.3)
+    _say_where(context)
+    context.plan(ladder_plan(problem, 2), "holds_memory")
+    del taken
+
+
+def says_its_oom_score(problem: Problem, context: WorkerContext) -> None:
+    with open("/proc/self/oom_score_adj") as stream:
+        context.note(f"score {stream.read().strip()}")
+
+
 # ------------------------------------------------------------------------------------------------------ those that err
 
 

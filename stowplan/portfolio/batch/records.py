@@ -56,6 +56,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     workers: int = 2
     deterministic: bool = False
     gap: float = 0.0
+    memory_limit: int | None = None
+    """Bytes for the process of each candidate."""
     baseline: str | None = None
     xla_plans: tuple[str, ...] = ()
     """Folders with XLA's own plans of compiled programs: modules after memory-space assignment, under the inputs' file names.

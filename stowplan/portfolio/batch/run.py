@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import msgspec
+
 from stowplan import files, kinds
 from stowplan.arguments import flag, whole
-from stowplan.errors import InputError, StowplanError
+from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.frontends import formats
 from stowplan.frontends.targets import check_targets
 from stowplan.portfolio.batch.inputs import Item
@@ -18,15 +20,13 @@ from stowplan.portfolio.batch.journal import Journal, only_writer, remove_tempor
 from stowplan.portfolio.batch.records import CANCELLED, INTERNAL_ERROR, Record, Settings, check_settings, describe_failure
 from stowplan.portfolio.batch.task import Outcome, Task, failure, solve_task
 from stowplan.portfolio.batch.workers import LocalWorkers, Workers
+from stowplan.portfolio.process_memory import as_mebibytes
 
 #: Name of the journal in the output folder.
 JOURNAL = "results.jsonl"
 
 #: Held by whoever writes into the output folder.
 _LOCK = ".batch.lock"
-
-#: An input whose process ends without an outcome so many times has failed.
-MOST_TRIES = 3
 
 
 def run_batch(
@@ -36,7 +36,9 @@ def run_batch(
     *,
     fresh: bool = False,
     on_start: Callable[[Item], None] | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
+    memory_budget: int | None = None,
+    scheduler: str | None = None,
     journal: str | Path | None = None,
 ) -> Iterator[tuple[Item, Record, bool]]:
     """Solve inputs; one that fails is recorded, and does not keep others from their turn.
@@ -51,8 +53,15 @@ def run_batch(
         Called with each input before it is read.
     jobs
         Inputs solved side by side, each in a process of its own with the workers of its candidates beside it; 0 for as many as
-        there are processor cores for. A process that is killed costs its input another try, and after :data:`MOST_TRIES` of
-        them the input has failed. With 1, inputs are solved in this process.
+        there are processor cores for. A process that is killed costs its input another try, and after
+        :data:`~stowplan.portfolio.batch.workers.MOST_TRIES` of them the input has failed. With 1 (and None), inputs are solved
+        in this process.
+    memory_budget
+        Bytes for all jobs. A job counts as ``settings.workers + 1`` times ``settings.memory_limit``, and so many are at work as
+        fit; where that limit is None, it becomes what ``jobs`` leave each process of the budget.
+    scheduler
+        Address of a Dask scheduler (``tcp://host:port``): inputs are read and solved by its workers, under the same paths as
+        here, as many at a time as it has threads, or ``jobs``.
     journal
         File that gets a JSON line for each result, ``{"name": ..., "record": ...}``; ``results.jsonl`` in the folder where none
         is named.
@@ -65,17 +74,26 @@ def run_batch(
     Raises
     ------
     InputError
-        The output folder or the journal cannot be made or written to, another batch is writing there, or a target is none.
+        The output folder or the journal cannot be made or written to, another batch is writing there, a target is none, or no
+        scheduler answers.
     UsageError
-        A setting of a wrong type or out of range, or two targets for inputs of one kind.
+        A setting of a wrong type or out of range, two targets for inputs of one kind, or a budget that no job fits into.
+    MissingDependencyError
+        A scheduler is named, and Dask is not installed.
     """
     output = Path(folder)
     settings = check_settings(settings)
     flag("fresh {}", fresh)
-    most = _most_jobs(jobs, settings)
+    most, settings = _room(jobs, memory_budget, settings, scheduler)
     targets = check_targets(settings.targets)
-    _make_folder(output)
+    if scheduler is not None:
+        # Its workers run in folders of their own.
+        targets = tuple(os.path.abspath(each) if os.path.exists(each) else each for each in targets)
     with ExitStack() as stack:
+        workers = _workers(most, scheduler)
+        if workers is not None:
+            stack.callback(workers.close)
+        _make_folder(output)
         stack.enter_context(only_writer(output / _LOCK))
         lines = stack.enter_context(closing(Journal(output / JOURNAL if journal is None else Path(journal))))
         for place in {item.record_path(output).parent for item in items}:
@@ -87,14 +105,13 @@ def run_batch(
             item = items[number]
             if on_start is not None:
                 on_start(item)
-            return _task(item, output, settings, targets, fresh)
+            path = item.path if scheduler is None else item.path.absolute()
+            return _task(item, path, output, settings, targets, fresh)
 
-        order = range(len(items))
-        if most == 1:
-            outcomes: Iterator[tuple[int, Outcome]] = ((number, solve_task(begin(number))) for number in order)
+        if workers is None:
+            outcomes: Iterator[tuple[int, Outcome]] = ((number, solve_task(begin(number))) for number in range(len(items)))
         else:
-            workers = stack.enter_context(closing(LocalWorkers(most)))
-            outcomes = _side_by_side(workers, order, begin)
+            outcomes = _side_by_side(workers, range(len(items)), begin)
         for number, outcome in outcomes:
             record, was_finished = _keep(items[number], output, outcome, settings, lines)
             yield items[number], record, was_finished
@@ -102,13 +119,40 @@ def run_batch(
                 return
 
 
-def _most_jobs(jobs: int, settings: Settings) -> int:
-    if whole("{} jobs", jobs, 0):
-        return jobs
-    import joblib
+def _workers(most: int, scheduler: str | None) -> Workers | None:
+    """What inputs are given to; None where this process solves them itself."""
+    if scheduler is None:
+        return None if most == 1 else LocalWorkers(most)
+    from stowplan.portfolio.batch.cluster import DaskWorkers
 
-    # It knows of affinity masks and of the limits of containers.
-    return max(1, int(joblib.cpu_count()) // settings.workers)
+    return DaskWorkers(scheduler, most)
+
+
+def _room(jobs: int | None, budget: int | None, settings: Settings, scheduler: str | None) -> tuple[int, Settings]:
+    """Jobs side by side, 0 for as many as a cluster has threads, and the settings with what memory each process may hold."""
+    most = (1 if scheduler is None else 0) if jobs is None else whole("{} jobs", jobs, 0)
+    if scheduler is not None:
+        if budget is not None:
+            raise UsageError("a memory budget is for this machine, not for a scheduler's: give its workers limits of their own")
+        return most, settings
+    if not most:
+        import joblib
+
+        # It knows of affinity masks and of the limits of containers.
+        most = max(1, int(joblib.cpu_count()) // settings.workers)
+    if budget is None:
+        return most, settings
+    budget = whole("a memory budget of {} bytes", budget, 1)
+    processes = settings.workers + 1
+    if settings.memory_limit is None:
+        return most, check_settings(msgspec.structs.replace(settings, memory_limit=budget // (most * processes)))
+    job = settings.memory_limit * processes
+    if job > budget:
+        raise UsageError(
+            f"found a memory budget of {as_mebibytes(budget)}, expected at least {as_mebibytes(job)}: the memory limit of "
+            f"{as_mebibytes(settings.memory_limit)} for each of {settings.workers} workers and the process they belong to"
+        )
+    return min(most, budget // job), settings
 
 
 def _side_by_side(workers: Workers, order: Sequence[int], begin: Callable[[int], Task]) -> Iterator[tuple[int, Outcome]]:
@@ -130,15 +174,17 @@ def _side_by_side(workers: Workers, order: Sequence[int], begin: Callable[[int],
             yield number, found
             continue
         lost[number] += 1
-        if lost[number] < MOST_TRIES:
-            waiting.append(number)
+        if found.is_final:
+            yield number, failure(task, INTERNAL_ERROR, found.why)
+        elif lost[number] >= workers.tries:
+            yield number, failure(task, INTERNAL_ERROR, f"{found.why}, in each of {workers.tries} tries")
         else:
-            yield number, failure(task, INTERNAL_ERROR, f"{found.why}, in each of {MOST_TRIES} tries")
+            waiting.append(number)
 
 
-def _task(item: Item, output: Path, settings: Settings, targets: tuple[str, ...], fresh: bool) -> Task:
+def _task(item: Item, path: Path, output: Path, settings: Settings, targets: tuple[str, ...], fresh: bool) -> Task:
     return Task(
-        path=os.fsencode(item.path),
+        path=os.fsencode(path),
         input=files.printable(item.path),
         plan=files.printable(item.plan_path(output).name),
         settings=settings,

@@ -20,11 +20,16 @@ from stowplan.models.light_imports import without_pandas
 from stowplan.portfolio.batch.task import Outcome, Task
 from stowplan.portfolio.child_process import begin
 from stowplan.portfolio.messages import read_message, write_message
+from stowplan.portfolio.process_memory import prefer_to_end
+
+#: Where memory runs out, an input can be done without, and a candidate of it sooner.
+OOM_SCORE = 250
 
 
 def main() -> None:
     """Do tasks until the parent has no more."""
     incoming, outgoing = begin(int(sys.argv[1]))
+    prefer_to_end(OOM_SCORE)
     without_pandas()
     work = cast(Callable[[Task], Outcome], kinds.load(sys.argv[2]))
     tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()

@@ -26,11 +26,16 @@ from stowplan.portfolio.messages import read_message, write_message
 #: ``module:name`` of what is done with a task.
 SOLVE = "stowplan.portfolio.batch.task:solve_task"
 
+#: An input whose process ends without an outcome so many times has failed.
+MOST_TRIES = 3
+
 
 class Lost(msgspec.Struct, frozen=True):
     """Whatever worked on a task has ended without an outcome."""
 
     why: str
+    is_final: bool = False
+    """Whether another try would come to the same."""
 
 
 class Workers(Protocol):
@@ -50,6 +55,8 @@ class Workers(Protocol):
 
     blames: bool
     """Whether a task is lost only to its own worker's end; else others may have to do with it."""
+    tries: int
+    """An input that is lost so many times has failed."""
 
 
 class LocalWorkers:
@@ -64,6 +71,7 @@ class LocalWorkers:
     """
 
     blames = True
+    tries = MOST_TRIES
 
     def __init__(self, most: int, function: str = SOLVE):
         self._most, self._function = most, function

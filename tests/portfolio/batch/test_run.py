@@ -201,7 +201,7 @@ def test_an_interrupt_ends_all(parent: subprocess.Popen[bytes], tmp_path: Path) 
     assert not (tmp_path / "out" / ".batch.lock").exists()
 
 
-@pytest.mark.parametrize("jobs", [-1, 1.5, True, None])
+@pytest.mark.parametrize("jobs", [-1, 1.5, True])
 def test_jobs_are_a_whole_number(jobs: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^found .* jobs, expected at least 0, a whole number"):
         run([], tmp_path / "out", jobs=jobs)
@@ -212,4 +212,19 @@ def test_as_many_jobs_as_cores_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     joblib = pytest.importorskip("joblib")
     for cores, expected in ((1, 1), (5, 2), (64, 32)):
         monkeypatch.setattr(joblib, "cpu_count", functools.partial(int, cores))
-        assert batch_run._most_jobs(0, Settings(workers=2)) == expected
+        assert batch_run._room(0, None, Settings(workers=2), None)[0] == expected
+
+
+@pytest.mark.parametrize(("jobs", "budget", "limit", "expected"), [(3, 900, None, (3, 100)), (8, 900, 100, (3, 100))])
+def test_so_many_jobs_as_a_memory_budget_holds(jobs: int, budget: int, limit: int | None, expected: tuple[int, int]) -> None:
+    """Two workers, and the process that they belong to, are a job."""
+    most, settings = batch_run._room(jobs, budget, Settings(workers=2, memory_limit=limit), None)
+    assert (most, settings.memory_limit) == expected
+
+
+def test_a_budget_that_holds_no_job(tmp_path: Path) -> None:
+    words = "^found a memory budget of 1 MiB, expected at least 3 MiB: the memory limit of 1 MiB for each of 2 workers and the"
+    with pytest.raises(UsageError, match=words):
+        run([], tmp_path, memory_budget=1 << 20, settings=Settings(memory_limit=1 << 20))
+    with pytest.raises(UsageError, match="a memory budget is for this machine"):
+        run([], tmp_path, memory_budget=1 << 30, scheduler="tcp://127.0.0.1:1")
