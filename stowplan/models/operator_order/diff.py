@@ -16,9 +16,7 @@ def diff(problem: Problem, first: Plan, second: Plan) -> tuple[Part, ...]:
     As few operators as can be are said to have moved: the order of all others is the same in both plans, though where one
     goes from the front to the back, everything behind it has another position.
     """
-    position = {op: at for at, op in enumerate(second.order)}
-    stay = _longest_ascending([position[op] for op in first.order])
-    kept = {op for at, op in enumerate(first.order) if at in stay}
+    kept = in_order(first.order, second.order)
 
     def operators(plan: Plan) -> dict[int, Values]:
         return {op: {} if op in kept else {"position": at} for at, op in enumerate(plan.order)}
@@ -32,7 +30,14 @@ def diff(problem: Problem, first: Plan, second: Plan) -> tuple[Part, ...]:
     )
 
 
-def _longest_ascending(values: Sequence[int]) -> set[int]:
+def in_order(first: Sequence[int], second: Sequence[int]) -> set[int]:
+    """As many of the first order's operators as are in the same order in the second, which has all of them."""
+    position = {op: at for at, op in enumerate(second)}
+    stay = longest_ascending([position[op] for op in first])
+    return {op for at, op in enumerate(first) if at in stay}
+
+
+def longest_ascending(values: Sequence[int]) -> set[int]:
     """Places of a longest ascending subsequence of unlike values."""
     ends: list[int] = []
     places: list[int] = []

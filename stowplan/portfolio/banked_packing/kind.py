@@ -83,4 +83,5 @@ KIND = Kind(
     unit="cost",
     quick_plan=greedy.quick_plan,
     presenter="stowplan.report.banked_packing.presenter:BankedPackingPresenter",
+    close="stowplan.portfolio.banked_packing.close:Closeness",
 )

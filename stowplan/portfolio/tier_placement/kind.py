@@ -97,5 +97,6 @@ KIND = Kind(
     baseline_sources=("compiler", "greedy_dp"),
     notes=lambda problem: problem.notes,
     presenter="stowplan.report.tier_placement.presenter:TierPlacementPresenter",
+    close="stowplan.portfolio.tier_placement.close:Closeness",
     validation="stowplan.portfolio.tier_placement.validation:ADAPTER",
 )
