@@ -11,12 +11,14 @@ from stowplan.errors import InputError, MissingDependencyError, StowplanError, U
 
 if TYPE_CHECKING:
     from stowplan.frontends.read import read as read
+    from stowplan.portfolio.keep_close.given import KeepClose as KeepClose
     from stowplan.portfolio.solve import solve as solve
 
 __version__ = "0.1.0"
 
 __all__ = [
     "InputError",
+    "KeepClose",
     "MissingDependencyError",
     "StowplanError",
     "UsageError",
@@ -25,7 +27,11 @@ __all__ = [
     "solve",
 ]
 
-_LAZY = {"read": "stowplan.frontends.read", "solve": "stowplan.portfolio.solve"}
+_LAZY = {
+    "KeepClose": "stowplan.portfolio.keep_close.given",
+    "read": "stowplan.frontends.read",
+    "solve": "stowplan.portfolio.solve",
+}
 
 
 def __getattr__(name: str) -> Any:

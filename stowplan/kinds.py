@@ -53,6 +53,8 @@ class KindModules(msgspec.Struct, frozen=True, kw_only=True):
     """``module:name`` of ``() -> None`` that compiles what the kind compiles, on the smallest of problems."""
     plan_reader: str = ""
     """``module:name`` of ``(path, problem) -> plan``, for plans in files that are not JSON."""
+    earlier_plan_reader: str = ""
+    """``module:name`` of ``(path) -> plan`` for such files of problems that are not at hand: plans that say what for."""
     hint: str = ""
     """Module with ``counts(problem) -> {name: number of values}`` and ``of_plan(problem, plan) -> Hint``, for kinds whose hints
     may have values (:mod:`stowplan.models.hint`), and maybe with ``OPTIONAL``, names that may be left out; empty where only
@@ -144,6 +146,7 @@ _KINDS = {
             offsets="stowplan.models.packing.offsets:offset_table",
             amends=("capacity",),
             plan_reader="stowplan.models.packing.csv_files:read_plan",
+            earlier_plan_reader="stowplan.models.packing.csv_files:read_described_plan",
             warm_up="stowplan.portfolio.packing.canonical:warm_up",
         ),
         _modules(

@@ -73,7 +73,24 @@ def solve_command(
         typer.Option(
             "--hint-program",
             metavar="FILE",
-            help="The earlier version of the program that the hint is for, where it is not INPUT.",
+            help="What the hint, or the plan of --keep-close, is for where it is not INPUT: an earlier version of it.",
+        ),
+    ] = None,
+    keep_close: Annotated[
+        Path | None,
+        typer.Option(
+            "--keep-close",
+            metavar="PLAN",
+            help="An earlier plan: change as little of it as can be, and be never worse. Of an earlier version of INPUT where "
+            "its names say what it decides, or with --hint-program.",
+        ),
+    ] = None,
+    keep_close_within: Annotated[
+        str | None,
+        typer.Option(
+            "--keep-close-within",
+            metavar="PERCENT",
+            help="What little change may cost, of the best objective found: 1% or 0.01.  [default: 0]",
         ),
     ] = None,
     baseline: Baseline = None,
@@ -108,7 +125,13 @@ def solve_command(
     others = tuple(path for path in (report, png, config) if path is not None)
     if depfile is not None and not (wanted.outputs or others):
         raise UsageError("--depfile says what outputs depend on, and none is asked for: expected -o FILE or another")
-    check_outputs((*wanted.outputs, *others, depfile), inputs=(source, xla_plan, hint, hint_program, *files_of(options)))
+    inputs = (source, xla_plan, hint, hint_program, keep_close, *files_of(options))
+    check_outputs((*wanted.outputs, *others, depfile), inputs=inputs)
+    within = _part(keep_close_within)
+    if keep_close_within is not None and keep_close is None:
+        raise UsageError("--keep-close-within says what --keep-close PLAN may cost, and there is no --keep-close")
+    if hint_program is not None and hint is None and keep_close is None:
+        raise UsageError("--hint-program says what --hint FILE or --keep-close PLAN is for, and there is neither")
     from stowplan.portfolio.kind import kind_of
     from stowplan.portfolio.plan_cache import PlanCache
     from stowplan.portfolio.solve import solve
@@ -122,6 +145,7 @@ def solve_command(
         if config is not None:
             _presenter(problem).check_configurable("--config")
         guess = _read_hint(hint, earlier, problem)
+        close = None if keep_close is None else _read_keep_close(keep_close, within, earlier, problem)
         check_picture(problem, png)
         plans, notes = _import_xla(problem, opened.program, xla_plan)
         with stopping() as cancel:
@@ -137,6 +161,7 @@ def solve_command(
                     memory_limit=memory_limit,
                     plans=plans,
                     hint=guess,
+                    keep_close=close,
                     baseline=named or ("xla" if "xla" in plans else None),
                     on_progress=progress,
                     cancel=cancel,
@@ -177,10 +202,30 @@ def _read_hint(hint: Path | None, earlier: Any, problem: Any) -> Any:
     from stowplan.portfolio.hints import read_hint, read_hint_of_earlier
 
     if hint is None:
-        if earlier is not None:
-            raise UsageError("--hint-program says what --hint FILE is for, and there is no --hint")
         return None
     return read_hint(hint, problem) if earlier is None else read_hint_of_earlier(hint, earlier, problem)
+
+
+def _read_keep_close(path: Path, within: float, earlier: Any, problem: Any) -> Any:
+    """The plan to keep close to, of ``earlier`` where that is not None."""
+    from stowplan.portfolio.keep_close.given import KeepClose, read_earlier_plan
+
+    plan = read_earlier_plan(path, problem)
+    # A plan of this very problem needs no other.
+    return KeepClose(plan=plan, within=within, problem=None if plan.problem == problem.digest else earlier)
+
+
+def _part(text: str | None) -> float:
+    """A part: ``1%`` or ``0.01``."""
+    if text is None:
+        return 0.0
+    try:
+        value = float(text.rstrip().removesuffix("%")) / (100 if text.rstrip().endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"--keep-close-within: found {text!r}, expected a part of the objective, such as 1% or 0.01")
+    return value
 
 
 def _import_xla(problem: Any, program: Any, path: Path | None) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -8,7 +8,6 @@ where there are not as many of them in both, their names before it. What hints f
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stowplan.models.hint import Hint
+from stowplan.models.longest_ascending import longest_ascending
 
 #: How far around steps are compared at first, in steps.
 AROUND = 4
@@ -83,25 +83,10 @@ def aligned(found: Sequence[int], count: int, likeness: Callable[[int, int], flo
 
 
 def in_order(later: dict[int, int]) -> tuple[list[int], list[int]]:
-    """As many pairs of an earlier and a later step as are in the same order in both: a longest increasing subsequence."""
+    """Earlier and later steps of as many pairs as are in the same order in both."""
     pairs = sorted(later.items())
-    least: list[int] = []
-    places: list[int] = []
-    previous: list[int] = []
-    for number, (_, new) in enumerate(pairs):
-        at = bisect_left(least, new)
-        previous.append(places[at - 1] if at else -1)
-        if at == len(least):
-            least.append(new)
-            places.append(number)
-        else:
-            least[at], places[at] = new, number
-    chosen: list[int] = []
-    number = places[-1] if places else -1
-    while number >= 0:
-        chosen.append(number)
-        number = previous[number]
-    return [pairs[each][0] for each in chosen[::-1]], [pairs[each][1] for each in chosen[::-1]]
+    kept = [pairs[at] for at in longest_ascending([new for _, new in pairs])]
+    return [old for old, _ in kept], [new for _, new in kept]
 
 
 def carried(given: Hint, name: str, numbers: Sequence[int | None], otherwise: float) -> list[float]:

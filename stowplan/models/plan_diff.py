@@ -15,7 +15,7 @@ Values = dict[str, Value]
 _Key = TypeVar("_Key", bound=Hashable)
 
 #: Fields that every plan has, or that are there for people.
-_COMMON = ("problem", "objective", "name", "target", "format", "version")
+COMMON = ("problem", "objective", "name", "target", "format", "version")
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ def _only(values: Values, names: Iterable[str]) -> Values:
 
 def field_by_field(problem: object, first: Any, second: Any) -> tuple[Part, ...]:
     """Fields of the plans, those that are sequences place by place."""
-    names = [name for name in first.__struct_fields__ if name not in _COMMON]
+    names = [name for name in first.__struct_fields__ if name not in COMMON]
     return tuple(
         compare_parts(name, _places(name, getattr(first, name)), _places(name, getattr(second, name)), str) for name in names
     )

@@ -114,6 +114,9 @@ class Kind:
     """Names of the facts that summaries print."""
     validation: str = ""
     """``module:object`` of the :class:`~stowplan.portfolio.validation.adapter.Adapter` of its policies; empty without any."""
+    close: str = ""
+    """``module:class`` of its :class:`~stowplan.portfolio.keep_close.closeness.Closeness`; empty where decisions are the
+    fields of plans, entry by entry."""
 
     @property
     def modules(self) -> KindModules:

@@ -302,6 +302,7 @@ def key_of(
     candidates: Sequence[Candidate],
     plans: Mapping[str, Any],
     hint: Any,
+    keep_close: Any = None,
     baseline: str | None,
     versions: Mapping[str, str],
 ) -> str:
@@ -319,6 +320,8 @@ def key_of(
         "hint": None if hint is None else _hash(hint),
         "problem": _hash(problem),
     }
+    if keep_close is not None:
+        said["keep_close"] = _hash(keep_close)
     return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
 
 

@@ -55,6 +55,8 @@ class RunState:
     on_progress: Callable[[Progress], None] | None = None
     baseline: str | None = None
     """Source whose plan is kept where others are as good and no better."""
+    on_plan: Callable[[Any, Check], None] | None = None
+    """Called with every valid plan, the best or not."""
     best: Best | None = None
     bound: int | None = None
     """Best of ``bounds``."""
@@ -159,6 +161,8 @@ class RunState:
             return violations
         objective = found.objective
         self.sources[source] = min(objective, self.sources.get(source, objective))
+        if self.on_plan is not None:
+            self.on_plan(plan, found)
         if self.best is None or self._is_better((objective, found.second), source, order, self.best):
             what = "first" if self.best is None else "better" if objective < self.best.objective else "preferred"
             LOGGER.info("%s plan %s by %s after %.3f s", what, self.words(objective), source, self.deadline.elapsed)

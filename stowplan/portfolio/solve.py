@@ -22,6 +22,8 @@ from stowplan.notes import bounded
 from stowplan.portfolio.baseline import left_out, resolve, warn_where_missing, with_maker
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.hints import HINT, hinted_plan, hinted_values
+from stowplan.portfolio.keep_close.after_run import Closer
+from stowplan.portfolio.keep_close.given import EARLIER, given
 from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan, kind_of
 from stowplan.portfolio.plan_cache import PlanCache, depends_on_limit, key_of
 from stowplan.portfolio.process_memory import check_limits_possible
@@ -54,6 +56,7 @@ def solve(
     memory_limit: int | None = None,
     plans: Mapping[str, Any] | None = None,
     hint: Any = None,
+    keep_close: Any = None,
     baseline: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: threading.Event | None = None,
@@ -88,6 +91,11 @@ def solve(
     hint
         What guides the search: a :class:`stowplan.models.hint.Hint` for this problem, or a plan of its kind, which is treated
         like one of ``plans``, under the name ``hint``. It may be bad: that costs a little time, nothing else.
+    keep_close
+        An earlier plan that the result shall change as little as can be: a plan of this problem, or a
+        :class:`stowplan.KeepClose`, which also takes plans of an earlier version and says what little change may cost. It takes
+        part under the name ``earlier``, and where it is valid the result is never worse. ``details["keep_close"]`` says how
+        many decisions changed, as ``stowplan compare`` counts them. A quarter of the time limit is for this.
     baseline
         Name of a baseline that the result is no worse than: one of ``plans``, one of the kind's, or ``prod``, the production
         baseline (``xla`` where it is one of ``plans``, else the kind's own). Its plan is made whatever ``candidates`` says, and
@@ -112,7 +120,8 @@ def solve(
     UsageError
         Unknown candidate names, a problem of no known kind, an argument of a wrong type or out of range.
     InputError
-        A plan at hand that is not valid for the problem, or a hint that is not for it.
+        A plan at hand that is not valid for the problem, or a hint that is not for it; an earlier plan that is not valid for
+        the problem that it is of.
     """
     began = time.monotonic()
     options = check_options(
@@ -136,20 +145,34 @@ def solve(
     hinted = hinted_plan(kind, problem, hint)
     if hinted is not None and HINT in (plans or {}):
         raise UsageError(f"found a plan named {HINT!r}, which is the name of the hint's: give it another")
-    given = {**(plans or {}), **({} if hinted is None else {HINT: hinted})}
+    wanted = None if keep_close is None else given(keep_close, kind)
+    closer = None if wanted is None else Closer(kind, problem, wanted)
+    if closer is not None and EARLIER in (plans or {}):
+        raise UsageError(f"found a plan named {EARLIER!r}, which is the name of the one to keep close to: give it another")
+    at_hand = {**(plans or {}), **({} if hinted is None else {HINT: hinted})}
     initial = kind.initial(problem)
-    named = resolve(kind, baseline, initial, given)
-    starts, invalid = _starts(kind, problem, initial, given, named)
+    kept_close = {} if closer is None else closer.starts
+    named = resolve(kind, baseline, initial, {**at_hand, **kept_close})
+    starts, invalid = _starts(kind, problem, initial, at_hand, named)
+    starts |= kept_close
     hints = hinted_values(kind, problem, hint, starts.get(HINT))
     baselines = dict.fromkeys((*starts, *kind.baseline_sources, *([] if named is None else [named])))
     chosen = with_maker(kind, problem, named, starts, chosen)
 
     def compute() -> Result:
         state = RunState(kind, problem, options, deadline, on_progress, baseline=named, hints=hints, warnings=[*invalid])
+        if closer is not None:
+            state.options, state.deadline = closer.run_options(options), closer.run_deadline(options, deadline)
+            state.on_plan = closer.take
         run = Run(state, chosen)
         stop_reason = run.run(starts)
         warn_where_missing(state, run.reports)
-        return _result(run, stop_reason, tuple(baselines), _checkpoint(run, chosen), hint)
+        if closer is not None:
+            state.options = options
+            if closer.finish(state, options, deadline) or deadline.was_cancelled:
+                stop_reason = "cancelled"
+        result = _result(run, stop_reason, tuple(baselines), _checkpoint(run, chosen), hint)
+        return result if closer is None else _kept_close(result, closer, deadline)
 
     kept = PlanCache.of(cache)
     if kept is None:
@@ -161,11 +184,23 @@ def solve(
         candidates=chosen,
         plans=plans or {},
         hint=hint,
+        keep_close=wanted,
         baseline=named,
         versions=_versions(_VERSIONED_WITH_POLICY),
     )
     result = _through_cache(kept, key, kind, problem, options, deadline, on_progress, compute)
     return msgspec.structs.replace(result, problem=problem)
+
+
+def _kept_close(result: Result, closer: Closer, deadline: Deadline) -> Result:
+    """The result with what is to be said of the earlier plan."""
+    return msgspec.structs.replace(
+        result,
+        seconds=round(deadline.elapsed, 3),
+        details=result.details | closer.details,
+        highlights=(*result.highlights, *(["changed"] if closer.details else [])),
+        warnings=(*result.warnings, *closer.notes),
+    )
 
 
 def _through_cache(

@@ -13,11 +13,11 @@ import stowplan
 from stowplan import kinds
 from stowplan.models.banked_packing import diff as banked_packing
 from stowplan.models.banked_packing.plan import Plan as BankedPlan
+from stowplan.models.longest_ascending import longest_ascending
 from stowplan.models.memory_mapping.diff import diff as memory_mapping
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.modulo_scheduling.diff import diff as modulo_scheduling
 from stowplan.models.modulo_scheduling.plan import Plan as Schedule
-from stowplan.models.operator_order.diff import _longest_ascending
 from stowplan.models.operator_order.diff import diff as operator_order
 from stowplan.models.operator_order.plan import Plan as Order
 from stowplan.models.plan_diff import Part, field_by_field
@@ -68,7 +68,7 @@ def test_residencies_fast_uses_and_copies() -> None:
 
 @given(st.lists(st.integers(0, 50), unique=True, max_size=8))
 def test_as_few_operators_moved_as_can_be(values: list[int]) -> None:
-    stay = _longest_ascending(values)
+    stay = longest_ascending(values)
     kept = [value for at, value in enumerate(values) if at in stay]
     assert kept == sorted(kept)
     longer = itertools.combinations(values, len(kept) + 1)

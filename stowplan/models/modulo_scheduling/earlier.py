@@ -30,10 +30,15 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
         The hint is not for the earlier version.
     """
     check(earlier, given)
-    numbers = [None if number < 0 else number for number in matched(_steps(problem), _steps(earlier))]
+    numbers = [None if number < 0 else number for number in matched_instructions(problem, earlier)]
     tiles = [carried(given, tile_name(tile), numbers, 0.0) for tile in range(problem.machine.tiles)]
     time = carried(given, TIME, numbers, 0.5)
     return hint(problem, time, tiles, confidence=trust(given, numbers), source=given.source)
+
+
+def matched_instructions(problem: Problem, earlier: Problem) -> list[int]:
+    """For each instruction the one of an earlier version that it was, -1 for none; shape ``[instructions]``."""
+    return matched(_steps(problem), _steps(earlier))
 
 
 def _steps(problem: Problem) -> Steps:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
+from stowplan.models.longest_ascending import longest_ascending
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.plan_diff import Part, Values, compare_parts
@@ -16,9 +16,7 @@ def diff(problem: Problem, first: Plan, second: Plan) -> tuple[Part, ...]:
     As few operators as can be are said to have moved: the order of all others is the same in both plans, though where one
     goes from the front to the back, everything behind it has another position.
     """
-    position = {op: at for at, op in enumerate(second.order)}
-    stay = _longest_ascending([position[op] for op in first.order])
-    kept = {op for at, op in enumerate(first.order) if at in stay}
+    kept = in_order(first.order, second.order)
 
     def operators(plan: Plan) -> dict[int, Values]:
         return {op: {} if op in kept else {"position": at} for at, op in enumerate(plan.order)}
@@ -32,19 +30,7 @@ def diff(problem: Problem, first: Plan, second: Plan) -> tuple[Part, ...]:
     )
 
 
-def _longest_ascending(values: Sequence[int]) -> set[int]:
-    """Places of a longest ascending subsequence of unlike values."""
-    ends: list[int] = []
-    places: list[int] = []
-    before: list[int | None] = []
-    for at, value in enumerate(values):
-        length = bisect_left(ends, value)
-        ends[length : length + 1] = [value]
-        places[length : length + 1] = [at]
-        before.append(places[length - 1] if length else None)
-    found: set[int] = set()
-    last = places[-1] if places else None
-    while last is not None:
-        found.add(last)
-        last = before[last]
-    return found
+def in_order(first: Sequence[int], second: Sequence[int]) -> set[int]:
+    """As many of the first order's operators as are in the same order in the second, which has all of them."""
+    position = {op: at for at, op in enumerate(second)}
+    return {first[at] for at in longest_ascending([position[op] for op in first])}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import gcd
 from typing import Unpack
@@ -55,13 +56,15 @@ class Model:
         return Plan(problem=self.problem.digest, objective=height, offsets=offsets)
 
 
-def build(problem: Problem, ceiling: int) -> Model:
+def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
     """Variables, constraints, objective. With a capacity any plan within it will do, and there is no objective.
 
     Parameters
     ----------
     ceiling
         Bytes: a height that some best plan does not exceed.
+    grid
+        Bytes: offsets that are wanted besides those of buffers that stand on each other.
 
     Returns
     -------
@@ -70,7 +73,7 @@ def build(problem: Problem, ceiling: int) -> Model:
     """
     # Lowered as far as they go, offsets are sums of sizes rounded up to alignments: multiples of what divides all of those.
     unit = gcd(*(value for each in problem.buffers for value in (each.size, each.offset or 0)))
-    unit = gcd(unit, *(each.alignment for each in problem.buffers if each.alignment != 1)) or 1
+    unit = gcd(unit, *(each.alignment for each in problem.buffers if each.alignment != 1), *grid) or 1
     built = Model(problem, unit)
     limit = (ceiling if problem.capacity is None else problem.capacity) // unit
     model = built.model

@@ -11,8 +11,10 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+
+import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
@@ -196,14 +198,34 @@ def read_plan(path: str | Path, problem: Problem) -> Plan:
     for name in given:
         if name not in known:
             raise InputError(f"found buffer {name!r}, which the problem does not have", source=path)
+    plan = _plan_of(problem, placed, described.digest, path)
+    same = all(
+        (found.lower, found.upper, found.size) == (buffer.lower, buffer.upper, buffer.size)
+        for buffer in problem.buffers
+        for found in (given[buffer.id],)
+    )
+    return msgspec.structs.replace(plan, problem=problem.digest) if same else plan
+
+
+def read_described_plan(path: str | Path) -> Plan:
+    """Plan from a CSV file with an ``offset`` for every buffer, for the problem that the file itself describes.
+
+    Raises
+    ------
+    InputError
+        What is wrong with the file, or a buffer without an offset.
+    """
+    placed: dict[str, int] = {}
+    described = parse(files.read_lines(path, MAX_BYTES), source=path, placed=placed)
+    return _plan_of(described, placed, described.digest, path)
+
+
+def _plan_of(problem: Problem, placed: Mapping[str, int], digest: str, path: str | Path) -> Plan:
+    """Plan of a problem's buffers at these offsets."""
     offsets: list[int] = []
-    same = True
     for buffer in problem.buffers:
         if buffer.id not in placed:
             raise InputError(f"found no offset for buffer {buffer.id!r}", source=path)
         offsets.append(placed[buffer.id])
-        found = given[buffer.id]
-        same &= (found.lower, found.upper, found.size) == (buffer.lower, buffer.upper, buffer.size)
     height = max((offset + buffer.size for offset, buffer in zip(offsets, problem.buffers, strict=True)), default=0)
-    digest = problem.digest if same else described.digest
     return Plan(problem=digest, objective=height, offsets=tuple(offsets), buffers=problem.buffers, name=problem.name)

@@ -31,10 +31,15 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     """
     check(earlier, given)
     known = {decision: number for number, decision in enumerate(decisions(earlier))}
-    before = matched(_steps(problem), _steps(earlier))
+    before = matched_layers(problem, earlier)
     numbers = [known.get((before[layer], is_output)) for layer, is_output in decisions(problem)]
     shares = [carried(given, tier.name, numbers, 0.0) for tier in problem.tiers]
     return hint(problem, shares, confidence=trust(given, numbers), source=given.source)
+
+
+def matched_layers(problem: Problem, earlier: Problem) -> list[int]:
+    """For each layer of a network the layer of an earlier version that it was, -1 for none; shape ``[layers]``."""
+    return matched(_steps(problem), _steps(earlier))
 
 
 def _steps(problem: Problem) -> Steps:

@@ -74,4 +74,5 @@ KIND = Kind(
     unit="bytes",
     baseline_sources=("local", "propagation"),
     presenter="stowplan.report.bank_mapping.presenter:BankMappingPresenter",
+    close="stowplan.portfolio.bank_mapping.close:Closeness",
 )

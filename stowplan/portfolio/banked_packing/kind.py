@@ -88,4 +88,5 @@ KIND = Kind(
     makes_baselines=_makes_baselines,
     quick_plan=greedy.quick_plan,
     presenter="stowplan.report.banked_packing.presenter:BankedPackingPresenter",
+    close="stowplan.portfolio.banked_packing.close:Closeness",
 )

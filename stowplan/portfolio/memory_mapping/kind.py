@@ -131,5 +131,6 @@ KIND = Kind(
     notes=lambda problem: problem.notes,
     quick_plan=quick_plan,
     presenter="stowplan.report.memory_mapping.presenter:MemoryMappingPresenter",
+    close="stowplan.portfolio.memory_mapping.close:Closeness",
     validation="stowplan.portfolio.memory_mapping.validation:ADAPTER",
 )

@@ -119,5 +119,6 @@ KIND = Kind(
     notes=lambda problem: problem.notes,
     quick_plan=_quick_plan,
     presenter="stowplan.report.modulo_scheduling.presenter:ModuloSchedulingPresenter",
+    close="stowplan.portfolio.modulo_scheduling.close:Closeness",
     validation="stowplan.portfolio.modulo_scheduling.validation:ADAPTER",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from stowplan.models.packing import plan as packing_plan
 from stowplan.models.packing import problem as packing
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
+
+T = TypeVar("T")
 
 #: Alignments that two tensors of one place may ask for together; beyond that they have places of their own.
 _MOST_ALIGNMENT = 1 << 40
@@ -74,8 +77,12 @@ class Lives:
 
     def offsets(self, plan: Plan) -> packing_plan.Plan:
         """The offsets of a plan of this order, as a plan of :attr:`packing`."""
-        offsets = tuple(plan.offsets[int(self.structure.tensor[group])] for group in self._groups)
+        offsets = tuple(self.of_buffers(plan.offsets))
         return packing_plan.Plan(problem=self.packing.digest, objective=plan.arena, offsets=offsets)
+
+    def of_buffers(self, values: Sequence[T]) -> list[T]:
+        """For each buffer of :attr:`packing` the value of its first tensor."""
+        return [values[int(self.structure.tensor[group])] for group in self._groups]
 
     def quick(self, should_stop: Callable[[], bool] = lambda: False) -> Plan:
         """A plan in a moment, without compiled code."""

@@ -100,4 +100,5 @@ KIND = Kind(
     proven=_proven,
     quick_plan=_quick_plan,
     presenter="stowplan.report.operator_order.presenter:OrderPresenter",
+    close="stowplan.portfolio.operator_order.close:Closeness",
 )

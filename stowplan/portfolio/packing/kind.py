@@ -127,4 +127,5 @@ KIND = Kind(
     # Often it meets the bound, and no worker is needed.
     is_quick_first=lambda problem: len(problem.buffers) <= FEW_BUFFERS,
     presenter="stowplan.report.packing.presenter:PackingPresenter",
+    close="stowplan.portfolio.packing.close:Closeness",
 )

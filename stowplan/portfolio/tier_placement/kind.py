@@ -102,5 +102,6 @@ KIND = Kind(
     makes_baselines=_makes_baselines,
     notes=lambda problem: problem.notes,
     presenter="stowplan.report.tier_placement.presenter:TierPlacementPresenter",
+    close="stowplan.portfolio.tier_placement.close:Closeness",
     validation="stowplan.portfolio.tier_placement.validation:ADAPTER",
 )

@@ -1,0 +1,117 @@
+"""How far a banked packing is from an earlier one: buffers and banks by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from stowplan.models.banked_packing.plan import Plan
+from stowplan.models.banked_packing.problem import Problem
+from stowplan.models.packing import problem as packing
+from stowplan.portfolio.keep_close.budget import Budget
+from stowplan.portfolio.keep_close.closeness import ByValues, needs_program, of_this_problem
+from stowplan.portfolio.keep_close.given import KeepClose
+from stowplan.portfolio.packing.near import Boxes, boxes, colliding, near_offsets
+
+#: Bank and offset.
+Place = tuple[int, int]
+
+
+class Closeness(ByValues):
+    """Decisions are bank and offset of the buffers."""
+
+    def __init__(self, problem: Problem, given: KeepClose):
+        earlier: Plan = given.plan
+        self._places: list[Place | None] = list(zip(earlier.banks, earlier.offsets, strict=False))
+        start: Plan | None = earlier
+        if not of_this_problem(problem, given):
+            source = given.problem
+            buffers = earlier.buffers or (source.buffers if source is not None else ())
+            banks = earlier.memory or (source.banks if source is not None else ())
+            if len(buffers) != len(self._places) or not banks:
+                raise needs_program("banked packing")
+            number = {bank.name: at for at, bank in enumerate(problem.banks)}
+            now = [number.get(bank.name) for bank in banks]
+            known: dict[str, Place] = {}
+            for buffer, place in zip(buffers, self._places, strict=True):
+                assert place is not None
+                bank = now[place[0]] if 0 <= place[0] < len(now) else None
+                if bank is not None:
+                    known[buffer.id] = bank, place[1]
+            self._places = [known.get(buffer.id) for buffer in problem.buffers]
+            whole = [place for place in self._places if place is not None]
+            start = None if len(whole) < len(problem.buffers) else _plan(problem, whole)
+        super().__init__(problem, given, "buffer", self._places, start)
+
+    def values(self, plan: Any) -> Sequence[Place]:
+        """Bank and offset."""
+        return list(zip(plan.banks, plan.offsets, strict=True))
+
+    def plan(self, values: Sequence[Any], near: Any) -> Plan:
+        """Plan with these places."""
+        return _plan(self.problem, values)
+
+    def partners(self, plan: Any) -> Callable[[int], Iterable[int]]:
+        """Buffers that stand where the buffer was."""
+        return colliding(_boxes(self.problem, self._places), _boxes(self.problem, self.values(plan)))
+
+    def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
+        """Other offsets in the same banks."""
+        places = list(self.values(plan))
+        for bank in range(len(self.problem.banks)):
+            inside = [number for number, place in enumerate(places) if place[0] == bank]
+            earlier = [place[1] if (place := self._places[at]) is not None and place[0] == bank else None for at in inside]
+            bottom = self.problem.bottom(bank)
+            rows = [self.problem.buffers[at] for at in inside]
+            if not rows:
+                continue
+            # What is reserved is a buffer that is always there.
+            reserved = packing.Buffer(
+                id="", lower=min(each.lower for each in rows), upper=max(each.upper for each in rows), size=bottom, offset=0
+            )
+            problem = packing.Problem(
+                buffers=(
+                    reserved,
+                    *(
+                        packing.Buffer(
+                            id=f" {at}",
+                            lower=each.lower,
+                            upper=each.upper,
+                            size=self.problem.taken(at, bank),
+                            alignment=self.problem.step(at, bank),
+                        )
+                        for at, each in zip(inside, rows, strict=True)
+                    ),
+                ),
+                capacity=self.problem.banks[bank].capacity,
+            )
+            now = [0, *(places[at][1] for at in inside)]
+            for offsets in near_offsets(problem, [None, *earlier], now, budget, len(self.problem.banks)):
+                for at, offset in zip(inside, offsets[1:], strict=True):
+                    places[at] = bank, offset
+                yield _plan(self.problem, places)
+
+
+def _plan(problem: Problem, places: Sequence[Place]) -> Plan:
+    cost = sum(problem.traffic(at) * problem.banks[bank].cost for at, (bank, _) in enumerate(places))
+    return Plan(
+        problem=problem.digest,
+        objective=cost,
+        banks=tuple(bank for bank, _ in places),
+        offsets=tuple(offset for _, offset in places),
+        buffers=problem.buffers,
+        memory=problem.banks,
+        name=problem.name,
+    )
+
+
+def _boxes(problem: Problem, places: Sequence[Place | None]) -> Boxes:
+    """Banks one above the other, so that they never meet."""
+    base = [0]
+    for bank in problem.banks:
+        base.append(base[-1] + bank.capacity)
+    return boxes(
+        (number, each.lower, each.upper, base[place[0]] + place[1], base[place[0]] + place[1] + problem.taken(number, place[0]))
+        for number, (each, place) in enumerate(zip(problem.buffers, places, strict=True))
+        if place is not None and each.size
+    )

@@ -1,0 +1,1 @@
+"""A new plan that changes as little as asked from an earlier one."""

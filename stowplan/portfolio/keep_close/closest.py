@@ -1,0 +1,208 @@
+"""From the best plan of a run to one that changes less: decisions are taken back while the verifier and the objective allow.
+
+Of the differences to the earlier plan a small set is sought that is enough, by trying to do without parts of it, halved again
+and again as in delta debugging (Zeller and Hildebrandt 2002); where a loss is allowed, what costs least for each decision goes
+first. What is left is 1-minimal where the time suffices: no set of decisions that may be taken back alone can be. A kind's own
+searches go on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stowplan.portfolio.keep_close.budget import Budget
+from stowplan.portfolio.keep_close.closeness import Closeness, Counts
+from stowplan.portfolio.kind import Check, Kind, check
+from stowplan.result import two_numbers
+
+#: Pairs of sets of decisions that are tried where none can be taken back alone.
+MOST_PAIRS = 3000
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a plan may cost; compared like (objective, second)."""
+
+    objective: int
+    second: int
+    not_above: tuple[int, int] | None = None
+    """The earlier plan's own values, where it is valid."""
+
+    def holds(self, found: Check) -> bool:
+        """Whether a plan is good enough."""
+        if not found.ok or found.objective is None or found.objective > self.objective or found.second > self.second:
+            return False
+        return self.not_above is None or (found.objective, found.second) <= self.not_above
+
+
+def allowed(
+    kind: Kind, problem: Any, best: Check, earlier: Check | None, within: float, baseline: int | None = None
+) -> Allowed:
+    """What a plan may cost beside the best found, the earlier one where that is valid, and the baseline that was named."""
+    assert best.objective is not None
+    if kind.asks_for_any(problem):
+        return Allowed(_NO_LIMIT, _NO_LIMIT)
+    pair = two_numbers(kind.unit)
+    if pair is None:
+        objective = best.objective + _part(best.objective, within)
+    else:
+        first, second = divmod(best.objective, pair[1])
+        objective = first * pair[1] + min(pair[1] - 1, second + _part(second, within))
+    if baseline is not None:
+        objective = min(objective, baseline)
+    not_above = None if earlier is None or earlier.objective is None else (earlier.objective, earlier.second)
+    return Allowed(objective, best.second + _part(best.second, within), not_above)
+
+
+_NO_LIMIT = 1 << 62
+
+
+def _part(value: int, within: float) -> int:
+    """A part of a value, rounded down; exact for what doubles can say."""
+    numerator, denominator = within.as_integer_ratio()
+    return abs(value) * numerator // denominator
+
+
+@dataclass(frozen=True)
+class Close:
+    """A plan that is good enough."""
+
+    plan: Any
+    check: Check
+    counts: Counts
+
+    @property
+    def changed(self) -> int:
+        """Decisions that it changes."""
+        return sum(changed for changed, _ in self.counts.values())
+
+    @property
+    def total(self) -> int:
+        """Decisions there are."""
+        return sum(total for _, total in self.counts.values())
+
+
+class Search:
+    """Looks for plans with less change.
+
+    Parameters
+    ----------
+    kind, problem
+        What is solved.
+    closeness
+        Of its plans to the earlier one.
+    limit
+        What plans may cost.
+    budget
+        How much may be done.
+    best
+        A plan that is good enough.
+    """
+
+    def __init__(self, kind: Kind, problem: Any, closeness: Closeness, limit: Allowed, budget: Budget, best: Close):
+        self._kind, self._problem, self._closeness = kind, problem, closeness
+        self._limit, self._budget = limit, budget
+        self.best = best
+
+    def run(self) -> Close:
+        """The closest plan found; call once."""
+        self._revert()
+        for _ in range(3):
+            before = self.best
+            ceiling = self._limit.second if self.best.check.second else self._limit.objective
+            for plan in self._closeness.improved(self.best.plan, self._budget, ceiling):
+                self.offer(plan)
+            if self.best is before or self._budget.is_spent():
+                break
+            self._revert()
+        return self.best
+
+    def offer(self, plan: Any) -> bool:
+        """Take a plan in that is good enough and closer; returns whether it was."""
+        found = self._judge(plan)
+        return found is not None and self._keep(*found)
+
+    def _judge(self, plan: Any) -> tuple[Any, Check] | None:
+        """A plan with its objective put right, and what the verifier says; None where it is not good enough."""
+        if plan is None:
+            return None
+        self._budget.check()
+        found = check(self._kind, self._problem, plan)
+        if not found.ok and found.objective is not None and _only_objective_is_wrong(found):
+            if found.objective > self._limit.objective:
+                return None
+            plan = self._kind.finish(self._problem, plan, found.objective)
+            found = check(self._kind, self._problem, plan)
+        return (plan, found) if self._limit.holds(found) else None
+
+    def _keep(self, plan: Any, found: Check) -> bool:
+        close = Close(plan, found, self._closeness.counts(plan))
+        if (close.changed, *_values(found)) >= (self.best.changed, *_values(self.best.check)):
+            return False
+        self.best = close
+        return True
+
+    def _revert(self) -> None:
+        """Take decisions back until no set can be taken back alone, and no two of them together."""
+        pairs_left = MOST_PAIRS
+        while not self._budget.is_spent():
+            groups = self._closeness.groups(self.best.plan, self._budget.is_spent)
+            if not groups:
+                return
+            groups = self._cheapest_first(groups)
+            before = self.best
+            self._halve(groups)
+            if self.best is before:
+                pairs_left = self._pairs(groups, pairs_left)
+                if self.best is before:
+                    return
+
+    def _cheapest_first(self, groups: list[frozenset[int]]) -> list[frozenset[int]]:
+        """Where a loss is allowed and there is time: the groups by what each costs alone for each of its decisions."""
+        slack = self._limit.objective - (self.best.check.objective or 0)
+        if slack <= 0 or self._limit.objective == _NO_LIMIT:
+            return groups
+        began = time.monotonic()
+        check(self._kind, self._problem, self.best.plan)
+        if not self._budget.allows(len(groups), time.monotonic() - began):
+            return groups
+        costs = []
+        for group in groups:
+            if self._budget.is_spent():
+                return groups
+            found = self._judge(self._closeness.reverted(self.best.plan, group))
+            costs.append(None if found is None else ((found[1].objective or 0) - (self.best.check.objective or 0)) / len(group))
+        order = sorted(range(len(groups)), key=lambda at: (costs[at] is None, costs[at] or 0.0, at))
+        return [groups[at] for at in order]
+
+    def _halve(self, groups: Sequence[frozenset[int]]) -> None:
+        """Take back all of them, or the halves one after the other."""
+        if self._budget.is_spent() or not groups:
+            return
+        if self.offer(self._closeness.reverted(self.best.plan, frozenset().union(*groups))) or len(groups) == 1:
+            return
+        middle = len(groups) // 2
+        self._halve(groups[:middle])
+        self._halve(groups[middle:])
+
+    def _pairs(self, groups: Sequence[frozenset[int]], left: int) -> int:
+        """Take back two groups together; returns how many pairs may still be tried."""
+        for at, one in enumerate(groups):
+            for other in groups[:at]:
+                if left <= 0 or self._budget.is_spent():
+                    return left
+                left -= 1
+                if self.offer(self._closeness.reverted(self.best.plan, one | other)):
+                    return left
+        return left
+
+
+def _values(found: Check) -> tuple[int, int]:
+    return found.objective or 0, found.second
+
+
+def _only_objective_is_wrong(found: Check) -> bool:
+    return all(each.startswith("wrong_objective") for each in found.violations)

@@ -1,0 +1,110 @@
+"""How far a memory mapping is from an earlier one: tensor by tensor, with all its residencies, copies and fast uses."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from stowplan.models.memory_mapping.earlier_plan import carried_plan
+from stowplan.models.memory_mapping.earlier_steps import matched_steps
+from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.packing import problem as packing
+from stowplan.portfolio.keep_close.budget import Budget
+from stowplan.portfolio.keep_close.closeness import ByValues, Counts, compared, needs_program, of_this_problem
+from stowplan.portfolio.keep_close.given import KeepClose
+from stowplan.portfolio.packing.near import Boxes, boxes, colliding, near_offsets
+
+#: Residencies, copies and fast uses of a tensor.
+Part = tuple[tuple[Residency, ...], tuple[Copy, ...], tuple[int, ...]]
+
+
+class Closeness(ByValues):
+    """Decisions are all that a plan says of each tensor."""
+
+    def __init__(self, problem: Problem, given: KeepClose):
+        self._owner = [use.tensor for step in problem.steps for use in step.uses]
+        start: Plan = given.plan
+        self.notes = []
+        if not of_this_problem(problem, given):
+            if given.problem is None:
+                raise needs_program("memory mapping")
+            carried = carried_plan(problem, given.problem, start, matched_steps(problem, given.problem))
+            if carried is None:
+                self.notes = ["nothing of the earlier plan saves time in this version of the program"]
+                carried = Plan(problem=problem.digest, objective_ps=problem.all_slow_ps)
+            start = carried
+        self._start = start
+        self._tensors = len(problem.tensors)
+        super().__init__(problem, given, "tensor", self.values(start), start)
+
+    def values(self, plan: Any) -> Sequence[Part]:
+        """What the plan says of each tensor."""
+        stays: defaultdict[int, list[Residency]] = defaultdict(list)
+        copies: defaultdict[int, list[Copy]] = defaultdict(list)
+        uses: defaultdict[int, list[int]] = defaultdict(list)
+        for stay in plan.residencies:
+            stays[stay.tensor].append(stay)
+        for copy in plan.copies:
+            copies[copy.tensor].append(copy)
+        for use in plan.fast_uses:
+            uses[self._owner[use]].append(use)
+        return [
+            (tuple(sorted(stays[each], key=lambda stay: stay.start)), tuple(copies[each]), tuple(uses[each]))
+            for each in range(self._tensors)
+        ]
+
+    def plan(self, values: Sequence[Any], near: Any) -> Plan:
+        """Plan of these parts; copies of one moment are queued in the order in which they were."""
+        parts: Sequence[Part] = values
+        rank: dict[Copy, int] = {}
+        for plan in (near, self._start):
+            for at, copy in enumerate(plan.copies):
+                rank.setdefault(copy, at)
+        residencies = [stay for stays, _, _ in parts for stay in stays]
+        copies = [copy for _, each, _ in parts for copy in each]
+        found: Plan = msgspec.structs.replace(
+            near,
+            objective_ps=0,
+            residencies=tuple(sorted(residencies, key=lambda stay: (stay.start, stay.offset, stay.tensor))),
+            copies=tuple(sorted(copies, key=lambda copy: (copy.start, rank[copy], copy.tensor))),
+            fast_uses=tuple(sorted(use for _, _, uses in parts for use in uses)),
+        )
+        return found
+
+    def counts(self, plan: Any) -> Counts:
+        """What a valid plan changes, also of what was carried over from an earlier version."""
+        return compared(self.problem, self._start, plan)
+
+    def partners(self, plan: Any) -> Callable[[int], Iterable[int]]:
+        """Tensors that stand where the tensor was."""
+        return colliding(self._boxes(self._start), self._boxes(plan))
+
+    def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
+        """The same residencies at other offsets."""
+        was = {(each.tensor, each.start, each.end, each.preloaded): each.offset for each in self._start.residencies}
+        stays: tuple[Residency, ...] = plan.residencies
+        buffers = tuple(
+            packing.Buffer(
+                id=str(at),
+                lower=each.start,
+                upper=each.end,
+                size=self.problem.tensors[each.tensor].size,
+                alignment=self.problem.alignment,
+            )
+            for at, each in enumerate(stays)
+        )
+        earlier = [was.get((each.tensor, each.start, each.end, each.preloaded)) for each in stays]
+        problem = packing.Problem(buffers=buffers, capacity=self.problem.capacity)
+        for offsets in near_offsets(problem, earlier, [each.offset for each in stays], budget):
+            moved = (msgspec.structs.replace(each, offset=at) for each, at in zip(stays, offsets, strict=True))
+            yield msgspec.structs.replace(plan, residencies=tuple(moved))
+
+    def _boxes(self, plan: Plan) -> Boxes:
+        return boxes(
+            (each.tensor, each.start, each.end, each.offset, each.offset + self.problem.tensors[each.tensor].size)
+            for each in plan.residencies
+        )

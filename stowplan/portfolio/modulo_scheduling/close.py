@@ -1,0 +1,69 @@
+"""How far a schedule is from an earlier one: instructions by what they are, tiles by number."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import msgspec
+
+from stowplan.models.modulo_scheduling.assemble import link_between, make_plan
+from stowplan.models.modulo_scheduling.earlier import matched_instructions
+from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.models.modulo_scheduling.structure import Structure
+from stowplan.portfolio.keep_close.closeness import ByValues, needs_program, of_this_problem
+from stowplan.portfolio.keep_close.given import KeepClose
+
+
+class Closeness(ByValues):
+    """Decisions are tile and time of the instructions; starts, ways and delays follow."""
+
+    def __init__(self, problem: Problem, given: KeepClose):
+        self._structure = Structure(problem)
+        earlier: Plan = given.plan
+        self._whole = earlier if of_this_problem(problem, given) else None
+        start: Plan | None = earlier
+        values: list[Hashable | None] = list(self.values(earlier))
+        if not of_this_problem(problem, given):
+            if given.problem is not None:
+                before = matched_instructions(problem, given.problem)
+            elif len(earlier.instructions) == len(earlier.tiles):
+                number = {name: at for at, name in enumerate(earlier.instructions)}
+                before = [number.get(each.id, -1) for each in problem.instructions]
+            else:
+                raise needs_program("modulo scheduling")
+            values = [values[at] if at >= 0 else None for at in before]
+            start = None if None in values else self._made(earlier.ii, values)
+        super().__init__(problem, given, "instruction", values, start)
+
+    def values(self, plan: Any) -> Sequence[tuple[int, int]]:
+        """Tile and time."""
+        return list(zip(plan.tiles, plan.times, strict=True))
+
+    def plan(self, values: Sequence[Any], near: Any) -> Plan | None:
+        """Plan with these, at the same initiation interval; what goes between tiles that have not moved goes as it did."""
+        return self._made(near.ii, values, [near] if self._whole is None else [self._whole, near])
+
+    def _made(self, ii: int, values: Sequence[Any], like: Sequence[Plan] = ()) -> Plan | None:
+        """Plan of tiles and times, with the ways and starts of others where their tiles are the same."""
+        problem = self._structure.problem
+        tiles = [tile for tile, _ in values]
+        if any(tile >= problem.machine.tiles for tile in tiles):
+            return None
+        try:
+            routes = [self._route(number, tiles, like) for number in range(len(problem.edges))]
+        except ValueError:  # no link between two of the tiles
+            return None
+        made = make_plan(self._structure, ii, tiles, [time for _, time in values], routes)
+        for other in like:
+            if made is not None and len({tiles[each] for each in other.starts}) == len(other.starts):
+                return msgspec.structs.replace(made, starts=other.starts)
+        return made
+
+    def _route(self, number: int, tiles: Sequence[int], like: Sequence[Plan]) -> tuple[int, ...]:
+        edge = self._structure.problem.edges[number]
+        for other in like:
+            if all(other.tiles[each] == tiles[each] for each in (edge.source, edge.target)):
+                return other.routes[number]
+        return () if edge.asynchronous else link_between(self._structure.problem, tiles[edge.source], tiles[edge.target])

@@ -1,0 +1,87 @@
+"""How far an order is from an earlier one: operators and tensors by their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from stowplan.models.operator_order.diff import in_order
+from stowplan.models.operator_order.plan import Plan
+from stowplan.models.operator_order.problem import Problem
+from stowplan.models.operator_order.structure import build, needed_first
+from stowplan.portfolio.keep_close.budget import Budget
+from stowplan.portfolio.keep_close.closeness import Counts, compared, needs_program, of_this_problem
+from stowplan.portfolio.keep_close.given import KeepClose
+from stowplan.portfolio.operator_order.arena import Lives
+from stowplan.portfolio.packing.near import ejected, near_offsets, under
+
+
+class Closeness:
+    """Decisions are places of the operators among the others, by number; offsets of tensors follow the lives that they give."""
+
+    notes: Sequence[str] = ()
+
+    def __init__(self, problem: Problem, given: KeepClose):
+        self._problem, self._structure = problem, build(problem)
+        earlier: Plan = given.plan
+        self._is_of_this = of_this_problem(problem, given)
+        self._order: list[int] = list(earlier.order)
+        self._offsets: list[int | None] = list(earlier.offsets)
+        self.start: Any = earlier
+        if not self._is_of_this:
+            if given.problem is None:
+                raise needs_program("operator order")
+            number = {op.id: at for at, op in enumerate(problem.ops)}
+            ids = [given.problem.ops[at].id for at in earlier.order]
+            self._order = [number[each] for each in ids if each in number]
+            offsets = {tensor.id: at for tensor, at in zip(given.problem.tensors, earlier.offsets, strict=True)}
+            self._offsets = [offsets.get(tensor.id) for tensor in problem.tensors]
+            new = sorted({*range(len(problem.ops))} - {*self._order})
+            # What is new comes as early as it can, which is where it was given.
+            self.start = self._with_offsets(needed_first(self._structure, [*self._order, *new]), None)
+
+    def counts(self, plan: Any) -> Counts:
+        """What a valid plan changes."""
+        if self._is_of_this:
+            return compared(self._problem, self.start, plan)
+        known = [(before, after) for before, after in zip(self._offsets, plan.offsets, strict=True) if before is not None]
+        return {
+            "operator": (len(self._moved(plan)), len(self._order)),
+            "tensor": (sum(before != after for before, after in known), len(known)),
+        }
+
+    def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
+        """Each operator that moved."""
+        return [frozenset([each]) for each in self._moved(plan)]
+
+    def reverted(self, plan: Any, decisions: Collection[int]) -> Plan | None:
+        """The plan with these operators right behind those that they came after."""
+        back = set(decisions)
+        order = [op for op in plan.order if op not in back]
+        before: int | None = None
+        for op in self._order:
+            if op in back:
+                order.insert(0 if before is None else order.index(before) + 1, op)
+            before = op
+        return self._with_offsets(needed_first(self._structure, order), plan.arena)
+
+    def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
+        """The same order with other offsets."""
+        lives = Lives(self._problem, self._structure, plan.order)
+        problem = under(lives.packing, ceiling)
+        for offsets in near_offsets(problem, lives.of_buffers(self._offsets), lives.offsets(plan).offsets, budget):
+            yield lives.plan(offsets)
+
+    def _moved(self, plan: Any) -> list[int]:
+        kept = in_order(self._order, plan.order)
+        return [op for op in self._order if op not in kept]
+
+    def _with_offsets(self, order: list[int], ceiling: int | None) -> Plan | None:
+        """A plan of an order, with offsets as they were as far as that needs no more than the ceiling."""
+        lives = Lives(self._problem, self._structure, order)
+        if ceiling is None:
+            return lives.quick()
+        if lives.peak > ceiling:
+            return None
+        found = ejected(under(lives.packing, ceiling), lives.of_buffers(self._offsets), lambda: False)
+        return lives.quick() if found is None else lives.plan(found)

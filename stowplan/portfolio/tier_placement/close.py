@@ -1,0 +1,116 @@
+"""How far a memory map is from an earlier one: tensors by their layers, tiers by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from stowplan.models.packing import problem as packing
+from stowplan.models.tier_placement.assemble import offsets_of, plan_of, tiers_of
+from stowplan.models.tier_placement.earlier import matched_layers
+from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.structure import Structure
+from stowplan.portfolio.keep_close.budget import Budget
+from stowplan.portfolio.keep_close.closeness import ByValues, needs_program, of_this_problem
+from stowplan.portfolio.keep_close.given import KeepClose
+from stowplan.portfolio.packing.near import Boxes, boxes, colliding, near_offsets
+
+#: Tier and offset, which is 0 where tiers are no address spaces.
+Place = tuple[int, int]
+
+
+class Closeness(ByValues):
+    """Decisions are the tiers of the tensors, and their offsets where there are any."""
+
+    def __init__(self, problem: Problem, given: KeepClose):
+        self._structure = Structure(problem)
+        start: Plan | None = given.plan
+        if of_this_problem(problem, given):
+            self._places: list[Place | None] = list(self.values(given.plan))
+        else:
+            self._places = _known_again(problem, self._structure, given)
+            whole = [place for place in self._places if place is not None]
+            start = self.plan(whole, None) if len(whole) == len(self._places) else None
+        super().__init__(problem, given, "tensor", self._places, start)
+
+    def values(self, plan: Any) -> Sequence[Place]:
+        """Tier and offset."""
+        tiers = tiers_of(self._structure, plan)
+        return list(zip(tiers, offsets_of(self._structure, plan) or [0] * len(tiers), strict=True))
+
+    def plan(self, values: Sequence[Any], near: Any) -> Plan:
+        """Plan with these places."""
+        spaces = self._structure.problem.address_spaces
+        return plan_of(self._structure, [tier for tier, _ in values], [offset for _, offset in values] if spaces else None)
+
+    def partners(self, plan: Any) -> Callable[[int], Iterable[int]]:
+        """Tensors that stand where the tensor was."""
+        if not self._structure.problem.address_spaces:
+            return super().partners(plan)
+        return colliding(self._boxes(self._places), self._boxes(self.values(plan)))
+
+    def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
+        """Other offsets in the same tiers."""
+        problem = self._structure.problem
+        if not problem.address_spaces:
+            return
+        places = list(self.values(plan))
+        for number, tier in enumerate(problem.tiers):
+            inside = [at for at, place in enumerate(places) if place[0] == number]
+            earlier = [place[1] if (place := self._places[at]) is not None and place[0] == number else None for at in inside]
+            rows = [self._structure.tensors[at] for at in inside]
+            buffers = tuple(
+                packing.Buffer(id=str(at), lower=each.first, upper=each.last + 1, size=each.size, alignment=tier.alignment)
+                for at, each in enumerate(rows)
+            )
+            now = [places[at][1] for at in inside]
+            packed = packing.Problem(buffers=buffers, capacity=tier.capacity)
+            for offsets in near_offsets(packed, earlier, now, budget, len(problem.tiers)):
+                for at, offset in zip(inside, offsets, strict=True):
+                    places[at] = number, offset
+                yield self.plan(places, plan)
+
+    def _boxes(self, places: Sequence[Place | None]) -> Boxes:
+        """Tiers one above the other, so that they never meet."""
+        base = [0]
+        for tier in self._structure.problem.tiers:
+            base.append(base[-1] + tier.capacity)
+        return boxes(
+            (number, each.first, each.last + 1, base[place[0]] + place[1], base[place[0]] + place[1] + each.size)
+            for number, (each, place) in enumerate(zip(self._structure.tensors, places, strict=True))
+            if place is not None
+        )
+
+
+def _known_again(problem: Problem, structure: Structure, given: KeepClose) -> list[Place | None]:
+    """Places of an earlier version's tensors, by layer."""
+    earlier: Plan = given.plan
+    if given.problem is not None:
+        before = matched_layers(problem, given.problem)
+        tiers: Sequence[str] = [tier.name for tier in given.problem.tiers]
+        sizes = [layer.weight_bytes for layer in given.problem.layers]
+    elif len(earlier.layers) == len(earlier.output_tiers) and earlier.tiers:
+        number = {name: at for at, name in enumerate(earlier.layers)}
+        before = [number.get(layer.name, -1) for layer in problem.layers]
+        tiers, sizes = earlier.tiers, [1] * len(earlier.layers)
+    else:
+        raise needs_program("tier placement")
+    now = {tier.name: at for at, tier in enumerate(problem.tiers)}
+    found: list[Place | None] = []
+    for tensor in structure.tensors:
+        layer = before[tensor.layer]
+        if layer < 0 or not (tensor.is_output or sizes[layer]):
+            found.append(None)
+            continue
+        tier_of, offset_of = (
+            (earlier.output_tiers, earlier.output_offsets)
+            if tensor.is_output
+            else (earlier.weight_tiers, earlier.weight_offsets)
+        )
+        tier = now.get(tiers[tier_of[layer]])
+        if tier is None or (problem.address_spaces and not offset_of):
+            found.append(None)
+        else:
+            found.append((tier, offset_of[layer] if problem.address_spaces else 0))
+    return found

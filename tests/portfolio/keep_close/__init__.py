@@ -1,0 +1,1 @@
+"""Plans that keep close to earlier ones."""
