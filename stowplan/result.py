@@ -179,11 +179,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """What the plan gains over the baseline, for people; empty where there is nothing to compare."""
         if self.baseline is None or self.objective is None:
             return ""
-        if self.is_baseline or self.objective == self.baseline:
-            whose = "this is its plan" if self.is_baseline else "the plan is another"
-            return f"none over {self.baseline_name}: nothing better was found, and {whose}"
+        if self.is_baseline:
+            return f"none over {self.baseline_name}: nothing better was found, and this is its plan"
+        if self.objective == self.baseline:
+            return f"none over {self.baseline_name}: the plan is another of the same objective"
         if self.gain_percent is None:
-            return f"better than {self.baseline_name}"
+            before, after = (format_quantity(value, self.unit) for value in (self.baseline, self.objective))
+            return f"{after} in place of {before} of {self.baseline_name}"
         return f"{format_percent(self.gain_percent)} better than {self.baseline_name}"
 
     def _repr_html_(self) -> str:

@@ -65,7 +65,7 @@ def test_speedup(baseline: int | None, objective: int | None, speedup: float | N
     ("changes", "percent", "text"),
     [
         ({}, 20.0, "20.00 % better than greedy"),
-        ({"objective": 100}, 0.0, "none over greedy: nothing better was found, and the plan is another"),
+        ({"objective": 100}, 0.0, "none over greedy: the plan is another of the same objective"),
         (
             {"baseline_name": "search", "objective": 100},
             0.0,
@@ -74,8 +74,12 @@ def test_speedup(baseline: int | None, objective: int | None, speedup: float | N
         ({"baseline": None}, None, ""),
         ({"objective": None}, None, ""),
         ({"baseline": 10_000_000, "objective": 9_999_999}, 1e-5, "0.00001 % better than greedy"),
-        ({"baseline": 0, "objective": 0}, 0.0, "none over greedy: nothing better was found, and the plan is another"),
-        ({"unit": "clocks (II x 1000 + latency)"}, None, "better than greedy"),
+        ({"baseline": 0, "objective": 0}, 0.0, "none over greedy: the plan is another of the same objective"),
+        (
+            {"unit": "clocks (II x 1000 + latency)", "baseline": 4020, "objective": 3024},
+            None,
+            "II 3, latency 24 in place of II 4, latency 20 of greedy",
+        ),
     ],
 )
 def test_what_is_gained(changes: dict[str, Any], percent: float | None, text: str) -> None:

@@ -384,7 +384,9 @@ class WorkerPool:
         unheard = [worker.candidate for worker in self._workers if worker.outcome == "stopped" and not worker.is_heard]
         unheard += self._waiting
         # A deterministic run does all the work for its plan; proofs have what time is left.
-        names = [each.name for each in unheard if not (self._options.deterministic and each.proves_only)]
+        # Of the baseline there is a warning of its own.
+        silent = [each for each in unheard if not (self._options.deterministic and each.proves_only)]
+        names = [each.name for each in silent if not each.makes_baseline]
         if names:
             when = "before the run was cancelled" if self._deadline.was_cancelled else "within the limit"
             self._state.warnings.append(f"{', '.join(names)}: no report {when}")

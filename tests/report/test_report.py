@@ -514,6 +514,16 @@ def test_report_shows_how_unlike_near_values_are() -> None:
     assert "gap 0.00%" not in words
 
 
+def test_report_says_what_is_gained_over_a_baseline_that_was_named() -> None:
+    problem, plan = stalled_copy()
+    result = result_for(problem, plan, objective=50, baseline=80, baseline_name=HOSTILE)
+    assert "better than" not in render_report(problem, result)
+    named = msgspec.structs.replace(result.provenance, options={"baseline": HOSTILE})
+    page = Page(render_report(problem, msgspec.structs.replace(result, provenance=named)))
+    assert f"37.50 % better than {HOSTILE}" in " ".join(page.words)
+    assert page.count("script") == 2
+
+
 def test_report_without_a_plan_keeps_the_bound(tmp_path: Path) -> None:
     problem, _ = stalled_copy()
     page = Page(render_report(problem, result_for(problem, None)))
