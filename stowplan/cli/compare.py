@@ -58,10 +58,14 @@ def compare_command(
     ],
     others: Annotated[
         Path | None,
-        typer.Argument(metavar="RESULTS2|PLAN2", help="A second folder to set beside it; or a second plan of the same input."),
+        typer.Argument(metavar="RESULTS2|PLAN2", help="A second folder or suite; or a second plan of the same input."),
     ] = None,
     source: Annotated[
-        Path | None, typer.Argument(metavar="INPUT", help="Of two plans: the input that they are for, as 'solve' takes it.")
+        Path | None,
+        typer.Argument(
+            metavar="INPUT",
+            help="Of two plans: the input that they are for; of --table3 a third folder or suite.",
+        ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Of two plans: list every change, not 40 of a sort.")] = False,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of two folders: seed of the confidence intervals.")] = 0,
@@ -70,7 +74,7 @@ def compare_command(
     output: tables.Output = None,
     time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
     candidates: Candidates = DEFAULT_CANDIDATES,
-    without: tables.Without = "heuristic,exact",
+    without: tables.Without = tables.DEFAULT_WITHOUT,
     baseline: Baseline = None,
     xla_plans: XlaPlans = None,
     workers: Workers = DEFAULT_WORKERS,
@@ -92,6 +96,16 @@ def compare_command(
     Two plans and their INPUT: what the second moves, adds and drops, and what it costs. Both are verified first. The options
     that change how an input is read are for this form, and for -o; without --target the first plan's own is taken.
     """
+    solving = {
+        "--time-limit": time_limit != DEFAULT_TIME_LIMIT,
+        "--candidates": candidates != DEFAULT_CANDIDATES,
+        "--without": without != tables.DEFAULT_WITHOUT,
+        "--xla-plans": bool(xla_plans),
+        "--workers": workers != DEFAULT_WORKERS,
+    }
+    tables.check_goes_with("--table3 with -o FOLDER", table3 and output is not None, solving)
+    forms = {"-o": output is not None, "--baseline": baseline is not None, "--markdown": markdown, "--csv": as_csv}
+    tables.check_goes_with("--table3", table3, forms)
     if table3:
         paths = [each for each in (results, others, source) if each is not None]
         style = "json" if as_json else "csv" if as_csv else "markdown" if markdown else "text"
@@ -114,8 +128,6 @@ def compare_command(
     if source is not None and others is not None:
         _compare_plans(results, others, source, options, everything=everything, as_json=as_json)
         return
-    if output is not None or markdown or as_csv:
-        raise UsageError(f"{'-o' if output is not None else '--markdown' if markdown else '--csv'}: goes with --table3 alone")
     _check_folders([results, *([] if others is None else [others])], options, everything=everything)
     from stowplan.portfolio.batch import read_records
     from stowplan.portfolio.compare import compare

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,11 +40,21 @@ Without = Annotated[
 Markdown = Annotated[bool, typer.Option("--markdown", help="For --table3: print tables in Markdown.")]
 Csv = Annotated[bool, typer.Option("--csv", help="For --table3: print the inputs, one a line, as CSV.")]
 
+#: Candidates of the second of two batches: all families but the one that learns.
+DEFAULT_WITHOUT = "heuristic,exact"
+
 #: Folders that the two batches of a suite go to: with the learned candidates, and without.
 WITH, WITHOUT = "with-learned", "without-learned"
 
 #: Writes a head and rows, of which so many columns are text.
 Writer = Callable[[Sequence[str], Sequence[Sequence[str]], int], str]
+
+
+def check_goes_with(what: str, is_there: bool, given: Mapping[str, bool]) -> None:
+    """Raise UsageError for options that are given and do nothing here; ``given`` says of each whether it is."""
+    idle = next((name for name, is_given in given.items() if is_given), None)
+    if idle is not None and not is_there:
+        raise UsageError(f"{idle}: goes with {what} alone")
 
 
 def show_table(batches: dict[str, dict[str, Record]], baseline: str | None, style: str) -> None:

@@ -63,6 +63,8 @@ def test_bad_usage_is_one_line(cli: Cli, batches: tuple[Path, Path], tmp_path: P
     assert "with the baseline xla to compare" in error_line(cli("compare", "--table3", batches[0], "--baseline", "xla"))
     assert "-o: goes with --table3 alone" in error_line(cli("compare", batches[0], "-o", tmp_path))
     assert "--csv: goes with --table3 alone" in error_line(cli("compare", batches[0], "--csv"))
+    line = error_line(cli("compare", "--table3", batches[0], "--time-limit", 3))
+    assert "--time-limit: goes with --table3 with -o FOLDER alone" in line
     assert "expected folders of results" in error_line(cli("compare", "--table3", SUITE[0]))
     line = error_line(cli("compare", "--table3", SUITE[0], "-o", tmp_path / "new", "--fixed", SUITE[0]))
     assert "--fixed: each input needs files of its own" in line
