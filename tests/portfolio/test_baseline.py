@@ -11,7 +11,8 @@ import pytest
 
 import stowplan
 from stowplan import kinds
-from stowplan.portfolio.kind import Candidate, kind
+from stowplan.portfolio.keep_close.closest import allowed
+from stowplan.portfolio.kind import Candidate, Check, kind
 from stowplan.portfolio.memory_mapping import candidates
 from stowplan.result import Result
 from tests.paths import EXAMPLES
@@ -174,3 +175,10 @@ def test_half_a_greedy_is_no_baseline() -> None:
     recorder = Recorder(looks=0)
     candidates.search(problem, recorder)
     assert [source for _, source in recorder.plans] == ["search"]
+
+
+def test_a_plan_kept_close_is_no_worse_either_where_any_will_do() -> None:
+    problem = stowplan.read(EXAMPLES / "buffers.csv", capacity=10**9)
+    best, found = Check(True, 50, ()), Check(True, 61, ())
+    assert allowed(kind("packing"), problem, best, None, 0.0).holds(found)
+    assert not allowed(kind("packing"), problem, best, None, 0.0, 60).holds(found)

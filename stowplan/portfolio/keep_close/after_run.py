@@ -124,6 +124,8 @@ class Closer:
             plan = self._kind.finish(self._problem, close.plan, close.check.objective)
             state.best = Best(plan, close.check.objective, source, best.order, close.check)
             state.sources.setdefault(source, close.check.objective)
+            if source == SOURCE:
+                state.families.setdefault(source, "heuristic")
             if state.bound is not None and state.bound > close.check.objective:
                 state.offer_bound(state.bound, SOURCE)
         LOGGER.info(

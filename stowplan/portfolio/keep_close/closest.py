@@ -44,7 +44,7 @@ def allowed(
     """What a plan may cost beside the best found, the earlier one where that is valid, and the baseline that was named."""
     assert best.objective is not None
     if kind.asks_for_any(problem):
-        return Allowed(_NO_LIMIT, _NO_LIMIT)
+        return Allowed(_NO_LIMIT if baseline is None else baseline, _NO_LIMIT)
     pair = two_numbers(kind.unit)
     if pair is None:
         objective = best.objective + _part(best.objective, within)
