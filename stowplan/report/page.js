@@ -68,23 +68,26 @@
     });
   }
 
-  const scrollers = [...document.querySelectorAll(".plans .scroller")];
-  for (const button of document.querySelectorAll("button[data-zoom]")) {
-    button.addEventListener("click", () => {
-      const first = scrollers[0];
-      const middle = (first.scrollLeft + first.clientWidth / 2) / first.scrollWidth;
-      const plans = document.querySelector(".plans");
-      plans.style.setProperty("--zoom", button.dataset.zoom);
-      plans.classList.toggle("zoomed", button.dataset.zoom >= 4);
-      for (const other of document.querySelectorAll("button[data-zoom]")) other.setAttribute("aria-pressed", String(other === button));
-      for (const scroller of scrollers) scroller.scrollLeft = middle * scroller.scrollWidth - scroller.clientWidth / 2;
-    });
-  }
-  for (const scroller of scrollers) {
-    scroller.addEventListener("scroll", () => {
-      for (const other of scrollers) {
-        if (other !== scroller && Math.abs(other.scrollLeft - scroller.scrollLeft) > 1) other.scrollLeft = scroller.scrollLeft;
-      }
-    });
+  // A page may have several sections of plots, each with its own buttons.
+  for (const plans of document.querySelectorAll(".plans")) {
+    const scrollers = [...plans.querySelectorAll(".scroller")];
+    const buttons = [...plans.closest("section").querySelectorAll("button[data-zoom]")];
+    for (const button of buttons) {
+      button.addEventListener("click", () => {
+        const first = scrollers[0];
+        const middle = (first.scrollLeft + first.clientWidth / 2) / first.scrollWidth;
+        plans.style.setProperty("--zoom", button.dataset.zoom);
+        plans.classList.toggle("zoomed", button.dataset.zoom >= 4);
+        for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
+        for (const scroller of scrollers) scroller.scrollLeft = middle * scroller.scrollWidth - scroller.clientWidth / 2;
+      });
+    }
+    for (const scroller of scrollers) {
+      scroller.addEventListener("scroll", () => {
+        for (const other of scrollers) {
+          if (other !== scroller && Math.abs(other.scrollLeft - scroller.scrollLeft) > 1) other.scrollLeft = scroller.scrollLeft;
+        }
+      });
+    }
   }
 })();

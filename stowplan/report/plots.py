@@ -35,8 +35,14 @@ def convergence_plot(
     proven = _changes((entry.seconds, entry.bound, entry.source) for entry in history)
     if not found and not proven:
         return ""
+    base = _common_part(unit, [value for _, value, _ in found])
+    found, proven = ([(moment, value - base, source) for moment, value, source in each] for each in (found, proven))
+    baselines = {label: value - base for label, value in baselines.items()}
+    # One with another first number is off the scale.
+    is_near = baseline is not None and (not base or _common_part(unit, [baseline]) == base)
+    baseline = baseline - base if baseline is not None and is_near else None
     # The worst bounds say little and would flatten all else, so the scale ends at the last one.
-    values = [value for _, value, _ in found] + [value for _, value, _ in proven[-1:]]
+    values = [value for _, value, _ in found] + [value for _, value, _ in proven[-1:] if value >= 0]
     if found and baseline is not None:
         values.append(baseline)
     margin = max((max(values) - min(values)) * 0.06, max(values) * 0.002, 1.0)
@@ -54,7 +60,7 @@ def convergence_plot(
     def up(value: float) -> int:
         return flip(min(max((value - low) / (high - low), 0.0), 1.0))
 
-    per_unit, name = _scale_of(unit, int(high))
+    per_unit, name = _scale_of(unit, int(high), base)
     y_ticks = [
         ((tick * per_unit - low) / (high - low), format_tick(tick)) for tick in nice_ticks(low / per_unit, high / per_unit)
     ]
@@ -83,7 +89,7 @@ def convergence_plot(
         path += "".join(f"H{across(s)}V{up(v)}" for s, v, _ in series[1:])
         drawn.append(f'<path class="curve {kind}" d="{path}H{WIDE}"/>')
         for moment, value, source in _apart(series, across):
-            tip = escape(f"{word} {format_value(value, unit)}\n{source} after {moment:.2f} s")
+            tip = escape(f"{word} {format_value(value + base, unit)}\n{source} after {moment:.2f} s")
             drawn.append(f'<path class="dot {kind}" d="M{across(moment)} {up(value)}h0" data-tip="{tip}"/>')
     labels = [
         axis_labels("h-chart", y_ticks, f"objective ({name})"),
@@ -97,14 +103,21 @@ def convergence_plot(
     return plot(labels, panels, "Convergence")
 
 
-def _scale_of(unit: str, top: int) -> tuple[int, str]:
-    """What objectives are divided by on an axis that ends at ``top``, and the unit that gives."""
+def _common_part(unit: str, values: Sequence[int]) -> int:
+    """What the axis of a unit of two numbers leaves out: the first number, where it is the same in all; else 0."""
+    pair = two_numbers(unit)
+    firsts = set() if pair is None else {value // pair[1] for value in values}
+    return next(iter(firsts)) * pair[1] if pair is not None and len(firsts) == 1 else 0
+
+
+def _scale_of(unit: str, top: int, base: int) -> tuple[int, str]:
+    """What objectives are divided by on an axis that ends at ``top``, and the unit that gives; ``base`` is left out of them."""
     if unit == "ps":
         name, size = time_unit(top)
     elif unit in ("bytes", "B"):
         name, size = byte_unit(top)
     elif (pair := two_numbers(unit)) is not None:
-        name, size = f"{pair[0]} + {pair[2]} / {pair[1]:,}", pair[1]
+        name, size = (f"{pair[2]} at {pair[0]} {base // pair[1]}", 1) if base else (pair[0], pair[1])
     else:
         name, size = unit, 1
     return size, name

@@ -10,16 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stowplan
 from stowplan.errors import InputError, UsageError
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
+from stowplan.portfolio.kind import kind_of
 from stowplan.report.boxes import assign_colours
 from stowplan.report.packing.picture import axis_top, heading, save_packing_picture
 from stowplan.report.packing.scene import build_scene
 from stowplan.report.packing.sections import layouts
 from stowplan.report.packing.text import summarize_packing
 from stowplan.report.page import Details
+from stowplan.report.presenter import presenter_for
 from tests.models.packing.cases import random_problem
+from tests.paths import EXAMPLES
+from tests.test_result import result as made_up
 
 
 def stacked(problem: Problem) -> Plan:
@@ -125,3 +130,14 @@ def test_text() -> None:
     assert lines[5].split() == ["0", "4", "4", "B", "[0,", "10)", "a", "(1", "gaps)"]
     assert lines[6].split() == ["8", "14", "6", "B", "[2,", "8)", "b", "(fixed)"]
     assert "… and 1 more" in summarize_packing(problem, plan, top=1)
+
+
+def test_a_bank_with_nothing_in_it_has_no_layout() -> None:
+    """The table says that it is empty; axes without boxes would say nothing."""
+    problem = stowplan.read(EXAMPLES / "banks.json")
+    plan = kind_of(problem).initial(problem)["by_uses"]
+    used = {problem.banks[bank].name for bank in plan.banks}
+    found = presenter_for(problem).report_sections(problem, made_up(plan=plan), [], Details())
+    headings = [section.heading for section in found]
+    assert headings == ["Banks", *(f"Layout of {bank.name}" for bank in problem.banks if bank.name in used)]
+    assert len(used) < len(problem.banks)

@@ -29,6 +29,7 @@ from stowplan.report.memory_mapping.analysis import analyse_steps, analyse_tenso
 from stowplan.report.memory_mapping.picture import draw_layout, save_picture
 from stowplan.report.memory_mapping.scene import build_scene, share_top
 from stowplan.report.memory_mapping.text import summarize_plan
+from stowplan.report.plots import convergence_plot
 from stowplan.report.units import format_bytes, memory_ticks, nice_ticks, shorten
 from stowplan.result import CandidateReport, HistoryEntry, Provenance, Result
 from tests.report.cases import packed_plan, training_step
@@ -611,3 +612,16 @@ def test_names_do_not_steer_the_terminal() -> None:
     tensors = tuple(msgspec.structs.replace(tensor, name="\x1b[2J") for tensor in problem.tensors)
     problem = msgspec.structs.replace(problem, tensors=tensors)
     assert "\x1b" not in summarize_plan(problem, msgspec.structs.replace(plan, problem=problem.digest))
+
+
+def test_the_curve_of_two_numbers_is_of_the_second_where_the_first_stays() -> None:
+    """Latencies of one initiation interval are told apart, as 3.00002 and 3.000019 were not."""
+    unit = "clocks (II x 1000000 + latency)"
+    history = [HistoryEntry(0.1, "list", 3_000_020, 2_000_018), HistoryEntry(0.5, "cpsat", 3_000_019, 3_000_019)]
+    text = convergence_plot(history, 1.0, unit, {"list": 3_000_020, "other": 4_000_020}, 4_000_020)
+    assert "objective (latency at II 3)" in text
+    ticks = re.findall(r'class="tick"[^>]*>([\d.,]+)<', text)
+    assert {"19", "20"} <= {*ticks}
+    assert "II 3, latency 19" in text
+    unlike = convergence_plot([*history, HistoryEntry(0.7, "cpsat", 2_000_030, None)], 1.0, unit, {}, None)
+    assert "objective (II)" in unlike

@@ -57,6 +57,9 @@ class BankedPackingPresenter(DrawingPresenter):
             return problem.buffers[owner].id, problem.buffers[owner].size
 
         for bank, scene in zip(problem.banks, scenes, strict=True):
+            if not scene.boxes:
+                # The table says that nothing is in it.
+                continue
             section = sections.layouts([(bank.name, scene)], colours, details, describe)
             found.append(Section(f"Layout of {bank.name}", section.body))
         return found
