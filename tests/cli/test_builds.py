@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -190,5 +195,73 @@ def test_cmake_and_ninja(project: Project) -> None:
 @pytest.mark.skipif(shutil.which("bazel") is None, reason="needs bazel")
 def test_bazel(project: Project) -> None:
     path = f"PATH={project.command.parent}:{os.environ['PATH']}"
-    build: list[list[object]] = [["env", path, "bazel", "build", "--action_env=PATH", "//:app"]]
+    build: list[list[object]] = [["env", path, "bazel", "build", "//:app"]]
     check_builds(project, build, "bazel-bin/app")
+
+
+class Starlark:
+    """The Bazel files of a folder, which are a part of Python, run with rules that only note what they are given."""
+
+    def __init__(self, folder: Path):
+        self.rules: dict[str, dict[str, Any]] = {}
+        self.modules: dict[str, str] = {}
+        for name in ("MODULE.bazel", "stowplan.bzl", "BUILD.bazel"):
+            tree = ast.parse((folder / name).read_text(), name)
+            # No classes, imports, loops by condition, exceptions, generators: none of it is Starlark.
+            allowed = (
+                ast.Module, ast.FunctionDef, ast.arguments, ast.arg, ast.Expr, ast.Call, ast.Name, ast.Attribute, ast.keyword,
+                ast.Constant, ast.List, ast.BinOp, ast.Add, ast.Load,
+            )  # fmt: skip
+            assert {type(each) for each in ast.walk(tree)} <= {*allowed}, name
+        self._note: dict[str, Any] = {name: functools.partial(self._rule, name) for name in ("genrule", "cc_binary")}
+        self._bzl: dict[str, Any] = {"native": types.SimpleNamespace(genrule=self._note["genrule"])}
+        exec((folder / "stowplan.bzl").read_text(), self._bzl)
+        exec((folder / "MODULE.bazel").read_text(), {"module": lambda name: None, "bazel_dep": self._depend})
+        self._build: dict[str, Any] = {"load": self._load}
+        exec((folder / "BUILD.bazel").read_text(), self._build)
+
+    def _rule(self, kind: str, name: str, **values: Any) -> None:
+        assert name not in self.rules
+        self.rules[name] = {"kind": kind, **values}
+
+    def _depend(self, name: str, version: str) -> None:
+        self.modules[name] = version
+
+    def _load(self, label: str, *names: str) -> None:
+        if label.startswith("@"):
+            assert label[1:].split("//")[0] in self.modules, f"{label}: not in MODULE.bazel"
+        self._build |= {name: self._note[name] if label.startswith("@") else self._bzl[name] for name in names}
+
+
+def test_bazel_files_mean_what_the_others_do(project: Project) -> None:
+    """Without bazel at hand: its command, in a folder with nothing but what the rule names, and what is compiled with that."""
+    files_of = Starlark(project.folder)
+    header, app = files_of.rules["model"], files_of.rules["app"]
+    assert (header["kind"], app["kind"]) == ("genrule", "cc_binary")
+    assert (header["srcs"], header["outs"], app["srcs"]) == (["model.csv"], ["model.h"], ["app.c", ":model"])
+    assert all((project.folder / name).is_file() for name in (*header["srcs"], app["srcs"][0]))
+    # As a genrule expands it: the one output, and where a source is.
+    made = "bazel-out/k8-fastbuild/bin/model.h"
+    command = header["cmd"].replace("$@", made).replace("$(location model.csv)", "model.csv")
+    assert "$" not in command
+    sandbox = project.folder.parent / "sandbox"
+    (sandbox / made).parent.mkdir(parents=True)
+    for name in header["srcs"]:
+        shutil.copy(project.folder / name, sandbox / name)
+    # What .bazelrc takes over from the user's environment, and nothing else.
+    assert (project.folder / ".bazelrc").read_text().splitlines()[-1] == "build --action_env=PATH"
+    environment = {"PATH": f"{project.command.parent}:{os.environ['PATH']}"}
+    shell = ["bash", "-c", f"set -euo pipefail; {command}"]
+    done = subprocess.run(shell, cwd=sandbox, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    shutil.copy(project.folder / "app.c", sandbox)
+    options = [option.replace("$(GENDIR)", "bazel-out/k8-fastbuild/bin") for option in app["copts"]]
+    subprocess.run(["cc", *options, "-o", "app", "app.c"], cwd=sandbox, check=True)
+    found = subprocess.run(["./app"], cwd=sandbox, capture_output=True, text=True, check=True).stdout
+    assert found == "2609152 bytes for 5 buffers\n"
+    # The other two plan with the same options, but for what bazel does not take.
+    words = command.removesuffix(" >&2").split()
+    for name in ("Makefile", "CMakeLists.txt"):
+        text = re.sub(r"\s+", " ", (project.folder / name).read_text())
+        between = text.partition("--deterministic")[2].partition("-o")[0].split()
+        assert between == words[words.index("--deterministic") + 1 : words.index("-o")], name

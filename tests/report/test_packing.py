@@ -135,7 +135,7 @@ def test_text() -> None:
 def test_a_bank_with_nothing_in_it_has_no_layout() -> None:
     """The table says that it is empty; axes without boxes would say nothing."""
     problem = stowplan.read(EXAMPLES / "banks.json")
-    plan = kind_of(problem).initial(problem)["by_uses"]
+    plan = next(iter(kind_of(problem).initial(problem).values()))
     used = {problem.banks[bank].name for bank in plan.banks}
     found = presenter_for(problem).report_sections(problem, made_up(plan=plan), [], Details())
     headings = [section.heading for section in found]
