@@ -13,6 +13,9 @@ SHARE = 0.25
 #: Seconds that loading a solver may take.
 LOADING = 2.0
 
+#: Seconds for each literal of a model while it is built, at most.
+BUILDING = 1e-4
+
 
 class Budget:
     """What is left.
@@ -55,11 +58,17 @@ class Budget:
                 "workers": 1,
                 "seed": self.options.seed,
             }
-        loading = 0.0 if "ortools.sat.python.cp_model" in sys.modules else LOADING
+        # A module that another thread has only begun to load is there, too, without what stands at its end.
+        is_loaded = hasattr(sys.modules.get("ortools.sat.python.cp_model"), "CpSolver")
+        loading = 0.0 if is_loaded else LOADING
         left = self._deadline.remaining - loading
         if left <= 0.1:
             return None
         return {"time_limit": left / parts, "workers": self.options.workers, "seed": self.options.seed}
+
+    def has_room(self, literals: int) -> bool:
+        """Whether a model of so many literals is built in a part of the time that is left, which nothing can interrupt."""
+        return self._checks is not None or literals * BUILDING < 0.5 * self._deadline.remaining
 
     def should_stop(self) -> bool:
         """Whether a solver is to stop: the limit is over, or the run was cancelled."""

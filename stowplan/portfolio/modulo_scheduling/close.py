@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from stowplan.models.modulo_scheduling.assemble import link_between, make_plan
 from stowplan.models.modulo_scheduling.earlier import matched_instructions
-from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
+from stowplan.portfolio.keep_close.budget import Budget
 from stowplan.portfolio.keep_close.closeness import ByValues, needs_program, of_this_problem
 from stowplan.portfolio.keep_close.given import KeepClose
 
@@ -36,6 +37,7 @@ class Closeness(ByValues):
             values = [values[at] if at >= 0 else None for at in before]
             start = None if None in values else self._made(earlier.ii, values)
         super().__init__(problem, given, "instruction", values, start)
+        self._places: list[Any] = values
 
     def values(self, plan: Any) -> Sequence[tuple[int, int]]:
         """Tile and time."""
@@ -44,6 +46,29 @@ class Closeness(ByValues):
     def plan(self, values: Sequence[Any], near: Any) -> Plan | None:
         """Plan with these, at the same initiation interval; what goes between tiles that have not moved goes as it did."""
         return self._made(near.ii, values, [near] if self._whole is None else [self._whole, near])
+
+    def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
+        """The closest of all plans of the same initiation interval, as far as there is time."""
+        limits = budget.solver_limits()
+        if limits is None or not self._differing(plan):
+            return
+        from stowplan.models.modulo_scheduling.cpsat.closest import literals, solve_closest
+
+        if not budget.has_room(literals(self._structure, plan.ii)):
+            return
+
+        makespan = max(plan.makespan, ceiling - encode_objective(plan.ii, 0))
+        found = solve_closest(
+            self._structure,
+            self._places,
+            plan,
+            makespan,
+            should_stop=budget.should_stop,
+            **limits,  # type: ignore[arg-type]
+        )
+        if found is not None:
+            made = self._made(found.ii, self.values(found), [found] if self._whole is None else [self._whole, found])
+            yield found if made is None else made
 
     def _made(self, ii: int, values: Sequence[Any], like: Sequence[Plan] = ()) -> Plan | None:
         """Plan of tiles and times, with the ways and starts of others where their tiles are the same."""

@@ -24,6 +24,7 @@ class Closeness:
     def __init__(self, problem: Problem, given: KeepClose):
         self._problem, self._structure = problem, build(problem)
         earlier: Plan = given.plan
+        self._should_stop: Callable[[], bool] = lambda: False
         self._is_of_this = of_this_problem(problem, given)
         self._order: list[int] = list(earlier.order)
         self._offsets: list[int | None] = list(earlier.offsets)
@@ -52,6 +53,7 @@ class Closeness:
 
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
         """Each operator that moved."""
+        self._should_stop = should_stop
         return [frozenset([each]) for each in self._moved(plan)]
 
     def reverted(self, plan: Any, decisions: Collection[int]) -> Plan | None:
@@ -83,5 +85,5 @@ class Closeness:
             return lives.quick()
         if lives.peak > ceiling:
             return None
-        found = ejected(under(lives.packing, ceiling), lives.of_buffers(self._offsets), lambda: False)
+        found = ejected(under(lives.packing, ceiling), lives.of_buffers(self._offsets), self._should_stop)
         return lives.quick() if found is None else lives.plan(found)

@@ -15,6 +15,8 @@ import stowplan
 from stowplan import KeepClose, kinds
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
+from stowplan.models.modulo_scheduling.cpsat.closest import solve_closest as solve_closest_schedule
+from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.packing.closest import solve_closest
 from stowplan.models.packing.plan import Plan as Packing
 from stowplan.models.packing.problem import Problem as PackingProblem
@@ -26,6 +28,7 @@ from stowplan.portfolio.packing.near import ejected
 from stowplan.portfolio.plan_comparison import compare_plans
 from stowplan.portfolio.run_state import RunState
 from tests.models.packing.cases import fits, least_height, random_problem
+from tests.paths import EXAMPLES
 from tests.portfolio.conftest import SolveFakes
 from tests.portfolio.fakes import OPTIMUM, ladder_plan, ladder_problem
 from tests.portfolio.keep_close.cases import first_fit, valid_plans
@@ -227,3 +230,40 @@ def test_a_cancelled_run_keeps_what_is_at_hand(solve_fakes: SolveFakes) -> None:
     result = solve_fakes("solves", keep_close=earlier, cancel=cancel)
     assert (result.stop_reason, result.provenance.candidate) == ("cancelled", "earlier")
     assert result.details["keep_close"]["changed"] == 0
+
+
+def test_the_closest_schedule_is_the_earlier_one_where_that_is_allowed() -> None:
+    """Also where its tiles are turned: the model breaks no symmetry."""
+    tried = 0
+    for seed in range(40):
+        problem, plans = valid_plans("modulo_scheduling", seed, count=2)
+        if len(plans) < 2 or plans[0].ii != plans[1].ii:
+            continue
+        earlier, start = plans
+        found = solve_closest_schedule(
+            Structure(problem),
+            list(zip(earlier.tiles, earlier.times, strict=True)),
+            start,
+            max(earlier.makespan, start.makespan),
+            time_limit=30.0,
+        )
+        assert found is not None
+        assert check(kind_of(problem), problem, found).ok
+        assert (found.tiles, found.times) == (earlier.tiles, earlier.times)
+        tried += earlier.tiles != start.tiles
+    assert tried >= 3
+
+
+@pytest.mark.slow
+def test_a_schedule_is_brought_closer_than_taking_back_does() -> None:
+    """Each instruction alone cannot go back: its operands would be too late."""
+    problem = stowplan.read(EXAMPLES / "saxpy.dfg.json", target="se")
+    kind = kind_of(problem)
+    assert kind.quick_plan is not None
+    quick = kind.quick_plan(problem, OPTIONS, lambda: False)
+    assert quick is not None
+    result = stowplan.solve(problem, time_limit=20, deterministic=True, keep_close=quick[1])
+    said = result.details["keep_close"]
+    assert result.objective < quick[1].objective
+    changed, every = said["parts"]["instruction"]
+    assert changed < every
