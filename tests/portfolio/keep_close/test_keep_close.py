@@ -28,7 +28,6 @@ from stowplan.portfolio.packing.near import ejected
 from stowplan.portfolio.plan_comparison import compare_plans
 from stowplan.portfolio.run_state import RunState
 from tests.models.packing.cases import fits, least_height, random_problem
-from tests.paths import EXAMPLES
 from tests.portfolio.conftest import SolveFakes
 from tests.portfolio.fakes import OPTIMUM, ladder_plan, ladder_problem
 from tests.portfolio.keep_close.cases import first_fit, valid_plans
@@ -252,18 +251,3 @@ def test_the_closest_schedule_is_the_earlier_one_where_that_is_allowed() -> None
         assert (found.tiles, found.times) == (earlier.tiles, earlier.times)
         tried += earlier.tiles != start.tiles
     assert tried >= 3
-
-
-@pytest.mark.slow
-def test_a_schedule_is_brought_closer_than_taking_back_does() -> None:
-    """Each instruction alone cannot go back: its operands would be too late."""
-    problem = stowplan.read(EXAMPLES / "saxpy.dfg.json", target="se")
-    kind = kind_of(problem)
-    assert kind.quick_plan is not None
-    quick = kind.quick_plan(problem, OPTIONS, lambda: False)
-    assert quick is not None
-    result = stowplan.solve(problem, time_limit=20, deterministic=True, keep_close=quick[1])
-    said = result.details["keep_close"]
-    assert result.objective < quick[1].objective
-    changed, every = said["parts"]["instruction"]
-    assert changed < every
