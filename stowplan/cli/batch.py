@@ -210,6 +210,6 @@ def _summary(done: list[tuple[Item, Record]], total: int) -> str:
     solved = sum(record.exit_code == 0 for _, record in done)
     lines = [render(head, rows, left=2)] if rows else []
     lines += failures
-    left_out = f", {total - len(done)} not begun" if len(done) < total else ""
+    left_out = f", {total - len(done)} not done" if len(done) < total else ""
     lines.append(f"{solved} of {total} solved{left_out}")
     return "\n".join(lines)
