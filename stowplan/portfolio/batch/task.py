@@ -74,12 +74,13 @@ def failure(task: Task, code: int, text: str, *, is_kept: bool = True) -> Outcom
 
 def read_problem(path: Path, settings: Settings, targets: tuple[str, ...]) -> Any:
     """Problem of an input, with those of the settings that its format takes: a suite may hold all kinds side by side."""
-    return _open(path, settings, targets).problem
+    return _open(path, settings, targets, Path()).problem
 
 
-def _open(path: Path, settings: Settings, targets: tuple[str, ...]) -> Opened:
+def _open(path: Path, settings: Settings, targets: tuple[str, ...], folder: Path) -> Opened:
     options = {name: getattr(settings, name) for name in ReadOptions.__struct_fields__ if name in Settings.__struct_fields__}
-    return open_with(path, ReadOptions(**options | {"target": target_for(path, targets)}))
+    table = None if settings.op_table is None else folder / settings.op_table
+    return open_with(path, ReadOptions(**options | {"target": target_for(path, targets), "op_table": table}))
 
 
 def _xla_plan(path: Path, opened: Opened, folders: Sequence[Path]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -106,12 +107,12 @@ def _register(task: Task) -> None:
 def _solved(task: Task) -> Outcome:
     began, settings = time.monotonic(), task.settings
     with reading_within(None if settings.deterministic else settings.time_limit):
-        path = Path(os.fsdecode(task.path))
-        opened = _open(path, settings, task.targets)
+        path, folder = (Path(os.fsdecode(each)) for each in (task.path, task.folder))
+        opened = _open(path, settings, task.targets, folder)
     problem = opened.problem
     if task.earlier is not None and task.earlier == kind_of(problem).identity(problem)["digest"]:
         return Outcome()
-    plans, warnings = _xla_plan(path, opened, [Path(os.fsdecode(task.folder), each) for each in settings.xla_plans])
+    plans, warnings = _xla_plan(path, opened, [folder / each for each in settings.xla_plans])
     options = {name: getattr(settings, name) for name in OF_SOLVE}
     if not settings.deterministic:
         options["time_limit"] = limit_after(began, settings.time_limit)
