@@ -152,7 +152,8 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=child_environment(),
-            # A session of its own: Ctrl-C at the terminal is for the parent.
+            # A session of its own: Ctrl-C at the terminal is for the parent. It ends with the thread that has started it
+            # (PR_SET_PDEATHSIG), so with the one that runs the batch.
             start_new_session=True,
         )
         self.pid = self._process.pid
