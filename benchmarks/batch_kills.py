@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         calm = Batch(folder, "calm", given.jobs)
         calm.run()
         killed = Batch(folder, "killed", given.jobs)
-        killed.run_with_kills(given.kills, calm.seconds / (given.kills + 1), chance)
+        killed.run_with_kills(given.kills, given.files / (given.kills + 1), chance)
         faults = compare(folder, calm, killed, given.files)
     for row in [
         ("", ""),
@@ -104,13 +104,15 @@ class Batch:
         self.seconds += time.monotonic() - began
 
     def run_with_kills(self, count: int, pause: float, chance: random.Random) -> None:
-        """Kill so often, at moments that are on average so many seconds apart; then let it come to its end."""
+        """Kill so often, at moments that are on average so many results apart; then let it come to its end."""
         began = time.monotonic()
         process = self._start()
         while sum(self.kills.values()) < count:
-            end = time.monotonic() + chance.expovariate(1 / pause)
-            while process.poll() is None and time.monotonic() < end:
-                time.sleep(0.005)
+            # Every fifth follows the one before, whatever has begun by then.
+            results = self._results() + int(chance.expovariate(1 / pause) * 1.25) * (chance.random() > 0.2)
+            while process.poll() is None and self._results() < results:
+                time.sleep(0.05)
+            time.sleep(chance.uniform(0.0, 0.5))
             if process.poll() is not None:
                 if process.returncode:
                     raise SystemExit(f"the batch ended by itself with exit code {process.returncode}")
@@ -127,6 +129,11 @@ class Batch:
         if process.wait():
             raise SystemExit(f"the batch ended with exit code {process.returncode}")
         self.seconds += time.monotonic() - began
+
+    def _results(self) -> int:
+        """Lines of the journal so far."""
+        journal = self.output / "results.jsonl"
+        return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
     def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
