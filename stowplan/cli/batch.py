@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -98,9 +98,10 @@ def batch_command(
     """
     from stowplan.portfolio.batch import CANCELLED, Settings, find_inputs, run_batch, worst_code
 
+    read: dict[str, Any] = {name: str(each) if isinstance(each, Path) else each for name, each in options.given().items()}
     settings = Settings(
         target=one_or_all(targets),
-        **options.given(),
+        **read,
         time_limit=time_limit,
         candidates=tuple(candidates.split(",")),
         seed=seed,
@@ -210,6 +211,6 @@ def _summary(done: list[tuple[Item, Record]], total: int) -> str:
     solved = sum(record.exit_code == 0 for _, record in done)
     lines = [render(head, rows, left=2)] if rows else []
     lines += failures
-    left_out = f", {total - len(done)} not begun" if len(done) < total else ""
+    left_out = f", {total - len(done)} not done" if len(done) < total else ""
     lines.append(f"{solved} of {total} solved{left_out}")
     return "\n".join(lines)

@@ -59,4 +59,5 @@ def describe_end(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = str(-code)
-    return f"its process was ended by signal {name}"
+    hint = ", as the kernel does where memory runs out" if name == "SIGKILL" else ""
+    return f"its process was ended by signal {name}{hint}"

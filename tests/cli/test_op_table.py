@@ -49,3 +49,14 @@ def test_a_table_is_not_written_over(tmp_path: Path, cli: Cli) -> None:
     table = tmp_path / "ops.toml"
     table.write_text(TABLE.read_text())
     assert "is an input of this command" in error_line(cli("solve", GRAPH, "--target", "se", "--op-table", table, "-o", table))
+
+
+def test_a_batch_takes_it_for_its_graphs(tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "buffers.csv").write_text("id,lower,upper,size\na,0,2,5\n")
+    machine = ("--target", "se", "--rule", "inputs=instructions", "--candidates", "cpsat", "--time-limit", 20, "--gap", 0.001)
+    outcome = cli(
+        "batch", GRAPH, tmp_path / "buffers.csv", "-o", tmp_path / "out", *machine, "--op-table", TABLE, "--json", "-q"
+    )
+    graph, buffers = (each["record"] for each in json.loads(outcome.out))
+    assert (outcome.code, buffers["exit_code"]) == (0, 0)
+    assert (graph["result"]["warnings"], graph["settings"]["op_table"]) == ([], str(TABLE))

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from stowplan import files
 from stowplan.errors import InputError
 from stowplan.file_lock import try_lock
 from stowplan.portfolio.batch.records import Record
+
+#: Seconds that a process which was killed has to let go of the lock.
+LOCK_SECONDS = 0.5
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,8 +38,10 @@ def only_writer(path: Path) -> Iterator[None]:
     InputError
         Another process holds it, or there can be none.
     """
+    end = time.monotonic() + LOCK_SECONDS
     try:
-        handle = try_lock(path, 0o644)
+        while (handle := try_lock(path, 0o644)) is None and time.monotonic() < end:
+            time.sleep(0.02)
     except OSError as error:
         raise InputError(f"cannot lock the folder: {error.strerror or error}", source=path.parent) from error
     if handle is None:

@@ -26,6 +26,9 @@ CANCELLED = 130
 #: Settings that are options of solve, too.
 OF_SOLVE = Options.__struct_fields__
 
+#: Settings that are texts, where there are any.
+_NAMES = ("cost_model", "stalls", "donation", "evictions", "prefetches", "precision", "granularity", "op_table", "baseline")
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to read and solve every input of a batch; see :func:`stowplan.read` and :func:`stowplan.solve`."""
@@ -49,6 +52,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Given to networks."""
     rules: tuple[str, ...] = ()
     """``NAME=VALUE``, given to data-flow graphs."""
+    op_table: str | None = None
+    """Path of a file, given to data-flow graphs."""
     time_limit: float = 30.0
     """Seconds for each input, reading included."""
     candidates: tuple[str, ...] = FAMILIES
@@ -97,7 +102,7 @@ def check_settings(settings: Settings) -> Settings:
         One of ``xla_plans`` is no folder.
     """
     shared = msgspec.structs.asdict(check_options(Options(**{name: getattr(settings, name) for name in OF_SOLVE})))
-    for name in ("cost_model", "stalls", "donation", "evictions", "prefetches", "precision", "granularity", "baseline"):
+    for name in _NAMES:
         value = getattr(settings, name)
         if value is not None and not isinstance(value, str):
             raise UsageError(f"found {name} {show(value)}, expected a name")

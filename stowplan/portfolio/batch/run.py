@@ -87,7 +87,6 @@ def run_batch(
     most, settings = _room(jobs, memory_budget, settings, scheduler)
     targets = check_targets(settings.targets)
     if scheduler is not None:
-        # Its workers run in folders of their own.
         targets = tuple(os.path.abspath(each) if os.path.exists(each) else each for each in targets)
     with ExitStack() as stack:
         workers = _workers(most, scheduler)
@@ -105,8 +104,9 @@ def run_batch(
             item = items[number]
             if on_start is not None:
                 on_start(item)
-            path = item.path if scheduler is None else item.path.absolute()
-            return _task(item, path, output, settings, targets, fresh)
+            # Other machines' workers run in folders of their own.
+            folder = Path() if scheduler is None else Path.cwd()
+            return _task(item, folder, output, settings, targets, fresh)
 
         if workers is None:
             outcomes: Iterator[tuple[int, Outcome]] = ((number, solve_task(begin(number))) for number in range(len(items)))
@@ -182,9 +182,10 @@ def _side_by_side(workers: Workers, order: Sequence[int], begin: Callable[[int],
             waiting.append(number)
 
 
-def _task(item: Item, path: Path, output: Path, settings: Settings, targets: tuple[str, ...], fresh: bool) -> Task:
+def _task(item: Item, folder: Path, output: Path, settings: Settings, targets: tuple[str, ...], fresh: bool) -> Task:
     return Task(
-        path=os.fsencode(path),
+        path=os.fsencode(folder / item.path),
+        folder=os.fsencode(folder),
         input=files.printable(item.path),
         plan=files.printable(item.plan_path(output).name),
         settings=settings,

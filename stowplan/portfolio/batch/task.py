@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     path: bytes
     """Of the input, as the system has it."""
+    folder: bytes
+    """That relative paths in the settings are in."""
     input: str
     """The same as its record names it."""
     plan: str
@@ -71,21 +74,22 @@ def failure(task: Task, code: int, text: str, *, is_kept: bool = True) -> Outcom
 
 def read_problem(path: Path, settings: Settings, targets: tuple[str, ...]) -> Any:
     """Problem of an input, with those of the settings that its format takes: a suite may hold all kinds side by side."""
-    return _open(path, settings, targets).problem
+    return _open(path, settings, targets, Path()).problem
 
 
-def _open(path: Path, settings: Settings, targets: tuple[str, ...]) -> Opened:
+def _open(path: Path, settings: Settings, targets: tuple[str, ...], folder: Path) -> Opened:
     options = {name: getattr(settings, name) for name in ReadOptions.__struct_fields__ if name in Settings.__struct_fields__}
-    return open_with(path, ReadOptions(**options | {"target": target_for(path, targets)}))
+    table = None if settings.op_table is None else folder / settings.op_table
+    return open_with(path, ReadOptions(**options | {"target": target_for(path, targets), "op_table": table}))
 
 
-def _xla_plan(path: Path, opened: Opened, folders: tuple[str, ...]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _xla_plan(path: Path, opened: Opened, folders: Sequence[Path]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """XLA's own plan of a compiled program by its name, or a warning why it is left out."""
     if not folders or opened.program is None:
         return {}, ()
     from stowplan.frontends.xla_plan import import_xla_plan
 
-    places = [Path(folder) / path.name for folder in folders]
+    places = [folder / path.name for folder in folders]
     try:
         imported = import_xla_plan(opened.problem, opened.program, next(filter(Path.is_file, places), places[0]))
     except StowplanError as error:
@@ -103,12 +107,12 @@ def _register(task: Task) -> None:
 def _solved(task: Task) -> Outcome:
     began, settings = time.monotonic(), task.settings
     with reading_within(None if settings.deterministic else settings.time_limit):
-        path = Path(os.fsdecode(task.path))
-        opened = _open(path, settings, task.targets)
+        path, folder = (Path(os.fsdecode(each)) for each in (task.path, task.folder))
+        opened = _open(path, settings, task.targets, folder)
     problem = opened.problem
     if task.earlier is not None and task.earlier == kind_of(problem).identity(problem)["digest"]:
         return Outcome()
-    plans, warnings = _xla_plan(path, opened, settings.xla_plans)
+    plans, warnings = _xla_plan(path, opened, [folder / each for each in settings.xla_plans])
     options = {name: getattr(settings, name) for name in OF_SOLVE}
     if not settings.deterministic:
         options["time_limit"] = limit_after(began, settings.time_limit)

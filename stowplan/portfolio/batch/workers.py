@@ -22,12 +22,16 @@ import msgspec
 from stowplan.portfolio.batch.task import Outcome, Task
 from stowplan.portfolio.child_process import child_environment, describe_end
 from stowplan.portfolio.messages import read_message, write_message
+from stowplan.portfolio.process_memory import resident
 
 #: ``module:name`` of what is done with a task.
 SOLVE = "stowplan.portfolio.batch.task:solve_task"
 
 #: An input whose process ends without an outcome so many times has failed.
 MOST_TRIES = 3
+
+#: Bytes that a process may hold to be kept for another input.
+MOST_MEMORY = 1 << 30
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -77,15 +81,20 @@ class LocalWorkers:
         self._most, self._function = most, function
         self._busy: dict[_Process, int] = {}
         self._idle: list[_Process] = []
+        self._unstarted: list[tuple[int, Lost]] = []
         self._messages: queue.SimpleQueue[tuple[_Process, bytes | None]] = queue.SimpleQueue()
 
     def has_room(self) -> bool:
         """Whether there is a process for another task."""
-        return len(self._busy) < self._most
+        return len(self._busy) + len(self._unstarted) < self._most
 
     def start(self, number: int, task: Task) -> None:
         """Give a process a task."""
-        process = self._waiting() or _Process(self._function, self._messages)
+        try:
+            process = self._waiting() or _Process(self._function, self._messages)
+        except OSError as error:
+            self._unstarted.append((number, Lost(f"its process could not be started: {error}")))
+            return
         self._busy[process] = number
         # One that has ended in the meantime says so by the end of its pipe.
         with contextlib.suppress(OSError):
@@ -94,6 +103,8 @@ class LocalWorkers:
     def take(self) -> tuple[int, Outcome | Lost]:
         """Wait for the next outcome, or the end of a process."""
         while True:
+            if self._unstarted:
+                return self._unstarted.pop()
             process, data = self._messages.get()
             number = self._busy.pop(process, None)
             if number is None:
@@ -102,7 +113,10 @@ class LocalWorkers:
             try:
                 if data is not None:
                     outcome = msgspec.msgpack.decode(data, type=Outcome)
-                    self._idle.append(process)
+                    if resident(process.pid) <= MOST_MEMORY:
+                        self._idle.append(process)
+                    else:
+                        process.end()
                     return number, outcome
                 return number, Lost(describe_end(process.end()))
             except msgspec.DecodeError as error:
@@ -138,7 +152,8 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=child_environment(),
-            # A session of its own: Ctrl-C at the terminal is for the parent.
+            # A session of its own: Ctrl-C at the terminal is for the parent. It ends with the thread that has started it
+            # (PR_SET_PDEATHSIG), so with the one that runs the batch.
             start_new_session=True,
         )
         self.pid = self._process.pid

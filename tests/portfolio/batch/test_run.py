@@ -17,7 +17,7 @@ import pytest
 from stowplan.errors import InputError, UsageError
 from stowplan.portfolio.batch import Item, Record, Settings, find_inputs, read_records, run_batch
 from stowplan.portfolio.batch import run as batch_run
-from stowplan.portfolio.batch.workers import LocalWorkers
+from stowplan.portfolio.batch.workers import LocalWorkers, Lost
 from tests.paths import ROOT
 from tests.patience import HANG, wait_until
 from tests.portfolio.conftest import is_running
@@ -118,7 +118,7 @@ def test_poison_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     do(monkeypatch, "is_killed_by_poison")
     found = run(inputs(tmp_path, "a", "b", "poison", "x", "y"), tmp_path / "out")
     assert {name: record.exit_code for name, (record, _) in found.items()} == {"a": 0, "b": 0, "poison": 70, "x": 0, "y": 0}
-    why = "its process was ended by signal SIGKILL, in each of 3 tries"
+    why = "its process was ended by signal SIGKILL, as the kernel does where memory runs out, in each of 3 tries"
     assert (found["poison"][0].error, journal(tmp_path / "out")["poison"]["error"]) == (why, why)
     assert Record.load(tmp_path / "out" / "poison.result.json").error == why
 
@@ -158,12 +158,11 @@ def test_two_batches_into_one_folder_are_refused(tmp_path: Path) -> None:
 #: Runs a batch in which nothing ends.
 PARENT = """
 import functools, sys
-from pathlib import Path
-from stowplan.portfolio.batch import Settings, find_inputs, run_batch
+from stowplan.cli import main
 from stowplan.portfolio.batch import run
-from stowplan.portfolio.batch.workers import LocalWorkers
+from stowplan.portfolio.batch.workers import LocalWorkers, Lost
 run.LocalWorkers = functools.partial(LocalWorkers, function="tests.portfolio.batch.fakes:never_ends")
-list(run_batch(find_inputs([sys.argv[1]]), sys.argv[2], Settings(), jobs=2))
+main(["batch", sys.argv[1], "-o", sys.argv[2], "--jobs", "2"])
 """
 
 
@@ -173,7 +172,7 @@ def parent(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     inputs(tmp_path, *"abc")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LADDER_PIDS": str(tmp_path / "pids")}
     command = [sys.executable, "-c", PARENT, str(tmp_path / "suite"), str(tmp_path / "out")]
-    with subprocess.Popen(command, env=environment, stderr=-1) as process:
+    with subprocess.Popen(command, env=environment, stdout=-1, stderr=-1) as process:
         wait_until(lambda: len(pids_of(tmp_path)) == 4)
         yield process
         process.kill()
@@ -189,6 +188,7 @@ def test_no_orphans_when_the_parent_is_killed(parent: subprocess.Popen[bytes], t
     assert all(map(is_running, pids))
     parent.kill()
     wait_until(lambda: not any(map(is_running, pids)))
+    parent.wait()
     # The lock has gone with its holder, too.
     assert len(run(inputs(tmp_path, *"abc"), tmp_path / "out")) == 3
 
@@ -196,9 +196,46 @@ def test_no_orphans_when_the_parent_is_killed(parent: subprocess.Popen[bytes], t
 def test_an_interrupt_ends_all(parent: subprocess.Popen[bytes], tmp_path: Path) -> None:
     pids = pids_of(tmp_path)
     parent.send_signal(signal.SIGINT)
-    assert b"KeyboardInterrupt" in parent.communicate(timeout=HANG)[1]
+    out, err = parent.communicate(timeout=HANG)
+    assert (parent.returncode, out, err) == (130, b"0 of 3 solved, 3 not done\n", b"stowplan: interrupted\n")
     wait_until(lambda: not any(map(is_running, pids)))
     assert not (tmp_path / "out" / ".batch.lock").exists()
+
+
+def test_a_worker_ends_with_its_pipe(tmp_path: Path) -> None:
+    """Which is how it learns of its parent's end where the kernel does not tell it."""
+    (item,) = inputs(tmp_path, "a")
+    workers = LocalWorkers(1, "tests.portfolio.batch.fakes:never_ends")
+    os.environ["LADDER_PIDS"] = str(tmp_path / "pids")
+    try:
+        workers.start(0, batch_run._task(item, Path(), tmp_path, BRIEF, (), True))
+        wait_until(lambda: len(pids_of(tmp_path)) == 2)
+        (process,) = workers._busy
+        assert process._process.stdin is not None
+        process._process.stdin.close()
+        wait_until(lambda: not any(map(is_running, pids_of(tmp_path))))
+        number, found = workers.take()
+        assert (number, found) == (0, Lost("its process ended without a last word, with exit status 0"))
+    finally:
+        workers.close()
+        del os.environ["LADDER_PIDS"]
+
+
+def test_a_system_without_room_for_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(subprocess, "Popen", fail)
+    found = run(inputs(tmp_path, *"abc"), tmp_path / "out")
+    words = "its process could not be started: no more processes, in each of 3 tries"
+    assert [record.error for record, _ in found.values()] == [words] * 3
+
+
+def test_a_process_that_holds_much_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    do(monkeypatch, "answers")
+    monkeypatch.setattr("stowplan.portfolio.batch.workers.MOST_MEMORY", 1)
+    found = run(inputs(tmp_path, *"abc"), tmp_path / "out")
+    assert len({record.result["pid"] for record, _ in found.values() if record.result}) == 3
 
 
 @pytest.mark.parametrize("jobs", [-1, 1.5, True])
