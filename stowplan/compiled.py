@@ -7,7 +7,7 @@ folder that others own, or can write to, is not used.
 
 Compiling everything takes about half a minute, once (``python -m stowplan.portfolio.warm_up`` does it ahead of time). Until
 it has been done on a machine (:func:`is_warm`), the same functions run interpreted: set
-``STOWPLAN_INTERPRET=1`` to get that by hand.
+``STOWPLAN_INTERPRET=1`` to get that by hand. On small problems they do in any case (:mod:`stowplan.interpreted`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 
 INTERPRET = "STOWPLAN_INTERPRET"
+
+#: True in the copy of this module that interpreted copies of others use (:mod:`stowplan.interpreted`).
+ALWAYS_INTERPRETED = False
 _MARKER = "complete"
 
 #: The room whose heuristics stand in interpreted until they are compiled.
@@ -126,8 +129,13 @@ def is_warm() -> bool:
 
 def mark_warm() -> None:
     """Remember that everything has been compiled; nothing has where functions are interpreted."""
-    if os.environ.get(INTERPRET) != "1":
+    if not is_interpreted():
         (cache_folder() / _MARKER).touch()
+
+
+def is_interpreted() -> bool:
+    """Whether functions stay as they are written."""
+    return ALWAYS_INTERPRETED or os.environ.get(INTERPRET) == "1"
 
 
 def njit(function: F) -> F:
@@ -179,7 +187,7 @@ def njit_once(function: F) -> F:
 
 
 def _compile(function: F, **options: Any) -> F:
-    if os.environ.get(INTERPRET) == "1":
+    if is_interpreted():
         return function
     import numba
 
@@ -205,7 +213,7 @@ def records(kind: type[R], count: int) -> Sequence[R]:
     names = list(kind.__annotations__)
     # NumPy's own attributes of a record would hide such fields from Python, though not from compiled code.
     assert not {*names} & {*dir(np.record)}, names
-    if os.environ.get(INTERPRET) != "1":
+    if not is_interpreted():
         table = np.zeros(count, np.dtype([(name, np.int64) for name in names]))
         return cast(Sequence[R], table.view(np.recarray))
     rows = [kind() for _ in range(count)]

@@ -33,17 +33,19 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(arguments: list[str] | None) -> int:
     # Imported here, so that Ctrl-C is met with an answer from the first moment on.
     from stowplan.models.light_imports import without_pandas
+    from stowplan.startup import collect_seldom
 
+    collect_seldom()
     without_pandas()
     from typer.exceptions import Abort, TyperException
 
-    from stowplan.cli.app import app
+    from stowplan.cli.app import app_for
     from stowplan.cli.output import drop, note, prepare_streams
     from stowplan.errors import StowplanError
 
     prepare_streams()
     try:
-        code = app(arguments, prog_name="stowplan", standalone_mode=False)
+        code = app_for(sys.argv[1:] if arguments is None else arguments)(arguments, prog_name="stowplan", standalone_mode=False)
     except StowplanError as error:
         note(f"stowplan: {error}")
         return error.exit_code

@@ -1,28 +1,14 @@
-"""All commands in one place; each module of the room brings its own."""
+"""All commands in one place; each module of the room brings its own, and is imported when one of its commands is asked for."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from stowplan import __version__
-from stowplan.cli import batch, cache, compare, export, inspect, solve, tune_xla, validate
-from stowplan.cli.train import COMMANDS as AGENTS
-
-_CONTEXT = {"help_option_names": ["-h", "--help"]}
-_GROUP: Any = {"no_args_is_help": True, "rich_markup_mode": None, "context_settings": _CONTEXT}
-
-app = typer.Typer(
-    name="stowplan",
-    help="Verified, provably good memory plans for compiled machine-learning programs.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings=_CONTEXT,
-)
+from stowplan import __version__, kinds
 
 
 def _print_version(asked: bool) -> None:
@@ -31,7 +17,6 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
@@ -60,28 +45,58 @@ class _Command(TyperCommand):
                     formatter.write_dl(rows)
 
 
-for _name, _function in (
-    ("solve", solve.solve_command),
-    ("verify", inspect.verify_command),
-    ("convert", inspect.convert_command),
-    ("export", export.export_command),
-    ("batch", batch.batch_command),
-    ("compare", compare.compare_command),
-    ("validate", validate.validate_command),
-    ("tune-xla", tune_xla.tune_xla_command),
-    ("show", inspect.show_command),
-    ("targets", inspect.targets_command),
-):
-    app.command(_name, cls=_Command)(_function)
+#: ``module:function`` of each command.
+_COMMANDS = {
+    "solve": "stowplan.cli.solve:solve_command",
+    "verify": "stowplan.cli.inspect:verify_command",
+    "convert": "stowplan.cli.inspect:convert_command",
+    "export": "stowplan.cli.export:export_command",
+    "batch": "stowplan.cli.batch:batch_command",
+    "compare": "stowplan.cli.compare:compare_command",
+    "validate": "stowplan.cli.validate:validate_command",
+    "tune-xla": "stowplan.cli.tune_xla:tune_xla_command",
+    "show": "stowplan.cli.inspect:show_command",
+    "targets": "stowplan.cli.inspect:targets_command",
+}
 
-_cache = typer.Typer(help="Look at a plan cache, or clear it.", **_GROUP)
-_cache.callback()(lambda: None)
-_cache.command("info", cls=_Command)(cache.info_command)
-_cache.command("clear", cls=_Command)(cache.clear_command)
-app.add_typer(_cache, name="cache")
+#: What each group of commands is for, and its commands.
+_GROUPS = {
+    "cache": (
+        "Look at a plan cache, or clear it.",
+        {"info": "stowplan.cli.cache:info_command", "clear": "stowplan.cli.cache:clear_command"},
+    ),
+    "train": (
+        "Train a learned policy.",
+        {agent: f"stowplan.cli.train.{agent}:{agent}_command" for agent in ("muzero", "egrl", "ppo")},
+    ),
+}
 
-_train = typer.Typer(help="Train a learned policy.", **_GROUP)
-_train.callback()(lambda: None)
-for _agent, _command in AGENTS.items():
-    _train.command(_agent, cls=_Command)(_command)
-app.add_typer(_train, name="train")
+
+def app_for(arguments: Sequence[str]) -> typer.Typer:
+    """The application, with the command that is asked for alone, or with all where that is none: each takes time to import."""
+    asked = next((each for each in arguments if not each.startswith("-")), "")
+    app = _new(help="Verified, provably good memory plans for compiled machine-learning programs.", name="stowplan")
+    app.callback()(_options)
+    is_known = asked in _COMMANDS or asked in _GROUPS
+    for name, place in _COMMANDS.items():
+        if name == asked or not is_known:
+            app.command(name, cls=_Command)(kinds.load(place))
+    for name, (purpose, places) in _GROUPS.items():
+        if name == asked or not is_known:
+            group = _new(help=purpose)
+            group.callback()(lambda: None)
+            for each, place in places.items():
+                group.command(each, cls=_Command)(kinds.load(place))
+            app.add_typer(group, name=name)
+    return app
+
+
+def _new(**options: Any) -> typer.Typer:
+    return typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        **options,
+    )

@@ -49,8 +49,8 @@ class LinePrinter:
         elif self._pending is not None:
             note(self._pending)
 
-    def show(self, line: str) -> None:
-        """Show a line."""
+    def show(self, line: str, *, at_once: bool = False) -> None:
+        """Show a line; ``at_once`` however soon it comes after another."""
         if self._quiet:
             return
         if self._status is not None:
@@ -58,7 +58,7 @@ class LinePrinter:
                 self._status.update(line)  # type: ignore[attr-defined]
             return
         now = time.monotonic()
-        if now - self._last >= self._every:
+        if at_once or now - self._last >= self._every:
             note(line)
             self._last, self._pending = now, None
         else:
@@ -79,10 +79,13 @@ class ProgressPrinter(LinePrinter):
     def __init__(self, quiet: bool = False, unit: str = "ps", every: float = 1.0):
         super().__init__(quiet, every)
         self._unit = unit
+        self._has_plan = False
 
     def __call__(self, progress: Progress) -> None:
-        """Show one improvement."""
-        self.show(self._line(progress))
+        """Show one improvement; the first plan at once."""
+        is_first = progress.objective is not None and not self._has_plan
+        self._has_plan |= is_first
+        self.show(self._line(progress), at_once=is_first)
 
     def _line(self, progress: Progress) -> str:
         objective = "no plan yet" if progress.objective is None else format_quantity(progress.objective, self._unit)

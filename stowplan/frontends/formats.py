@@ -15,8 +15,8 @@ from stowplan.frontends.format import InputFormat, Source, TargetFamily
 
 #: Modules of formats, in the order in which they are asked; each is imported when it is asked.
 _MODULES = [
-    "stowplan.frontends.dfg.format",
     "stowplan.frontends.packing_csv",
+    "stowplan.frontends.dfg.format",
     "stowplan.frontends.arena.format",
     "stowplan.frontends.operator_order.format",
     "stowplan.frontends.operator_order.graph_format",

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from stowplan import kinds
+from stowplan import interpreted, kinds
 from stowplan.kinds import KindModules
 from stowplan.models.verification import Verification
 
@@ -40,10 +40,12 @@ class Candidate:
     share: float = 1.0
     """Part of the time limit it gets where candidates must run one after the other."""
     interpret: bool = False
-    """Run with compiled functions interpreted."""
+    """Run with compiled functions interpreted (in a thread: :mod:`stowplan.interpreted`)."""
     in_thread: bool = False
     """Run in a thread of the calling process: the problem is so small that this takes little time and memory, and the candidate
     looks at the clock often."""
+    is_brief: bool = False
+    """Done within a second: its share is not taken from the others."""
     proves_only: bool = False
     """Gives bounds and no plans, so that the plan does not depend on how far it comes."""
     by_name_only: bool = False
@@ -57,7 +59,9 @@ class Candidate:
     """Hash of the policy file that it plays with, of a learned one."""
 
     def load(self) -> Callable[[Any, Any], None]:
-        """The function itself."""
+        """The function itself; its copy that needs no compiled code where that is to run in a thread."""
+        if self.in_thread and self.interpret:
+            return cast(Callable[[Any, Any], None], interpreted.load(self.function))
         return cast(Callable[[Any, Any], None], kinds.load(self.function))
 
 

@@ -41,6 +41,9 @@ _FILE = "plans.sqlite"
 #: Variables that say where things are and how they run, not what comes of them.
 _NO_MATTER = {"STOWPLAN_CACHE", "STOWPLAN_DEBUG", "STOWPLAN_INTERPRET", "STOWPLAN_KEEP_WORKERS"}
 
+#: Nanoseconds after which a use is noted again: writing takes longer than reading.
+USED_AGAIN_NS = 10 * 10**9
+
 #: Seconds that SQLite waits for other processes, and that it takes to look for another's result.
 _BUSY, _POLL = 2.0, 0.02
 
@@ -104,7 +107,7 @@ class PlanCache:
 
     def get(self, kind: Kind, problem: Any, key: str, time_limit: float) -> Result | None:
         """A result for this key that is good for the time limit, verified; None where there is none."""
-        row = self._safely("read", lambda: self._select(key), None)
+        row = self._safely("read", lambda: self._find(key), None)
         if row is None:
             return None
         limit, data, plan_data, digest = row
@@ -115,7 +118,6 @@ class PlanCache:
             self.notes.append("an entry of the plan cache was damaged: computed again")
             self._safely("write", lambda: self._delete(key), None)
             return None
-        self._safely("write", lambda: self._touch(key), None)
         return found
 
     def put(self, key: str, result: Result, time_limit: float) -> None:
@@ -220,18 +222,26 @@ class PlanCache:
         finally:
             database.close()
 
-    def _select(self, key: str) -> tuple[float | None, bytes, bytes | None, bytes] | None:
+    def _find(self, key: str) -> tuple[float | None, bytes, bytes | None, bytes] | None:
+        """An entry, which is used now."""
         if not self._path.exists():
             return None
         with self._open() as database:
-            found: tuple[float | None, bytes, bytes | None, bytes] | None = database.execute(
-                "SELECT time_limit, result, plan, digest FROM results WHERE key = ?", (key,)
+            row = database.execute(
+                "SELECT time_limit, result, plan, digest, used FROM results WHERE key = ?", (key,)
             ).fetchone()
-        return found
+            if row is None:
+                return None
+            *found, used = row
+            now = time.time_ns()
+            if not 0 <= now - used <= USED_AGAIN_NS:
+                # A file that can be read and not written is still of use.
+                self._safely("write", lambda: self._touch(database, key, now), None)
+        limit, data, plan, digest = found
+        return limit, data, plan, digest
 
-    def _touch(self, key: str) -> None:
-        with self._open() as database:
-            database.execute("UPDATE results SET used = ? WHERE key = ?", (time.time_ns(), key))
+    def _touch(self, database: sqlite3.Connection, key: str, now: int) -> None:
+        database.execute("UPDATE results SET used = ? WHERE key = ?", (now, key))
 
     def _delete(self, key: str) -> None:
         with self._open() as database:
@@ -316,9 +326,9 @@ def key_of(
         "baseline": baseline,
         "versions": sorted(versions.items()),
         "environment": _environment(),
-        "plans": sorted((name, _hash(plan)) for name, plan in plans.items()),
-        "hint": None if hint is None else _hash(hint),
-        "problem": _hash(problem),
+        "plans": sorted((name, digest_of(plan)) for name, plan in plans.items()),
+        "hint": None if hint is None else digest_of(hint),
+        "problem": digest_of(problem),
     }
     if keep_close is not None:
         said["keep_close"] = _hash(keep_close)
@@ -336,7 +346,8 @@ def _environment() -> list[tuple[str, str]]:
     return found
 
 
-def _hash(value: Any) -> str:
+def digest_of(value: Any) -> str:
+    """Digest of a problem, a plan or a hint, all of it."""
     return hashlib.sha256(msgspec.json.encode(value)).hexdigest()
 
 

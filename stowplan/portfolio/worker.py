@@ -26,6 +26,7 @@ from stowplan.portfolio.child_process import begin
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.messages import Incumbent, Job, Load, Report, Stop, ToWorker, read_message, write_message
 from stowplan.portfolio.process_memory import prefer_to_end, resident
+from stowplan.startup import collect_seldom
 
 #: Seconds that a worker waits for a job before it ends.
 IDLE_SECONDS = 600.0
@@ -144,6 +145,7 @@ def main() -> None:
     """Run jobs until the parent has no more."""
     incoming, outgoing = begin(int(sys.argv[1]))
     prefer_to_end(OOM_SCORE)
+    collect_seldom()
     without_pandas()
     Worker(incoming, outgoing).work()
     # Threads of solvers may still be running; nothing here is worth waiting for.

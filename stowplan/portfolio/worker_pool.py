@@ -34,8 +34,10 @@ _TICK = 0.2
 #: Part of the limit that the baseline may take where nothing runs beside it.
 BASELINE_SHARE = 0.5
 
-#: Seconds since the start of a run for which a candidate in a thread is alone: most are done by then.
-ALONE_SECONDS = 0.25
+#: Seconds of this process's processors, since the start of a run, for which a candidate in a thread is alone: most are done by
+#: then, with all that they import. Where others keep the processors busy, at most so many seconds, and that part of the limit,
+#: but so many in any case.
+ALONE_SECONDS, ALONE_AT_MOST, ALONE_PART, ALONE_AT_LEAST = 0.4, 1.5, 0.1, 0.25
 
 #: A report keeps so many remarks of one candidate, each of so many characters.
 _NOTES, _NOTE_LENGTH = 10, 500
@@ -104,9 +106,10 @@ class WorkerPool:
         self._workers: list[Worker] = []
         self._messages: MessageQueue = queue.Queue(QUEUE_SIZE)
         self._rejected: set[str] = set()
-        sharing = [candidate for candidate in candidates if not candidate.makes_baseline]
+        sharing = [candidate for candidate in candidates if not (candidate.makes_baseline or candidate.is_brief)]
         self._crowd = sum(candidate.share for candidate in sharing) / self._options.workers
         self._is_crowded = len(sharing) > self._options.workers
+        self._used = time.process_time()
         workers().begin_run(self._options.workers)
 
     @property
@@ -137,14 +140,16 @@ class WorkerPool:
                 continue
             # Those who make way for others get their share; the last ones all the time that is left.
             makes_way = self._is_crowded and self._waiting
-            share = candidate.share / max(1.0, self._crowd) if makes_way else 1.0
+            share = candidate.share / (1.0 if candidate.is_brief else max(1.0, self._crowd)) if makes_way else 1.0
             if candidate.makes_baseline:
                 share = BASELINE_SHARE if self._options.workers == 1 else 1.0
             self._start(candidate, share)
 
     def _next_would_disturb(self) -> bool:
         """Whether a thread is at work that may soon be done: another would take turns with it, a process is not worth it."""
-        if self._options.deterministic or self._deadline.elapsed >= ALONE_SECONDS:
+        most = max(ALONE_AT_LEAST, min(ALONE_AT_MOST, ALONE_PART * self._options.time_limit))
+        is_late = time.process_time() - self._used >= ALONE_SECONDS or self._deadline.elapsed >= most
+        if self._options.deterministic or is_late:
             return False
         return any(worker.candidate.in_thread for worker in self._busy())
 

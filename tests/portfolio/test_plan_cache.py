@@ -192,7 +192,24 @@ def test_a_folder_is_not_made_by_looking(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_those_not_used_for_longest_go_first(solve_fakes: SolveFakes, tmp_path: Path) -> None:
+def test_a_use_is_not_written_again_at_once(solve_fakes: SolveFakes, tmp_path: Path) -> None:
+    """A hit reads alone, but for one in ten seconds."""
+    solve_fakes(*PROVEN, cache=tmp_path)
+    file = tmp_path / "plans.sqlite"
+    for is_old in (False, True):
+        database = sqlite3.connect(file)
+        if is_old:
+            database.execute("UPDATE results SET used = used - ?", (2 * plan_cache.USED_AGAIN_NS,))
+            database.commit()
+        (before,) = database.execute("SELECT used FROM results").fetchone()
+        assert "cached" in solve_fakes(*PROVEN, cache=tmp_path).details
+        (after,) = database.execute("SELECT used FROM results").fetchone()
+        database.close()
+        assert (after > before) == is_old
+
+
+def test_those_not_used_for_longest_go_first(solve_fakes: SolveFakes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_cache, "USED_AGAIN_NS", 0)
     solve_fakes(*PROVEN, cache=tmp_path)
     size = PlanCache(tmp_path).info().bytes
     cache = PlanCache(tmp_path, most_bytes=3 * size + size // 2)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stowplan.models.banked_packing import cpsat as model
-from stowplan.models.banked_packing import milp
 from stowplan.models.banked_packing.bounds import find_overload
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.outcome import Outcome
 from stowplan.portfolio.banked_packing import greedy
-from stowplan.portfolio.banked_packing.pack import pack
+from stowplan.portfolio.banked_packing.pack import pack, pack_quickly
+from stowplan.portfolio.brief import brief_seconds
 from stowplan.portfolio.context import Context
 
 #: Work of deterministic runs for each second of the limit: pairs of buffers that are compared, and nodes of MILP solvers.
@@ -61,25 +61,47 @@ def by_size(problem: Problem, context: Context) -> None:
         context.note("by size, a buffer finds no place in any of its banks")
 
 
+def brief(problem: Problem, context: Context) -> None:
+    """The cheapest choice of banks, and a plan of it where simple packings are enough."""
+    if _overloaded(problem, context):
+        return
+    found = _cheapest(problem, context, brief_seconds(context), [])
+    if found.bound is not None:
+        context.bound(found.bound, "choice")
+    if found.plan is None:
+        return
+    offsets: dict[int, int] = {}
+    for bank in range(len(problem.banks)):
+        numbers = [number for number, at in enumerate(found.plan.banks) if at == bank]
+        packed = pack_quickly(problem, bank, numbers, context)
+        if packed is None:
+            return
+        offsets |= packed
+    context.plan(greedy.plan_of(problem, found.plan.banks, [offsets[each] for each in range(len(offsets))]), "choice")
+
+
 def choice(problem: Problem, context: Context) -> None:
     """The cheapest choice of banks by loads (CP-SAT), packed; what does not fit is cut off, and the next choice tried."""
+    _choose_and_pack(problem, context, lambda seconds, cuts: _cheapest(problem, context, seconds, cuts), "choice")
 
-    def master(seconds: float, cuts: list[model.Cut]) -> Outcome[Plan]:
-        return model.solve(
-            problem,
-            offsets=False,
-            cuts=cuts,
-            time_limit=seconds,
-            seed=context.options.seed,
-            deterministic_limit=context.options.time_limit / 10 if context.options.deterministic else None,
-            should_stop=lambda: context.stop() or _closed(context),
-        )
 
-    _choose_and_pack(problem, context, master, "choice")
+def _cheapest(problem: Problem, context: Context, seconds: float, cuts: list[model.Cut]) -> Outcome[Plan]:
+    """Banks by loads alone, with CP-SAT."""
+    return model.solve(
+        problem,
+        offsets=False,
+        cuts=cuts,
+        time_limit=seconds,
+        seed=context.options.seed,
+        deterministic_limit=context.options.time_limit / 10 if context.options.deterministic else None,
+        should_stop=lambda: context.stop() or _closed(context),
+    )
 
 
 def milp_choice(problem: Problem, context: Context) -> None:
     """The same with a MILP solver."""
+    # Not at the top: it imports SciPy, which the others can do without.
+    from stowplan.models.banked_packing import milp
 
     def master(seconds: float, cuts: list[model.Cut]) -> Outcome[Plan]:
         return milp.solve(

@@ -11,6 +11,7 @@ from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.banked_packing.verify import verify
 from stowplan.portfolio.banked_packing import greedy
+from stowplan.portfolio.brief import brief
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking
 
@@ -18,6 +19,9 @@ _HERE = "stowplan.portfolio.banked_packing.candidates"
 
 #: The model with offsets is built for so many buffers at most.
 EXACT_BUFFERS = 600
+
+#: Up to so many buffers the choice of banks is tried for a moment before all else.
+SMALL = 64
 
 
 def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
@@ -39,7 +43,8 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     ]
     if len(problem.buffers) <= EXACT_BUFFERS:
         found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.5))
-    return found
+    is_small = len(problem.buffers) <= SMALL and not options.deterministic
+    return [brief(f"{_HERE}:brief"), *found] if is_small else found
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:

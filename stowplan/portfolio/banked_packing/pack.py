@@ -28,31 +28,40 @@ def pack(
         How long to look; in deterministic runs, for how much work.
     """
     inside = _bank_problem(problem, bank, numbers)
-    shift = 0 if any(each.offset is not None for each in inside.buffers) else problem.bottom(bank)
     ids = {problem.buffers[number].id: number for number in numbers}
-
-    def offsets(plan: Packing) -> dict[int, int]:
-        found = {ids[each.id]: at + shift for each, at in zip(inside.buffers, plan.offsets, strict=True) if each.id in ids}
-        # What has no bytes collides with nothing, not even with what is reserved.
-        return {number: at if problem.buffers[number].size else problem.first(number, bank) for number, at in found.items()}
-
     overload = find_overload(inside)
     if overload is not None:
         return None, tuple(ids[inside.buffers[at].id] for at in overload.buffers if inside.buffers[at].id in ids)
     quick = quick_plan(inside, context.options, lambda: False)
     if quick is not None:
-        return offsets(quick[1]), None
+        return _offsets(problem, bank, numbers, inside, quick[1]), None
     from stowplan.portfolio.packing import candidates
 
     for function, share in ((candidates.search, 0.4), (candidates.exact, 0.6)):
         inner = InnerRun(context, share * seconds)
         function(inside, inner)
         if inner.best is not None:
-            return offsets(inner.best), None
+            return _offsets(problem, bank, numbers, inside, inner.best), None
         if inner.why is not None:
             conflict = [ids[each] for each in inner.why.get("conflict", {}).get("buffers", ids) if each in ids]
             return None, tuple(sorted(conflict))
     return None, None
+
+
+def pack_quickly(problem: Problem, bank: int, numbers: Sequence[int], context: Context) -> dict[int, int] | None:
+    """Offsets by buffer, where they are found without compiled code."""
+    inside = _bank_problem(problem, bank, numbers)
+    quick = quick_plan(inside, context.options, lambda: False)
+    return None if quick is None else _offsets(problem, bank, numbers, inside, quick[1])
+
+
+def _offsets(problem: Problem, bank: int, numbers: Sequence[int], inside: packing.Problem, plan: Packing) -> dict[int, int]:
+    """Offsets by buffer of a packing of a bank."""
+    shift = 0 if any(each.offset is not None for each in inside.buffers) else problem.bottom(bank)
+    ids = {problem.buffers[number].id: number for number in numbers}
+    found = {ids[each.id]: at + shift for each, at in zip(inside.buffers, plan.offsets, strict=True) if each.id in ids}
+    # What has no bytes collides with nothing, not even with what is reserved.
+    return {number: at if problem.buffers[number].size else problem.first(number, bank) for number, at in found.items()}
 
 
 def _bank_problem(problem: Problem, bank: int, numbers: Sequence[int]) -> packing.Problem:

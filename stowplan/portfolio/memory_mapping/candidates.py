@@ -10,6 +10,7 @@ from stowplan.compiled import mark_warm
 from stowplan.errors import InputError
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.problem import Problem
+from stowplan.portfolio.brief import brief_seconds, asks_for_heuristics
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan, import_plan
@@ -53,6 +54,13 @@ def greedy(problem: Problem, context: Context) -> None:
     state, complete = heuristics.run(heuristics.production_greedy(data), context.stop)
     if complete:
         context.plan(export_plan(problem, data, state), "greedy")
+
+
+def brief(problem: Problem, context: Context) -> None:
+    """The greedy, which is the baseline, then the complete model, on a small problem."""
+    if asks_for_heuristics(context):
+        greedy(problem, context)
+    _solve_complete(problem, context, brief_seconds(context))
 
 
 def search(problem: Problem, context: Context) -> None:
@@ -270,13 +278,17 @@ def relaxation(problem: Problem, context: Context) -> None:
 
 def complete(problem: Problem, context: Context) -> None:
     """The complete CP-SAT model, hinted with the best plan known; where the problem is beyond it, a note."""
+    _solve_complete(problem, context, context.remaining())
+
+
+def _solve_complete(problem: Problem, context: Context, seconds: float) -> None:
     from stowplan.models.memory_mapping.cpsat import solve as solve_complete
 
     plan, bound = context.incumbent()
     try:
         outcome = solve_complete(
             problem,
-            time_limit=context.remaining(),
+            time_limit=seconds,
             workers=1,
             seed=context.options.seed,
             deterministic_limit=context.options.time_limit / 12 if context.options.deterministic else None,

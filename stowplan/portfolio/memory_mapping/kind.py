@@ -10,6 +10,7 @@ from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
+from stowplan.portfolio.brief import brief
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking, identify
 from stowplan.portfolio.memory_mapping import learned
@@ -19,6 +20,12 @@ _HERE = "stowplan.portfolio.memory_mapping"
 
 #: The complete model is tried up to this many uses; beyond it proves nothing in minutes.
 COMPLETE_MODEL_USES = 400
+
+#: Up to so many uses the complete model is tried for a moment before all else.
+SMALL_USES = 128
+
+#: Of so many uses the quick plan takes a tenth of a second, less than the start of a worker on a busy machine.
+QUICK_USES = 4_000
 
 #: What the relaxation gets of the time where others wait for its place: so many seconds a use, until which its bound grows
 #: quickly, and at least and at most so much of all. Of what is left, a large problem's plan gains more than its bound does,
@@ -49,6 +56,11 @@ def _bound(problem: Problem) -> int:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    is_small = 0 < problem.use_count <= SMALL_USES and not options.deterministic
+    return ([brief(f"{_HERE}.candidates:brief")] if is_small else []) + _others(problem, options)
+
+
+def _others(problem: Problem, options: Options) -> list[Candidate]:
     others = _heuristic_and_exact(problem, options, 1.0)
     asked_for = [each for each in others if {each.name, each.family} & {*options.candidates} and not each.by_name_only]
     policies = learned.candidates(problem, options, len(asked_for))
@@ -130,6 +142,7 @@ KIND = Kind(
     makes_baselines=_makes_baselines,
     notes=lambda problem: problem.notes,
     quick_plan=quick_plan,
+    is_quick_first=lambda problem: problem.use_count <= QUICK_USES,
     presenter="stowplan.report.memory_mapping.presenter:MemoryMappingPresenter",
     close="stowplan.portfolio.memory_mapping.close:Closeness",
     validation="stowplan.portfolio.memory_mapping.validation:ADAPTER",

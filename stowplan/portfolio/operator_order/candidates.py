@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from stowplan.models.operator_order.cuts import cut_bound
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build, stable_order
+from stowplan.models.packing import problem as packing_problem
 from stowplan.models.packing.bounds import load_bound
+from stowplan.portfolio.brief import brief_seconds
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.operator_order import beam, kernel
 from stowplan.portfolio.operator_order.arena import Lives
@@ -38,6 +40,9 @@ CUTS, CUT_SHARE = 20, 0.15
 
 #: Beams: sets side by side, and operators times these at most; weights of the peak so far against what is live.
 WIDTHS, MOST_WIDE, WEIGHTS = (1, 4), 40_000, (1000.0, 1.0)
+
+#: Sets that the exact search looks at in a moment, interpreted.
+BRIEF_SETS = 1_000
 
 #: Sets that the exact search looks at before local search has its first turn beside it.
 FIRST_SETS = 20_000
@@ -115,6 +120,20 @@ class _Run:
         plan, _ = self.know()
         wants_arena = plan is not None and plan.arena > plan.objective
         return not self.is_deterministic and wants_arena and left < ARENA_SHARE * (left + time.monotonic() - self.began)
+
+
+def brief(problem: Problem, context: Context) -> None:
+    """What takes little time on a small graph, interpreted: cuts, the narrowest beams, the first sets of the exact search."""
+    run = _Run(problem, context)
+    if run.structure.ops == 0:
+        return
+    run.offer(stable_order(run.structure), "given")
+    _beams(run, 1, None)
+    run.prove()
+    _search_sets(run, None, most=BRIEF_SETS)
+    if run.has_least_peak() and run.best is not None and not context.stop():
+        lives = Lives(problem, run.structure, run.best.order)
+        _pack(run, lives, brief_seconds(context), context.stop, (packing.exact,))
 
 
 def search(problem: Problem, context: Context) -> None:
@@ -222,13 +241,17 @@ def _go_on(run: _Run, improvement: _Improvement, chance: np.random.Generator, ro
             return
 
 
-def _search_sets(run: _Run, improvement: _Improvement) -> None:
-    """The search itself, in turn with local search where the clock may count: a lower peak leaves less to look at."""
+def _search_sets(run: _Run, improvement: _Improvement | None, most: int | None = None) -> None:
+    """The search itself, in turn with local search where the clock may count: a lower peak leaves less to look at.
+
+    ``most``: sets to look at, at most, a few at a time.
+    """
     context = run.context
-    limit = int(SETS * context.options.time_limit / (run.structure.ops + 50))
+    limit = int(SETS * context.options.time_limit / (run.structure.ops + 50)) if most is None else most
     found: dict[int, SetSearch] = {}
     slice_, looked = 200, 0
-    while not run.is_over() and (looked < limit or not run.is_deterministic):
+    is_limited = run.is_deterministic or most is not None
+    while not run.is_over() and (looked < limit or not is_limited):
         began = time.monotonic()
         for graph in (run.forwards, run.backwards):
             plan, floor = run.know()
@@ -245,14 +268,14 @@ def _search_sets(run: _Run, improvement: _Improvement) -> None:
                 run.offer(_forwards(graph, one.order()), "sets")
             if outcome in (kernel.FOUND, kernel.EXHAUSTED):
                 return
-        slice_ = min(200_000, 2 * slice_)
+        slice_ = min(200_000, 2 * slice_) if most is None else slice_
         is_full = all(each.outcome == kernel.FULL for each in found.values())
-        if is_full and run.is_deterministic:
+        if is_full and is_limited:
             return
         if not run.is_deterministic:
             run.prove()
         until = math.inf if is_full else time.monotonic() + max(0.2, time.monotonic() - began)
-        if not run.is_deterministic and looked > FIRST_SETS:
+        if improvement is not None and not run.is_deterministic and looked > FIRST_SETS:
             improvement.go_on(lambda until=until: run.is_over() or time.monotonic() >= until)  # type: ignore[misc]
 
 
@@ -278,10 +301,16 @@ def _arena(run: _Run, chance: np.random.Generator) -> None:
         _pack(run, lives, seconds, is_over)
 
 
-def _pack(run: _Run, lives: Lives, seconds: float, is_over: Callable[[], bool]) -> None:
+def _pack(
+    run: _Run,
+    lives: Lives,
+    seconds: float,
+    is_over: Callable[[], bool],
+    candidates: Sequence[Callable[[packing_problem.Problem, Context], None]] = (packing.search, packing.exact),
+) -> None:
     """The packing room's candidates on the lives of an order, for some seconds each."""
     load = load_bound(lives.packing)
-    for candidate in (packing.search, packing.exact):
+    for candidate in candidates:
         inner = InnerRun(run.context, seconds, bound=load, is_over=is_over)
         candidate(lives.packing, inner)
         if inner.best is not None:

@@ -11,15 +11,19 @@ from stowplan.compiled import is_warm
 from stowplan.models.operator_order.bounds import load_bound
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
-from stowplan.models.operator_order.structure import build, stable_order
+from stowplan.models.operator_order.structure import build
 from stowplan.models.operator_order.verify import Verification, verify
+from stowplan.portfolio.brief import brief
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking
 from stowplan.portfolio.operator_order.arena import Lives
-from stowplan.portfolio.operator_order.baselines import depth_first
+from stowplan.portfolio.operator_order.baselines import BASELINES, depth_first
 
 #: Operators of a graph that is ordered by interpreted code where nothing has been compiled yet.
 FEW_OPS = 100
+
+#: Up to so many operators the exact search is tried for a moment before all else.
+SMALL = 64
 
 #: What inputs are read for: files that mean other problems for other targets.
 TARGET = "order"
@@ -32,9 +36,11 @@ def _finish(problem: Problem, plan: Plan, objective: int) -> Plan:
 
 
 def _initial(problem: Problem) -> dict[str, Plan]:
-    """The operators as given, with offsets made in a moment."""
+    """The operators as given, of small graphs the other baselines, too; with offsets made in a moment."""
     structure = build(problem)
-    return {"given": Lives(problem, structure, stable_order(structure)).quick()}
+    names = ("given", *KIND.baseline_sources) if len(problem.ops) <= SMALL else ("given",)
+    orders = {name: BASELINES[name](structure, lambda: False) for name in names}
+    return {name: Lives(problem, structure, order).quick() for name, order in orders.items() if order is not None}
 
 
 def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bool]) -> tuple[str, Plan] | None:
@@ -45,10 +51,12 @@ def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bo
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     # Compiling takes longer than a small graph does, interpreted.
     interpret = len(problem.ops) <= FEW_OPS and not is_warm()
-    return [
+    found = [
         Candidate("search", "heuristic", f"{_HERE}:search", share=0.7, interpret=interpret),
         Candidate("sets", "exact", f"{_HERE}:exact", share=0.7, interpret=interpret),
     ]
+    is_small = len(problem.ops) <= SMALL and not options.deterministic
+    return [brief(f"{_HERE}:brief"), *found] if is_small else found
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:

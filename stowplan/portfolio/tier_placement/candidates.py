@@ -11,6 +11,7 @@ from stowplan.models.hint import Hint
 from stowplan.models.tier_placement.bounds import find_overload
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
+from stowplan.portfolio.brief import brief_seconds, asks_for_heuristics
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.tier_placement import guided as guided_maps
 from stowplan.portfolio.tier_placement import heuristics
@@ -69,6 +70,13 @@ def greedy_dp(problem: Problem, context: Context) -> None:
         walk = heuristics.greedy_dp(data, begin, context.stop)
         if not context.stop():
             _report(context, exporter, walk, "greedy_dp")
+
+
+def brief(problem: Problem, context: Context) -> None:
+    """Greedy-DP, which is a baseline, then CP-SAT, on a small network."""
+    if asks_for_heuristics(context):
+        greedy_dp(problem, context)
+    _solve_cpsat(problem, context, brief_seconds(context))
 
 
 def search(problem: Problem, context: Context) -> None:
@@ -221,11 +229,15 @@ def milp(problem: Problem, context: Context) -> None:
 
 def cpsat(problem: Problem, context: Context) -> None:
     """The CP-SAT model, hinted with the best plan there is when it starts."""
+    _solve_cpsat(problem, context, context.remaining())
+
+
+def _solve_cpsat(problem: Problem, context: Context, seconds: float) -> None:
     from stowplan.models.tier_placement import cpsat as model
 
     outcome = model.solve(
         problem,
-        time_limit=context.remaining(),
+        time_limit=seconds,
         seed=context.options.seed,
         deterministic_limit=context.options.time_limit / 4 if context.options.deterministic else None,
         hint=_known(context),

@@ -61,7 +61,7 @@ def chosen(options: Options) -> list[str]:
 
 
 def test_with_its_family_only_where_it_takes_little_from_others(any_file: Path) -> None:
-    everything = ["search", "relaxation", "policy", "cpsat", "lns"]
+    everything = ["brief", "search", "relaxation", "policy", "cpsat", "lns"]
     assert [name for name in chosen(Options(time_limit=30)) if name in LEARNED] == []
     assert [name for name in chosen(Options(time_limit=300)) if name != "greedy"] == everything
     # A place for each is a free place.

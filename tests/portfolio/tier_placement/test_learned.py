@@ -62,8 +62,8 @@ def chosen(options: Options, problem: Problem | None = None) -> list[str]:
 
 
 def test_with_its_family_only_where_it_takes_little_from_others(any_file: Path) -> None:
-    assert chosen(Options(time_limit=30)) == ["search", "milp", "cpsat"]
-    assert chosen(Options(time_limit=300)) == ["search", "milp", "egrl", "cpsat"]
+    assert chosen(Options(time_limit=30)) == ["brief", "search", "milp", "cpsat"]
+    assert chosen(Options(time_limit=300)) == ["brief", "search", "milp", "egrl", "cpsat"]
     assert "egrl" in chosen(Options(time_limit=30, workers=6))
     assert chosen(Options(time_limit=30, candidates=("learned",))) == ["egrl"]
     # Of a large network it is the first to have a plan.
