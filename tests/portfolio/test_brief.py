@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import stowplan
+from stowplan.portfolio import brief
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import kind_of
 from tests.paths import EXAMPLES
@@ -70,8 +71,9 @@ def test_the_others_are_as_they_are_without_it(file: str, target: str | None, op
     assert not any(each.is_brief for each in deterministic)
 
 
-def test_baselines_are_left_out_with_the_heuristics() -> None:
+def test_baselines_are_left_out_with_the_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brief, "_SECONDS", 1e3)
     problem = stowplan.read(EXAMPLES / "resnet50.layers.json", target="nnp-i")
-    result = stowplan.solve(problem, time_limit=20.0, candidates="exact")
+    result = stowplan.solve(problem, time_limit=400.0, candidates="exact")
     assert result.status == "optimal"
     assert "greedy_dp" not in result.baselines

@@ -10,7 +10,7 @@ from stowplan.compiled import mark_warm
 from stowplan.errors import InputError
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.brief import brief_seconds, asks_for_heuristics
+from stowplan.portfolio.brief import asks_for_heuristics, brief_seconds
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan, import_plan
