@@ -1,4 +1,4 @@
-"""Whether limits are met: ``python benchmarks/limits.py [--trials N] [--seed N]``.
+"""Whether limits are met: ``python benchmarks/limits.py [--trials N] [--seed N] [--part I/N]``.
 
 Random trials of all kinds, in one process: an instance of the examples, a limit from 0.2 to 20 s (small ones as often as large
 ones), candidates, workers and a seed. Prints a markdown table: by how much limits were overrun, and how many by more than 0.5 s
@@ -45,6 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", type=part, default=(1, 1), metavar="I/N", help="every Nth trial alone, from the Ith on")
     parser.add_argument("--least", type=float, default=0.2, help="smallest limit in seconds")
     parser.add_argument("--most", type=float, default=20.0, help="largest limit in seconds")
     arguments = parser.parse_args()
@@ -61,6 +62,8 @@ def main() -> None:
             "workers": chance.choice((1, 2)),
             "seed": chance.randrange(1000),
         }
+        if number % arguments.part[1] != arguments.part[0] - 1:
+            continue
         began = time.monotonic()
         result = stowplan.solve(problem, time_limit=limit, **options)
         over = time.monotonic() - began - limit
@@ -70,12 +73,21 @@ def main() -> None:
         if over > 0.5 + 0.05 * limit:
             print(f"broken: {name}, limit {limit:.2f} s, {over:.2f} s more, {options}, {result.stop_reason}", flush=True)
     load = os.getloadavg()[1]
-    print(f"\n{arguments.trials} trials, seed {arguments.seed}, load {load:.1f} on {os.cpu_count()} cores\n")
+    count = sum(map(len, overruns.values()))
+    print(f"\n{count} trials, seed {arguments.seed}, load {load:.1f} on {os.cpu_count()} cores\n")
     print("| kind | trials | ended by the limit | largest overrun | over 0.5 s + 5 % | without a plan |")
     print("|---|--:|--:|--:|--:|--:|")
     for kind, each in overruns.items():
         ended = sum(over > -0.5 for over in each)
         print(f"| {kind} | {len(each)} | {ended} | {max(each):+.2f} s | {broken[kind]} | {planless[kind]} |")
+
+
+def part(text: str) -> tuple[int, int]:
+    """``I/N``."""
+    which, _, parts = text.partition("/")
+    if not 1 <= int(which) <= int(parts):
+        raise ValueError
+    return int(which), int(parts)
 
 
 def pick(kind: str, chance: random.Random) -> tuple[object, str]:
