@@ -331,7 +331,7 @@ def key_of(
         "problem": digest_of(problem),
     }
     if keep_close is not None:
-        said["keep_close"] = _hash(keep_close)
+        said["keep_close"] = digest_of(keep_close)
     return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
 
 
