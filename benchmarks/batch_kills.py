@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         calm = Batch(folder, "calm", given.jobs)
         calm.run()
         killed = Batch(folder, "killed", given.jobs)
-        killed.run_with_kills(given.kills, given.files / (given.kills + 1), chance)
+        killed.run_with_kills(given.kills, given.files / (1.6 * given.kills), chance)
         faults = compare(folder, calm, killed, given.files)
     for row in [
         ("", ""),
