@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         calm = Batch(folder, "calm", given.jobs)
         calm.run()
         killed = Batch(folder, "killed", given.jobs)
-        killed.run_with_kills(given.kills, given.files / (given.kills + 1), chance)
+        killed.run_with_kills(given.kills, given.files, chance)
         faults = compare(folder, calm, killed, given.files)
     for row in [
         ("", ""),
@@ -103,13 +103,15 @@ class Batch:
         subprocess.run(self._command, stdout=subprocess.DEVNULL, check=True)
         self.seconds += time.monotonic() - began
 
-    def run_with_kills(self, count: int, pause: float, chance: random.Random) -> None:
-        """Kill so often, at moments that are on average so many results apart; then let it come to its end."""
+    def run_with_kills(self, count: int, files: int, chance: random.Random) -> None:
+        """Kill so often, spread at random over the results; then let it come to its end."""
         began = time.monotonic()
         process = self._start()
         while sum(self.kills.values()) < count:
             # Every fifth follows the one before, whatever has begun by then.
-            results = self._results() + int(chance.expovariate(1 / pause) * 1.25) * (chance.random() > 0.2)
+            done = self._results()
+            pause = max(1.0, (files - done) / (2 * (count - sum(self.kills.values()))))
+            results = done + int(chance.expovariate(1 / pause)) * (chance.random() > 0.2)
             while process.poll() is None and self._results() < results:
                 time.sleep(0.05)
             time.sleep(chance.uniform(0.0, 0.5))
