@@ -34,7 +34,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.learned: $(VENV)/.installed
 	$(PIP) $(TORCH)
-	$(PIP) -e '.[learned,viz,frontends,poly,docs,dev]'
+	$(PIP) -e '.[learned,cluster,viz,frontends,poly,docs,dev]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.installed
