@@ -90,7 +90,7 @@ def batch_command(
     *,
     options: ReadOptions,
 ) -> None:
-    """Solve a suite of inputs into a folder, one after the other or side by side.
+    """Solve a suite of inputs into a folder, maybe side by side.
 
     Each input gives NAME.plan.json and NAME.result.json, and a line in results.jsonl. A second run with the same options skips
     what is finished, also after the first was killed; an input that fails is left out and named at the end. The exit code is 0

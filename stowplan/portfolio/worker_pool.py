@@ -268,7 +268,9 @@ class WorkerPool:
             # It had waited since an earlier run, and somebody has ended it in the meantime.
             self._assign(worker, lost, fresh=True)
         elif worker.ended is None:
-            self._end(worker, "failed", "" if worker.process is None else worker.process.cause_of_death())
+            # Who ends a run may signal its workers, too, and one that has just begun does not withstand that yet.
+            outcome: Outcome = "stopped" if self._deadline.was_cancelled else "failed"
+            self._end(worker, outcome, "" if worker.process is None else worker.process.cause_of_death())
 
     def _end(self, worker: Worker, outcome: Outcome, why: str = "") -> None:
         """Note that a candidate has come to its end; of one that failed, why."""

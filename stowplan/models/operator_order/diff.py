@@ -31,6 +31,7 @@ def diff(problem: Problem, first: Plan, second: Plan) -> tuple[Part, ...]:
 
 
 def in_order(first: Sequence[int], second: Sequence[int]) -> set[int]:
-    """As many of the first order's operators as are in the same order in the second, which has all of them."""
+    """As many operators as are in the same order in both, which have all of them; the same ones whichever is the first."""
+    first, second = sorted((tuple(first), tuple(second)))
     position = {op: at for at, op in enumerate(second)}
     return {first[at] for at in longest_ascending([position[op] for op in first])}
