@@ -68,8 +68,6 @@ def warn_where_missing(state: RunState, reports: Sequence[CandidateReport]) -> N
     name = state.baseline
     if name is None or name in state.sources or state.infeasible:
         return
-    if any(each.startswith(left_out(name, "")) for each in state.warnings):
-        return
     maker = next((each for each in reports if each.name == name), None)
     if maker is None:
         why = "it has no valid plan for this problem"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache as cached
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,14 +22,15 @@ from stowplan.notes import bounded
 from stowplan.portfolio.baseline import left_out, resolve, warn_where_missing, with_maker
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.hints import HINT, hinted_plan, hinted_values
-from stowplan.portfolio.keep_close.after_run import Closer
-from stowplan.portfolio.keep_close.given import EARLIER, given
 from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan, kind_of
 from stowplan.portfolio.plan_cache import PlanCache, depends_on_limit, key_of
 from stowplan.portfolio.process_memory import check_limits_possible
 from stowplan.portfolio.run import Run
 from stowplan.portfolio.run_state import Progress, RunState
 from stowplan.result import Provenance, Result, Status, StopReason
+
+if TYPE_CHECKING:
+    from stowplan.portfolio.keep_close.after_run import Closer
 
 FAMILIES = ("heuristic", "learned", "exact")
 
@@ -145,10 +146,7 @@ def solve(
     hinted = hinted_plan(kind, problem, hint)
     if hinted is not None and HINT in (plans or {}):
         raise UsageError(f"found a plan named {HINT!r}, which is the name of the hint's: give it another")
-    wanted = None if keep_close is None else given(keep_close, kind)
-    closer = None if wanted is None else Closer(kind, problem, wanted)
-    if closer is not None and EARLIER in (plans or {}):
-        raise UsageError(f"found a plan named {EARLIER!r}, which is the name of the one to keep close to: give it another")
+    closer = None if keep_close is None else _closer(kind, problem, keep_close, plans or {})
     at_hand = {**(plans or {}), **({} if hinted is None else {HINT: hinted})}
     initial = kind.initial(problem)
     kept_close = {} if closer is None else closer.starts
@@ -166,7 +164,8 @@ def solve(
             state.on_plan = closer.take
         run = Run(state, chosen)
         stop_reason = run.run(starts)
-        warn_where_missing(state, run.reports)
+        if not invalid:
+            warn_where_missing(state, run.reports)
         if closer is not None:
             state.options = options
             if closer.finish(state, options, deadline) or deadline.was_cancelled:
@@ -184,12 +183,23 @@ def solve(
         candidates=chosen,
         plans=plans or {},
         hint=hint,
-        keep_close=wanted,
+        keep_close=None if closer is None else closer.given,
         baseline=named,
         versions=_versions(_VERSIONED_WITH_POLICY),
     )
     result = _through_cache(kept, key, kind, problem, options, deadline, on_progress, compute)
     return msgspec.structs.replace(result, problem=problem)
+
+
+def _closer(kind: Kind, problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> Closer:
+    # Not at the top: most runs have no earlier plan to keep close to.
+    from stowplan.portfolio.keep_close.after_run import Closer
+    from stowplan.portfolio.keep_close.given import EARLIER, given
+
+    closer = Closer(kind, problem, given(keep_close, kind))
+    if EARLIER in plans:
+        raise UsageError(f"found a plan named {EARLIER!r}, which is the name of the one to keep close to: give it another")
+    return closer
 
 
 def _kept_close(result: Result, closer: Closer, deadline: Deadline) -> Result:

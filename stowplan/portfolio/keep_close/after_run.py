@@ -41,7 +41,7 @@ class Closer:
     """
 
     def __init__(self, kind: Kind, problem: Any, given: KeepClose):
-        self._kind, self._problem, self._given = kind, problem, given
+        self._kind, self._problem, self.given = kind, problem, given
         self._closeness = closeness_of(problem, given)
         self._earlier: Close | None = None
         self._plans: list[tuple[int, int, Any, Check]] = []
@@ -100,7 +100,7 @@ class Closer:
             self._problem,
             best.check,
             None if earlier is None else earlier.check,
-            self._given.within,
+            self.given.within,
             None if state.baseline is None else state.sources.get(state.baseline),
         )
         search = Search(self._kind, self._problem, closeness, limit, Budget(options, deadline, plain.total), plain)
@@ -142,7 +142,7 @@ class Closer:
                 "changed": close.changed,
                 "of": close.total,
                 "parts": {what: list(pair) for what, pair in close.counts.items()},
-                "within": self._given.within,
+                "within": self.given.within,
                 "best_changed": plain.changed,
                 "best_objective": plain.check.objective,
                 "earlier_objective": None if earlier is None else earlier.check.objective,
