@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,11 +107,14 @@ def run_batches(
     arms = {WITH: settings, WITHOUT: msgspec.structs.replace(settings, candidates=without)}
     found: dict[str, dict[str, Record]] = {label: {} for label in arms}
     items = find_inputs(suites)
-    for number, item in enumerate(items, 1):
-        for label, each in arms.items():
-            if not quiet:
-                note(f"[{number}/{len(items)}] {files.printable(item.name)}, {label}")
-            for _, record, _ in run_batch([item], output / label, each):
+    with ExitStack() as stack:
+        # With one job, a batch solves an input whenever it is asked for the next one.
+        batches = {label: stack.enter_context(closing(run_batch(items, output / label, each))) for label, each in arms.items()}
+        for number, item in enumerate(items, 1):
+            for label, batch in batches.items():
+                if not quiet:
+                    note(f"[{number}/{len(items)}] {files.printable(item.name)}, {label}")
+                _, record, _ = next(batch)
                 if record.exit_code == CANCELLED:
                     raise KeyboardInterrupt
                 if record.error is not None:

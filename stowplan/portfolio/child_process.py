@@ -8,6 +8,9 @@ import signal
 import sys
 from typing import BinaryIO
 
+#: Bytes that a process may hold to be kept for other work.
+MOST_KEPT_MEMORY = 1 << 30
+
 _PR_SET_PDEATHSIG = 1
 
 

@@ -3,46 +3,33 @@
 from __future__ import annotations
 
 import os
-import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache as cached
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stowplan.arguments import flag, number, show, whole
 from stowplan.deadline import Deadline
-from stowplan.errors import InputError, UsageError
+from stowplan.errors import UsageError
 from stowplan.log import LOGGER
-from stowplan.models.hint import Hint
-from stowplan.notes import bounded
-from stowplan.portfolio.baseline import left_out, resolve, warn_where_missing, with_maker
+from stowplan.portfolio.baseline import resolve, warn_where_missing, with_maker
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.hints import HINT, hinted_plan, hinted_values
-from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan, kind_of
+from stowplan.portfolio.kind import Kind, kind_of
 from stowplan.portfolio.plan_cache import PlanCache, depends_on_limit, key_of
-from stowplan.portfolio.process_memory import check_limits_possible
 from stowplan.portfolio.run import Run
 from stowplan.portfolio.run_state import Progress, RunState
-from stowplan.result import Provenance, Result, Status, StopReason
+from stowplan.portfolio.solve_arguments import FAMILIES, check_options, check_others, chosen_candidates, starts_of
+from stowplan.portfolio.solve_result import result_of, versions
+from stowplan.result import Result
 
 if TYPE_CHECKING:
     from stowplan.portfolio.keep_close.after_run import Closer
 
-FAMILIES = ("heuristic", "learned", "exact")
-
-#: Seeds are below this: solvers keep them in 31 bits.
-MAX_SEED = 2**31
-
 #: A deterministic run does its work however long it takes, up to this many times the limit plus so many seconds: a net for
 #: candidates that hang, wide enough for compiling everything on a busy machine.
 NET = 10, 240.0
-
-_VERSIONED = ("stowplan", "ortools", "highspy", "numpy", "numba")
-_VERSIONED_WITH_POLICY = (*_VERSIONED, "torch")
 
 
 def solve(
@@ -136,13 +123,13 @@ def solve(
             memory_limit=memory_limit,
         )
     )
-    _check_the_rest(plans, baseline, on_progress, cancel)
+    check_others(plans, baseline, on_progress, cancel)
     kind = kind_of(problem)
     # The kind's modules may just have been imported; that is part of the time.
     limit = NET[0] * options.time_limit + NET[1] if options.deterministic else options.time_limit
     deadline = Deadline(limit - (time.monotonic() - began), cancel)
     every = kind.candidates(problem, options)
-    chosen = _chosen(every, options)
+    chosen = chosen_candidates(every, options)
     hinted = hinted_plan(kind, problem, hint)
     if hinted is not None and HINT in (plans or {}):
         raise UsageError(f"found a plan named {HINT!r}, which is the name of the hint's: give it another")
@@ -151,7 +138,7 @@ def solve(
     initial = kind.initial(problem)
     kept_close = {} if closer is None else closer.starts
     named = resolve(kind, baseline, initial, {**at_hand, **kept_close})
-    starts, invalid = _starts(kind, problem, initial, at_hand, named)
+    starts, invalid = starts_of(kind, problem, initial, at_hand, named)
     starts |= kept_close
     hints = hinted_values(kind, problem, hint, starts.get(HINT))
     baselines = dict.fromkeys((*starts, *kind.baseline_sources, *([] if named is None else [named])))
@@ -170,7 +157,7 @@ def solve(
             state.options = options
             if closer.finish(state, options, deadline) or deadline.was_cancelled:
                 stop_reason = "cancelled"
-        result = _result(run, stop_reason, tuple(baselines), _checkpoint(run, chosen), hint)
+        result = result_of(run, stop_reason, chosen=chosen, baselines=baselines, hint=hint)
         return result if closer is None else _kept_close(result, closer, deadline)
 
     kept = PlanCache.of(cache)
@@ -185,7 +172,7 @@ def solve(
         hint=hint,
         keep_close=None if closer is None else closer.given,
         baseline=named,
-        versions=_versions(_VERSIONED_WITH_POLICY),
+        versions=versions(with_policy=True),
     )
     result = _through_cache(kept, key, kind, problem, options, deadline, on_progress, compute)
     return msgspec.structs.replace(result, problem=problem)
@@ -244,172 +231,3 @@ def _through_cache(
         if on_progress is not None:
             on_progress(Progress(result.seconds, result.objective, result.bound, result.provenance.candidate))
     return msgspec.structs.replace(result, warnings=(*result.warnings, *cache.notes))
-
-
-def check_options(options: Options) -> Options:
-    """Check options.
-
-    Parameters
-    ----------
-    options
-        As given by a caller: of any type.
-
-    Returns
-    -------
-    Options
-        The same with plain numbers and names in them.
-
-    Raises
-    ------
-    UsageError
-        A value of a wrong type, or out of range.
-    """
-    candidates: Any = options.candidates
-    if isinstance(candidates, str):
-        candidates = candidates.split(",")
-    elif not isinstance(candidates, Iterable):
-        raise UsageError(f"found candidates {show(candidates)}, expected names, as a list or separated by commas")
-    names = list(candidates)
-    for name in names:
-        if not isinstance(name, str):
-            raise UsageError(f"found candidate {show(name)}, expected a name")
-    limit = None if options.memory_limit is None else whole("a memory limit of {} bytes", options.memory_limit, 1)
-    if limit is not None:
-        check_limits_possible()
-    return Options(
-        time_limit=number("a time limit of {} s", options.time_limit, 0.0, or_least=False),
-        candidates=tuple(name.strip() for name in names),
-        seed=whole("seed {}", options.seed, 0, MAX_SEED - 1),
-        workers=whole("{} workers", options.workers, 1),
-        deterministic=flag("deterministic {}", options.deterministic),
-        gap=number("a gap of {}", options.gap, 0.0, 1.0),
-        memory_limit=limit,
-    )
-
-
-def _check_the_rest(plans: Any, baseline: Any, on_progress: Any, cancel: Any) -> None:
-    if plans is not None and not (isinstance(plans, Mapping) and all(isinstance(name, str) for name in plans)):
-        raise UsageError(f"found plans {show(plans)}, expected plans by name, a dictionary")
-    if baseline is not None and not isinstance(baseline, str):
-        raise UsageError(f"found baseline {show(baseline)}, expected a name")
-    if on_progress is not None and not callable(on_progress):
-        raise UsageError(f"found on_progress {show(on_progress)}, expected a function")
-    if cancel is not None and not hasattr(cancel, "is_set"):
-        raise UsageError(f"found cancel {show(cancel)}, expected a threading.Event")
-
-
-def _starts(
-    kind: Kind, problem: Any, initial: Mapping[str, Any], plans: Mapping[str, Any], baseline: str | None
-) -> tuple[dict[str, Any], list[str]]:
-    """The kind's initial plans and those at hand, the latter verified; and a warning where the baseline's is not valid."""
-    starts = dict(initial)
-    invalid = []
-    taken = {*starts, *kind.baseline_sources}
-    for name, plan in plans.items():
-        if name in taken:
-            raise UsageError(f"found a plan named {name!r}, which is the name of one of the package's own: give it another")
-        if not isinstance(plan, kind.plan_type):
-            raise UsageError(f"found {describe_plan(plan)} as the plan {name!r}, expected a plan of {kind.name}")
-        found = check(kind, problem, plan)
-        if not found.ok and name == baseline and plan.problem == problem.digest:
-            invalid.append(left_out(name, f"its plan is not valid: {'; '.join(found.violations[:1])}"))
-            continue
-        if not found.ok:
-            raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(found.violations[:3])}")
-        starts[name] = plan
-    return starts, invalid
-
-
-def _chosen(every: list[Candidate], options: Options) -> list[Candidate]:
-    known = {*FAMILIES, *(candidate.name for candidate in every)}
-    unknown = [name for name in options.candidates if name not in known]
-    if unknown:
-        raise UsageError(f"found candidate {unknown[0]!r}, expected some of {', '.join(sorted(known))}")
-    wanted = set(options.candidates)
-    by_name = [candidate for candidate in every if candidate.name in wanted]
-    by_family = [candidate for candidate in every if candidate.family in wanted and not candidate.by_name_only]
-    chosen = [
-        candidate for candidate in every if candidate in by_name or (candidate in by_family and not candidate.unavailable)
-    ]
-    # A family leaves out what cannot run, unless that is all there is.
-    for candidate in by_name if chosen else by_family:
-        if candidate.unavailable:
-            raise UsageError(f"candidate {candidate.name!r} {candidate.unavailable}")
-    return chosen
-
-
-def _checkpoint(run: Run, chosen: list[Candidate]) -> str | None:
-    """Hash of the policy that took part: others may have gone on from its plans."""
-    ran = {report.name for report in run.reports if report.outcome != "skipped"}
-    return next((candidate.checkpoint for candidate in chosen if candidate.checkpoint and candidate.name in ran), None)
-
-
-def _result(run: Run, stop_reason: StopReason, baselines: tuple[str, ...], checkpoint: str | None, hint: Any) -> Result:
-    known = run.state
-    baseline = known.baseline or known.kind.baseline
-    status: Status
-    if known.infeasible:
-        status = "infeasible"
-    elif known.objective is None:
-        status = "no_plan"
-    else:
-        status = "optimal" if known.bound is not None and known.objective <= known.bound else "feasible"
-    if known.options.deterministic and run.cut_short:
-        known.warnings.append("a deterministic run was ended before its work was done: another run may differ")
-    identity = known.kind.identity(known.problem)
-    return Result(
-        kind=known.kind.name,
-        plan=known.plan,
-        objective=known.objective,
-        bound=known.bound,
-        status=status,
-        stop_reason=stop_reason,
-        verified=known.objective is not None,
-        baseline_name=baseline,
-        baseline=known.sources.get(baseline),
-        baselines={name: known.sources[name] for name in baselines if name in known.sources},
-        history=tuple(known.history),
-        candidates=tuple(run.reports),
-        provenance=Provenance(
-            candidate="" if known.best is None else known.best.source,
-            seed=known.options.seed,
-            deterministic=known.options.deterministic,
-            versions=dict(_versions(_VERSIONED if checkpoint is None else _VERSIONED_WITH_POLICY)),
-            program=identity["program"],
-            target=identity["target"],
-            cost_model=identity["cost_model"],
-            problem_digest=identity["digest"],
-            options={
-                "time_limit": known.options.time_limit,
-                "candidates": list(known.options.candidates),
-                "workers": known.options.workers,
-                "gap": known.options.gap,
-            }
-            | ({} if known.baseline is None else {"baseline": known.baseline})
-            | ({} if known.options.memory_limit is None else {"memory_limit": known.options.memory_limit})
-            | ({} if hint is None else {"hint": hint.source if isinstance(hint, Hint) else "plan"}),
-            checkpoint=checkpoint,
-            guides=(*known.guides,),
-            family="" if known.best is None else known.families.get(known.best.source, "given"),
-        ),
-        seconds=round(known.deadline.elapsed, 3),
-        unit=known.kind.unit,
-        highlights=known.kind.highlights,
-        # What every heuristic and model reached, not only the best.
-        details=(known.why if known.infeasible else {})
-        | known.kind.facts(known.problem, known.plan)
-        | ({} if known.infeasible else known.kind.proven(known.problem, known.objective, known.bound))
-        | {"sources": dict(known.sources)},
-        warnings=(*bounded(known.kind.notes(known.problem)), *known.warnings),
-    )
-
-
-@cached
-def _versions(packages: tuple[str, ...]) -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in packages:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions

@@ -22,7 +22,7 @@ import msgspec
 from stowplan import kinds
 from stowplan.models.light_imports import without_pandas
 from stowplan.portfolio.candidate_context import WorkerContext
-from stowplan.portfolio.child_process import begin
+from stowplan.portfolio.child_process import MOST_KEPT_MEMORY, begin
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.messages import Incumbent, Job, Load, Report, Stop, ToWorker, read_message, write_message
 from stowplan.portfolio.process_memory import prefer_to_end, resident
@@ -30,9 +30,6 @@ from stowplan.startup import collect_seldom
 
 #: Seconds that a worker waits for a job before it ends.
 IDLE_SECONDS = 600.0
-
-#: Bytes that a worker may hold to be kept.
-MOST_MEMORY = 1 << 30
 
 #: Where memory runs out, a candidate is what can be done without.
 OOM_SCORE = 500
@@ -115,7 +112,7 @@ class Worker:
             return False
         del problem
         waits = threading.active_count() == threads and not _has_children() and _surroundings() == self._surroundings
-        waits = waits and resident(os.getpid()) <= MOST_MEMORY
+        waits = waits and resident(os.getpid()) <= MOST_KEPT_MEMORY
         self._context = None
         self.send(Report(context.last_word(), waits=waits))
         return waits

@@ -24,7 +24,7 @@ from stowplan.models.packing import problem as packing
 from stowplan.portfolio.banked_packing.kind import KIND, traffic_by_bank
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
-from stowplan.portfolio.solve import check_options
+from stowplan.portfolio.solve_arguments import check_options
 
 #: Cost of a byte in a bank over that in the one before, where costs are not given.
 RATIO = 4

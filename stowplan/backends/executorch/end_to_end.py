@@ -13,7 +13,7 @@ from stowplan.backends.executorch.planning import ArenaReport, MemoryPlanningAlg
 from stowplan.backends.executorch.reorder import OrderReport, ReorderPass
 from stowplan.errors import UsageError
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.solve import check_options
+from stowplan.portfolio.solve_arguments import check_options
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
-from stowplan.portfolio.solve import check_options, solve
+from stowplan.portfolio.solve import solve
+from stowplan.portfolio.solve_arguments import check_options
 from stowplan.result import Result
 
 

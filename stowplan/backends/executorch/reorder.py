@@ -19,7 +19,7 @@ from stowplan.backends.executorch.planning import reason, solve_with, warn
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.operator_order.kind import KIND
-from stowplan.portfolio.solve import check_options
+from stowplan.portfolio.solve_arguments import check_options
 
 #: Bytes that executorch aligns tensors to.
 ALIGNMENT = 16

@@ -13,7 +13,7 @@ from stowplan.arguments import flag, show, whole
 from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.models.document import Document
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.solve import FAMILIES, check_options
+from stowplan.portfolio.solve_arguments import FAMILIES, check_options
 
 FORMAT = "stowplan.batch.result"
 VERSION = 1
@@ -87,6 +87,8 @@ class Record(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Why there is no result."""
     result: dict[str, Any] | None = None
     """The result as ``stowplan solve --json`` prints it; the plan by its file's name beside this one."""
+    xla_plan: str | None = None
+    """Digest of XLA's own plan, where there was one at hand."""
     format: str = FORMAT
     version: int = VERSION
 

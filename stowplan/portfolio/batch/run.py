@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from stowplan.frontends.targets import check_targets
 from stowplan.portfolio.batch.inputs import Item
 from stowplan.portfolio.batch.journal import Journal, only_writer, remove_temporary
 from stowplan.portfolio.batch.records import CANCELLED, INTERNAL_ERROR, Record, Settings, check_settings, describe_failure
-from stowplan.portfolio.batch.task import Outcome, Task, failure, solve_task
+from stowplan.portfolio.batch.task import Finished, Outcome, Task, failure, solve_task
 from stowplan.portfolio.batch.workers import LocalWorkers, Workers
 from stowplan.portfolio.process_memory import as_mebibytes
 
@@ -40,7 +40,7 @@ def run_batch(
     memory_budget: int | None = None,
     scheduler: str | None = None,
     journal: str | Path | None = None,
-) -> Iterator[tuple[Item, Record, bool]]:
+) -> Generator[tuple[Item, Record, bool], None, None]:
     """Solve inputs; one that fails is recorded, and does not keep others from their turn.
 
     Parameters
@@ -196,8 +196,8 @@ def _task(item: Item, folder: Path, output: Path, settings: Settings, targets: t
     )
 
 
-def _finished(item: Item, output: Path, settings: Settings) -> str | None:
-    """Digest of the problem of an earlier run that this one would only repeat, if the input has not changed."""
+def _finished(item: Item, output: Path, settings: Settings) -> Finished | None:
+    """What an earlier run was made from that this one would only repeat, if neither input nor XLA's plan has changed."""
     try:
         record = Record.load(item.record_path(output))
     except InputError:
@@ -206,7 +206,7 @@ def _finished(item: Item, output: Path, settings: Settings) -> str | None:
     if result is None or record.settings != settings or record.exit_code == CANCELLED:
         return None
     has_plan = result["plan"] is None or item.plan_path(output).is_file()
-    return str(result["provenance"]["problem_digest"]) if has_plan else None
+    return Finished(str(result["provenance"]["problem_digest"]), record.xla_plan) if has_plan else None
 
 
 def _keep(item: Item, output: Path, outcome: Outcome, settings: Settings, journal: Journal) -> tuple[Record, bool]:

@@ -25,6 +25,15 @@ from stowplan.portfolio.kind import kind_of
 from stowplan.portfolio.solve import solve
 
 
+class Finished(msgspec.Struct, frozen=True):
+    """What a finished record was made from, beside its settings."""
+
+    problem: str
+    """Digest of the problem."""
+    xla_plan: str | None
+    """Digest of XLA's own plan, where there was one at hand."""
+
+
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done with one input."""
 
@@ -38,8 +47,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What its record calls the file of the plan."""
     settings: Settings
     targets: tuple[str, ...]
-    earlier: str | None = None
-    """Digest of the problem that a finished record is of, where there is one."""
+    earlier: Finished | None = None
+    """Of its finished record, where there is one."""
     kinds: tuple[KindModules, ...] = ()
     """All that are registered here, for processes that know only the package's own."""
     formats: tuple[str, ...] = ()
@@ -49,7 +58,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """What came of an input."""
 
     record: bytes | None = None
-    """Bytes of its :class:`~stowplan.portfolio.batch.records.Record`; None where the finished one is of the same problem."""
+    """Bytes of its :class:`~stowplan.portfolio.batch.records.Record`; None where the finished one was made from the same."""
     plan: bytes | None = None
     """Bytes of its plan."""
     is_kept: bool = True
@@ -110,14 +119,15 @@ def _solved(task: Task) -> Outcome:
         path, folder = (Path(os.fsdecode(each)) for each in (task.path, task.folder))
         opened = _open(path, settings, task.targets, folder)
     problem = opened.problem
-    if task.earlier is not None and task.earlier == kind_of(problem).identity(problem)["digest"]:
-        return Outcome()
     plans, warnings = _xla_plan(path, opened, [folder / each for each in settings.xla_plans])
+    at_hand = files.digest(plans[XLA]) if plans else None
+    if task.earlier == Finished(kind_of(problem).identity(problem)["digest"], at_hand):
+        return Outcome()
     options = {name: getattr(settings, name) for name in OF_SOLVE}
     if not settings.deterministic:
         options["time_limit"] = limit_after(began, settings.time_limit)
     result = solve(problem, **options, plans=plans, baseline=settings.baseline)
     result = msgspec.structs.replace(result, warnings=(*warnings, *result.warnings))
     values = result.to_dict(None if result.plan is None else task.plan)
-    record = Record(input=task.input, settings=settings, exit_code=result.exit_code, result=values)
+    record = Record(input=task.input, settings=settings, exit_code=result.exit_code, result=values, xla_plan=at_hand)
     return Outcome(files.encode(record), None if result.plan is None else files.encode(result.plan))

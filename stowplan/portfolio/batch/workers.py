@@ -20,7 +20,7 @@ from typing import BinaryIO, Protocol, cast
 import msgspec
 
 from stowplan.portfolio.batch.task import Outcome, Task
-from stowplan.portfolio.child_process import child_environment, describe_end
+from stowplan.portfolio.child_process import MOST_KEPT_MEMORY, child_environment, describe_end
 from stowplan.portfolio.messages import read_message, write_message
 from stowplan.portfolio.process_memory import resident
 
@@ -29,9 +29,6 @@ SOLVE = "stowplan.portfolio.batch.task:solve_task"
 
 #: An input whose process ends without an outcome so many times has failed.
 MOST_TRIES = 3
-
-#: Bytes that a process may hold to be kept for another input.
-MOST_MEMORY = 1 << 30
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -113,7 +110,7 @@ class LocalWorkers:
             try:
                 if data is not None:
                     outcome = msgspec.msgpack.decode(data, type=Outcome)
-                    if resident(process.pid) <= MOST_MEMORY:
+                    if resident(process.pid) <= MOST_KEPT_MEMORY:
                         self._idle.append(process)
                     else:
                         process.end()

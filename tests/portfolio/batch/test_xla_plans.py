@@ -60,6 +60,27 @@ def test_one_that_is_missing_costs_a_warning(suite: Path, tmp_path: Path) -> Non
     assert found["objective"] <= found["baseline"]
 
 
+def test_one_that_changes_is_not_what_is_finished(suite: Path, plans: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    def finished() -> list[str]:
+        settings = Settings(**BRIEF, xla_plans=(str(empty), str(plans)))
+        return [
+            item.name for item, _, was_finished in run_batch(find_inputs([suite]), tmp_path / "out", settings) if was_finished
+        ]
+
+    assert finished() == []
+    assert finished() == ["banks", "chain"]
+    kept = [plan.rename(tmp_path / plan.name) for plan in plans.iterdir()]
+    assert finished() == ["banks"]
+    assert finished() == ["banks", "chain"]
+    for plan in kept:
+        plan.rename(empty / plan.name)
+    assert finished() == ["banks"]
+    assert finished() == ["banks", "chain"]
+
+
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [

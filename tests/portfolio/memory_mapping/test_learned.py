@@ -27,7 +27,8 @@ from stowplan.portfolio import policies
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.kind import KIND
-from stowplan.portfolio.solve import _chosen, solve
+from stowplan.portfolio.solve import solve
+from stowplan.portfolio.solve_arguments import chosen_candidates
 from tests.models.memory_mapping.cases import random_problem
 from tests.patience import HANG
 
@@ -54,7 +55,7 @@ def problem_of(seed: int = 1) -> Problem:
 
 
 def chosen(options: Options) -> list[str]:
-    return [candidate.name for candidate in _chosen(KIND.candidates(problem_of(), options), options)]
+    return [candidate.name for candidate in chosen_candidates(KIND.candidates(problem_of(), options), options)]
 
 
 # When they run
@@ -79,7 +80,7 @@ def test_the_slow_ones_by_name_only(any_file: Path) -> None:
 @pytest.mark.parametrize("time_limit", [1.0, 30.0, 300.0])
 def test_search_keeps_its_place(any_file: Path, time_limit: float) -> None:
     options = Options(time_limit=time_limit)
-    running = _chosen(KIND.candidates(problem_of(), options), options)
+    running = chosen_candidates(KIND.candidates(problem_of(), options), options)
     shares = {candidate.name: candidate.share for candidate in running if candidate.name != "greedy" and not candidate.is_brief}
     assert shares["search"] == 1.0
     assert sum(shares.values()) == pytest.approx(2.0)

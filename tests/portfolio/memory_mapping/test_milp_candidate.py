@@ -9,7 +9,8 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping.kind import KIND
 from stowplan.portfolio.memory_mapping.milp_candidate import milp_hint
-from stowplan.portfolio.solve import _chosen, solve
+from stowplan.portfolio.solve import solve
+from stowplan.portfolio.solve_arguments import chosen_candidates
 from tests.models.memory_mapping.brute_force import optimum
 from tests.models.memory_mapping.cases import random_problem
 from tests.portfolio.memory_mapping.states import wide_problem
@@ -21,9 +22,9 @@ def test_it_runs_by_name_only() -> None:
     every = KIND.candidates(problem, Options())
     assert {"milp", "milp_hint"} <= {candidate.name for candidate in every}
     for names in (("exact",), ("heuristic", "learned", "exact")):
-        assert not {"milp", "milp_hint"} & {candidate.name for candidate in _chosen(every, Options(candidates=names))}
+        assert not {"milp", "milp_hint"} & {candidate.name for candidate in chosen_candidates(every, Options(candidates=names))}
     for name in ("milp", "milp_hint"):
-        assert [candidate.name for candidate in _chosen(every, Options(candidates=(name,)))] == [name]
+        assert [candidate.name for candidate in chosen_candidates(every, Options(candidates=(name,)))] == [name]
 
 
 def test_its_bound_holds() -> None:

@@ -33,7 +33,8 @@ from stowplan.portfolio.modulo_scheduling.candidates import spend
 from stowplan.portfolio.modulo_scheduling.kind import KIND
 from stowplan.portfolio.modulo_scheduling.rollouts import FIRST_BATCH, RollOuts
 from stowplan.portfolio.modulo_scheduling.search import Tally
-from stowplan.portfolio.solve import _chosen, solve
+from stowplan.portfolio.solve import solve
+from stowplan.portfolio.solve_arguments import chosen_candidates
 from tests.models.modulo_scheduling import brute_force
 from tests.models.modulo_scheduling.cases import graph, line, random_problem
 from tests.patience import HANG
@@ -87,7 +88,7 @@ def player(monkeypatch: pytest.MonkeyPatch) -> Tuned:
 
 
 def chosen(options: Options) -> list[str]:
-    return [candidate.name for candidate in _chosen(KIND.candidates(graph("a>b"), options), options)]
+    return [candidate.name for candidate in chosen_candidates(KIND.candidates(graph("a>b"), options), options)]
 
 
 # When they run

@@ -20,7 +20,8 @@ from stowplan.models.tier_placement.problem import Problem, Tier
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio import policies
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.solve import _chosen, solve
+from stowplan.portfolio.solve import solve
+from stowplan.portfolio.solve_arguments import chosen_candidates
 from stowplan.portfolio.tier_placement import learned
 from stowplan.portfolio.tier_placement.kind import KIND
 from tests.learned_guidance.tier_placement.policies import small_network, write_policy
@@ -55,7 +56,7 @@ def policy(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def chosen(options: Options, problem: Problem | None = None) -> list[str]:
-    return [candidate.name for candidate in _chosen(KIND.candidates(problem or small_network(), options), options)]
+    return [candidate.name for candidate in chosen_candidates(KIND.candidates(problem or small_network(), options), options)]
 
 
 # When they run
