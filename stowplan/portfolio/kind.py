@@ -46,6 +46,8 @@ class Candidate:
     looks at the clock often."""
     is_brief: bool = False
     """Done within a second: its share is not taken from the others."""
+    takes_over: bool = False
+    """Takes the place of one that has ended before its time: no time is set aside for it."""
     proves_only: bool = False
     """Gives bounds and no plans, so that the plan does not depend on how far it comes."""
     by_name_only: bool = False

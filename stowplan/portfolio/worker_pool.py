@@ -106,7 +106,7 @@ class WorkerPool:
         self._workers: list[Worker] = []
         self._messages: MessageQueue = queue.Queue(QUEUE_SIZE)
         self._rejected: set[str] = set()
-        sharing = [candidate for candidate in candidates if not (candidate.makes_baseline or candidate.is_brief)]
+        sharing = [each for each in candidates if not (each.makes_baseline or each.is_brief or each.takes_over)]
         self._crowd = sum(candidate.share for candidate in sharing) / self._options.workers
         self._is_crowded = len(sharing) > self._options.workers
         self._used = time.process_time()
@@ -139,7 +139,7 @@ class WorkerPool:
             if candidate.makes_baseline and candidate.name in self._state.sources:
                 continue
             # Those who make way for others get their share; the last ones all the time that is left.
-            makes_way = self._is_crowded and self._waiting
+            makes_way = self._is_crowded and not all(each.takes_over for each in self._waiting)
             share = candidate.share / (1.0 if candidate.is_brief else max(1.0, self._crowd)) if makes_way else 1.0
             if candidate.makes_baseline:
                 share = BASELINE_SHARE if self._options.workers == 1 else 1.0

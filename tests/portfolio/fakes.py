@@ -56,16 +56,17 @@ def ladder_plan(problem: Problem, rungs: int, *, first: int = 0) -> Plan:
 
 
 def fake_kind(*names: str, **changes: Any) -> Kind:
-    """Memory mapping with the candidates of these names, as ``name``, ``name/share`` or ``name:proves_only``.
+    """Memory mapping with the candidates of these names, as ``name``, ``name/share``, ``name:proves_only`` or
+    ``name:takes_over``.
 
     There is no baseline to wait for, and no quick plan.
     """
     candidates = []
     for name in names:
-        function, _, share = name.removesuffix(":proves_only").partition("/")
-        where = f"{__name__}:{function}"
-        proves_only = name.endswith(":proves_only")
-        candidates.append(Candidate(function, "heuristic", where, share=float(share or 1.0), proves_only=proves_only))
+        named, _, flag = name.partition(":")
+        function, _, share = named.partition("/")
+        where, flags = f"{__name__}:{function}", {flag: True} if flag else {}
+        candidates.append(Candidate(function, "heuristic", where, share=float(share or 1.0), **flags))
     own = {"candidates": lambda problem, options: candidates, "baseline_sources": (), "quick_plan": None}
     return replace(KIND, **{**own, **changes})
 

@@ -211,6 +211,22 @@ def test_shares_of_more_than_all_are_scaled(solve_fakes: SolveFakes) -> None:
     assert {*others} <= {"finished", "stopped"}, "each gets its turn"
 
 
+def test_what_takes_over_has_the_place_of_one_that_has_ended(solve_fakes: SolveFakes) -> None:
+    result = solve_with_time_for(solve_fakes, "does_nothing", "solves:takes_over", workers=1)
+    assert result.objective == OPTIMUM
+
+
+def test_nobody_makes_way_for_what_takes_over(solve_fakes: SolveFakes) -> None:
+    """Its share counts for nothing: the one before it has all of the time."""
+    result = next(
+        found
+        for found in (solve_fakes("obeys/0.1", "solves:takes_over", workers=1, time_limit=limit) for limit in LIMITS)
+        if report_of(found, "obeys").objective is not None
+    )
+    assert (result.objective, result.stop_reason) == (ALL_SLOW - 18, "time_limit")
+    assert report_of(result, "solves").outcome == "skipped"
+
+
 def test_those_never_started_are_listed(solve_fakes: SolveFakes) -> None:
     result = solve_fakes("solves", "proves", "does_nothing", workers=1)
     assert [report.name for report in result.candidates] == ["solves", "proves", "does_nothing"]

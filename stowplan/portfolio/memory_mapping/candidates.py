@@ -18,6 +18,7 @@ from stowplan.portfolio.memory_mapping.guided import best_guided
 from stowplan.portfolio.memory_mapping.learned import GUIDE
 from stowplan.portfolio.memory_mapping.reports import report_every
 from stowplan.portfolio.memory_mapping.search import new_search, note_best, ruin_and_recreate
+from stowplan.portfolio.memory_mapping.standstill import Standstill, makes_way
 from stowplan.portfolio.memory_mapping.state import State
 
 #: Rounds of ruin and recreate that a deterministic run does for each second of its limit, times uses. A run at full speed does
@@ -43,6 +44,9 @@ FILLS = "instead"
 #: In a deterministic run so many simplex iterations for each second of the limit, fewer for large programs, of which each takes
 #: longer.
 ITERATIONS, ITERATION_USES = 6000.0, 5000.0
+
+#: Part of its time that a search waits for the relaxation's hint before it makes way.
+WAIT_FOR_HINT = 0.5
 
 #: Largest loss that a round may make at the beginning, of what lies between the first plan and the floor.
 LOSS = 2e-3
@@ -103,6 +107,11 @@ class Guides:
         self._is_first = True
         self._is_alone = relaxes_in_search(context.options)
 
+    @property
+    def has_heard(self) -> bool:
+        """Whether another candidate has given a hint, and it was taken up."""
+        return self._taken > 0
+
     def better(self, objective: int) -> State | None:
         """The best plan that follows a hint not taken up before, where it is better than this; it is reported."""
         best: State | None = None
@@ -149,14 +158,18 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
     pause = report_every(problem)
     report_at = time.monotonic() + pause
     floor = problem.floor_ps
+    may_end = makes_way(problem, context.options)
+    standstill = Standstill(time.monotonic())
     for part, rounds in _schedule(problem, context):
         guided = guides.better(int(status.best))
         if guided is not None:
             state = guided
             note_best(state, search)
             reported = int(status.best)
+        before = int(status.best)
         # Threshold that falls to nothing: small losses are accepted early on.
         ruin_and_recreate(data, state, search, rounds, LOSS * (started - floor) * (1.0 - part) ** 2)
+        standstill.add(before - int(status.best))
         if time.monotonic() >= report_at:
             report_at = time.monotonic() + pause
             _, bound = context.incumbent()
@@ -170,6 +183,11 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
                 state = adopted
                 note_best(state, search)
                 reported = int(status.best)
+        # Not before the relaxation's hint is there, or most of its time is over: plans that follow it are built here.
+        if may_end and (guides.has_heard or part > WAIT_FOR_HINT):
+            gap = int(status.best) - max(floor, context.incumbent()[1] or 0)
+            if standstill.is_reached(time.monotonic(), context.remaining(), gap):
+                break
     mark_warm()
     if status.best < reported:
         context.plan(export_best(problem, data, search), "search")

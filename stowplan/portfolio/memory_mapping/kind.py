@@ -15,6 +15,7 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking, identify
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.quick import quick_plan
+from stowplan.portfolio.memory_mapping.standstill import is_large
 
 _HERE = "stowplan.portfolio.memory_mapping"
 
@@ -57,7 +58,10 @@ def _bound(problem: Problem) -> int:
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     is_small = 0 < problem.use_count <= SMALL_USES and not options.deterministic
-    return ([brief(f"{_HERE}.candidates:brief")] if is_small else []) + _others(problem, options)
+    found = ([brief(f"{_HERE}.candidates:brief")] if is_small else []) + _others(problem, options)
+    if is_large(problem, options):
+        found.append(Candidate("lns2", "exact", f"{_HERE}.lns:second", takes_over=True))
+    return found
 
 
 def _others(problem: Problem, options: Options) -> list[Candidate]:

@@ -22,6 +22,7 @@ from stowplan.models.memory_mapping.slices import with_whole_copies
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.memory_mapping import arrays, heuristics
+from stowplan.portfolio.memory_mapping.changes import Changes
 from stowplan.portfolio.memory_mapping.convert import export_plan
 from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser
 from stowplan.portfolio.memory_mapping.reports import report_every
@@ -103,6 +104,15 @@ class Round(NamedTuple):
 
 def lns(problem: Problem, context: Context) -> None:
     """Improve the best plan known until time is up."""
+    _lns(problem, context, "lns", context.options.seed)
+
+
+def second(problem: Problem, context: Context) -> None:
+    """The same with other neighbourhoods, beside the first."""
+    _lns(problem, context, "lns2", context.options.seed + 1)
+
+
+def _lns(problem: Problem, context: Context, source: str, seed: int) -> None:
     if not problem.use_count:
         return
     facts = ProblemFacts(problem)
@@ -110,7 +120,7 @@ def lns(problem: Problem, context: Context) -> None:
     if start is not None and not context.stop():
         try:
             # Neighbourhoods know whole copies only.
-            LargeNeighbourhoodSearch(facts, context, with_whole_copies(problem, start)).run()
+            LargeNeighbourhoodSearch(facts, context, with_whole_copies(problem, start), source, seed).run()
         except NotImplementedError as error:
             context.note(f"the exact model does not take this problem: {error}")
 
@@ -145,12 +155,17 @@ def _given(context: Context) -> Plan | None:
 class LargeNeighbourhoodSearch:
     """The search; :meth:`run` it once."""
 
-    def __init__(self, facts: ProblemFacts, context: Context, plan: Plan):
+    def __init__(self, facts: ProblemFacts, context: Context, plan: Plan, source: str = "lns", seed: int | None = None):
+        seed = context.options.seed if seed is None else seed
         self._facts = facts
         self._problem = facts.problem
         self._context = context
-        self._chooser = Chooser(facts, context.options.seed, next(iter(context.hints()), None))
-        self._random = random.Random(context.options.seed)
+        self._source, self._seed = source, seed
+        self._chooser = Chooser(facts, seed, next(iter(context.hints()), None))
+        self._random = random.Random(seed)
+        self._changes = Changes(facts)
+        self._seen: Plan | None = None
+        """The latest of the others' plans that was looked at."""
         self._timeline = PlanTimeline(facts, plan)
         self._sound = self._timeline
         """The last that was verified."""
@@ -221,7 +236,7 @@ class LargeNeighbourhoodSearch:
                 outcome = improve(
                     neighbourhood,
                     time_limit=left if deterministic else min(limit, left),
-                    seed=options.seed + number,
+                    seed=self._seed + number,
                     deterministic_limit=limit / SECONDS_PER_DETERMINISTIC if deterministic else None,
                     guess=self._guess if arm.fixes else None,
                     branches=BRANCHES,
@@ -245,6 +260,7 @@ class LargeNeighbourhoodSearch:
         if self._is_careful and not verify(self._problem, better).ok:
             return 0
         found.plan = better
+        self._changes.add(self._timeline, found)
         self._timeline = found
         return gain
 
@@ -254,16 +270,34 @@ class LargeNeighbourhoodSearch:
             if self._is_careful or verify(self._problem, self._timeline.plan).ok:
                 self._sound = self._timeline
                 self._reported = self._timeline.objective_ps
-                self._context.plan(self._timeline.plan, "lns")
+                self._context.plan(self._timeline.plan, self._source)
             else:
                 self._timeline, self._is_careful = self._sound, True
                 self._context.note("a neighbourhood's plan was not valid: back to the last that was")
         self._report_at = time.monotonic() + report_every(self._problem)
 
     def _adopt(self) -> None:
-        """Go on from another candidate's plan where it is better."""
+        """Go on from another candidate's plan with what was found here, or without it, where that is better."""
         plan, _ = self._context.incumbent()
-        plan = None if plan is None else with_whole_copies(self._problem, plan)
-        if plan is not None and plan.objective_ps < self._timeline.objective_ps:
-            self._timeline = self._sound = PlanTimeline(self._facts, plan)
-            self._reported = min(self._reported, plan.objective_ps)
+        if plan is None or plan is self._seen or self._context.options.deterministic:
+            return
+        self._seen = plan
+        theirs = PlanTimeline(self._facts, with_whole_copies(self._problem, plan))
+        both = self._with_own_changes(theirs)
+        if both is not None:
+            self._timeline = self._sound = both
+            self._reported = both.objective_ps
+            self._context.plan(both.plan, self._source)
+        elif theirs.objective_ps < self._timeline.objective_ps:
+            self._timeline = self._sound = theirs
+            self._reported = min(self._reported, theirs.objective_ps)
+
+    def _with_own_changes(self, theirs: PlanTimeline) -> PlanTimeline | None:
+        """Another's plan with what was changed here; None where that is not valid, or no better than either."""
+        plan = self._changes.made_in(theirs)
+        if plan is None:
+            return None
+        both = PlanTimeline(self._facts, plan, theirs)
+        both.plan = msgspec.structs.replace(plan, objective_ps=both.objective_ps)
+        is_better = both.objective_ps < min(theirs.objective_ps, self._timeline.objective_ps)
+        return both if is_better and verify(self._problem, both.plan).ok else None

@@ -25,6 +25,7 @@ from stowplan.portfolio.memory_mapping.reports import report_every
 from tests.models.memory_mapping.brute_force import best_plan, optimum
 from tests.models.memory_mapping.cases import random_plan, random_problem
 from tests.portfolio.memory_mapping.states import wide_problem
+from tests.portfolio.memory_mapping.test_changes import only
 
 
 class Recorder:
@@ -67,6 +68,10 @@ class Recorder:
 
 def all_slow(problem: Problem) -> Plan:
     return Plan(problem=problem.digest, objective_ps=problem.all_slow_ps)
+
+
+def with_objective(problem: Problem, plan: Plan) -> Plan:
+    return msgspec.structs.replace(plan, objective_ps=PlanTimeline(ProblemFacts(problem), plan).objective_ps)
 
 
 def assert_anytime(problem: Problem, start: Plan, plans: list[Plan]) -> None:
@@ -132,6 +137,37 @@ def test_it_adopts_what_others_find() -> None:
     lns(problem, context)
     # It starts from what the others have, finds that proven optimal, and has nothing to say.
     assert context.plans == []
+
+
+def test_what_was_found_here_is_found_in_the_plan_of_others() -> None:
+    """Two searches have moved other tensors of one plan: whoever sees the other's plan has both."""
+    together = 0
+    for seed in range(80):
+        rng = random.Random(seed)
+        problem = random_problem(rng, steps=20, tensors=8, channels=1, stalls="allowed")
+        plan = random_plan(problem, rng, attempts=20)
+        half = set(range(0, len(problem.tensors), 2))
+        ours, theirs = (with_objective(problem, only(problem, plan, each)) for each in (half, {*range(99)} - half))
+        start = all_slow(problem)
+        if not (ours.objective_ps < start.objective_ps and theirs.objective_ps < start.objective_ps):
+            continue
+        context = Recorder(start)
+        search = LargeNeighbourhoodSearch(ProblemFacts(problem), context, start)
+        assert search._take(ours) > 0
+        context.best = (theirs, None)
+        search._adopt()
+        both = with_objective(problem, plan).objective_ps
+        if both < min(ours.objective_ps, theirs.objective_ps):
+            together += 1
+            assert_anytime(problem, start, context.plans)
+            assert context.plans[-1].objective_ps == search._timeline.objective_ps == both
+        else:
+            assert search._timeline.objective_ps == min(ours.objective_ps, theirs.objective_ps)
+        # Nothing is done twice.
+        told = len(context.plans)
+        search._adopt()
+        assert len(context.plans) == told
+    assert together > 10
 
 
 def test_a_plan_that_is_not_valid_is_not_reported_and_not_gone_on_from(monkeypatch: pytest.MonkeyPatch) -> None:
