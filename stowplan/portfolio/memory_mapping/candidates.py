@@ -45,9 +45,6 @@ FILLS = "instead"
 #: longer.
 ITERATIONS, ITERATION_USES = 6000.0, 5000.0
 
-#: Part of its time that a search waits for the relaxation's hint before it makes way.
-WAIT_FOR_HINT = 0.5
-
 #: Largest loss that a round may make at the beginning, of what lies between the first plan and the floor.
 LOSS = 2e-3
 
@@ -183,8 +180,8 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
                 state = adopted
                 note_best(state, search)
                 reported = int(status.best)
-        # Not before the relaxation's hint is there, or most of its time is over: plans that follow it are built here.
-        if may_end and (guides.has_heard or part > WAIT_FOR_HINT):
+        # Not before the relaxation's hint is there: plans that follow it are built here.
+        if may_end and guides.has_heard:
             gap = int(status.best) - max(floor, context.incumbent()[1] or 0)
             if standstill.is_reached(time.monotonic(), context.remaining(), gap):
                 break
