@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stowplan.cli.output import say, say_json
-from stowplan.errors import UsageError
+from stowplan.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from stowplan.portfolio.plan_cache import PlanCache
@@ -36,6 +36,8 @@ def _cache(folder: Path | None) -> PlanCache:
 
     if folder is None:
         raise UsageError("found no cache, expected --cache DIR, or a folder in STOWPLAN_CACHE")
+    if folder.exists() and not folder.is_dir():
+        raise InputError("found a file, expected the folder of a plan cache", source=folder)
     return PlanCache(folder)
 
 

@@ -31,6 +31,9 @@ def test_a_second_call_is_answered_from_the_cache(cli: Cli, tmp_path: Path, monk
 def test_no_cache(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STOWPLAN_CACHE", raising=False)
     assert "expected --cache DIR, or a folder in STOWPLAN_CACHE" in error_line(cli("cache", "info"))
+    for command in ("info", "clear"):
+        line = error_line(cli("cache", command, "--cache", Path(__file__)))
+        assert line.endswith("test_cache.py: found a file, expected the folder of a plan cache")
 
 
 def test_results_may_be_too_large(cli: Cli, tmp_path: Path) -> None:

@@ -145,6 +145,10 @@ def _room(jobs: int | None, budget: int | None, settings: Settings, scheduler: s
     budget = whole("a memory budget of {} bytes", budget, 1)
     processes = settings.workers + 1
     if settings.memory_limit is None:
+        if budget < most * processes:
+            raise UsageError(
+                f"found a memory budget of {budget} bytes for {most} x {processes} processes, expected some for each"
+            )
         return most, check_settings(msgspec.structs.replace(settings, memory_limit=budget // (most * processes)))
     job = settings.memory_limit * processes
     if job > budget:

@@ -263,5 +263,7 @@ def test_a_budget_that_holds_no_job(tmp_path: Path) -> None:
     words = "^found a memory budget of 1 MiB, expected at least 3 MiB: the memory limit of 1 MiB for each of 2 workers and the"
     with pytest.raises(UsageError, match=words):
         run([], tmp_path, memory_budget=1 << 20, settings=Settings(memory_limit=1 << 20))
+    with pytest.raises(UsageError, match="found a memory budget of 5 bytes"):
+        run([], tmp_path, memory_budget=5, jobs=2)
     with pytest.raises(UsageError, match="a memory budget is for this machine"):
         run([], tmp_path, memory_budget=1 << 30, scheduler="tcp://127.0.0.1:1")
