@@ -32,11 +32,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(arguments: list[str] | None) -> int:
     # Imported here, so that Ctrl-C is met with an answer from the first moment on.
-    from stowplan.models.light_imports import without_pandas
+    from stowplan.models.light_imports import light_imports
     from stowplan.startup import collect_seldom
 
     collect_seldom()
-    without_pandas()
+    light_imports()
     from typer.exceptions import Abort, TyperException
 
     from stowplan.cli.app import app_for

@@ -20,7 +20,7 @@ from typing import BinaryIO
 import msgspec
 
 from stowplan import kinds
-from stowplan.models.light_imports import without_pandas
+from stowplan.models.light_imports import light_imports
 from stowplan.portfolio.candidate_context import WorkerContext
 from stowplan.portfolio.child_process import MOST_KEPT_MEMORY, begin
 from stowplan.portfolio.kind import Candidate
@@ -143,7 +143,7 @@ def main() -> None:
     incoming, outgoing = begin(int(sys.argv[1]))
     prefer_to_end(OOM_SCORE)
     collect_seldom()
-    without_pandas()
+    light_imports()
     Worker(incoming, outgoing).work()
     # Threads of solvers may still be running; nothing here is worth waiting for.
     sys.stderr.flush()

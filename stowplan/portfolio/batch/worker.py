@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 import msgspec
 
 from stowplan import kinds
-from stowplan.models.light_imports import without_pandas
+from stowplan.models.light_imports import light_imports
 from stowplan.portfolio.batch.task import Outcome, Task
 from stowplan.portfolio.child_process import begin
 from stowplan.portfolio.messages import read_message, write_message
@@ -30,7 +30,7 @@ def main() -> None:
     """Do tasks until the parent has no more."""
     incoming, outgoing = begin(int(sys.argv[1]))
     prefer_to_end(OOM_SCORE)
-    without_pandas()
+    light_imports()
     work = cast(Callable[[Task], Outcome], kinds.load(sys.argv[2]))
     tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(incoming, tasks), daemon=True).start()
