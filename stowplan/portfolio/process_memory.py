@@ -60,9 +60,9 @@ def check_limits_possible() -> None:
         raise UsageError("a memory limit needs /proc, which this system does not have: leave it out")
 
 
-def as_mebibytes(count: int) -> str:
-    """Bytes for people."""
-    return f"{count / 2**20:,.0f} MiB"
+def as_mebibytes(count: int, *, begun: bool = False) -> str:
+    """Bytes for people; with ``begun``, those of a MiB that has begun count as one, so that what is over a limit says so."""
+    return f"{-(-count // 2**20) if begun else count / 2**20:,.0f} MiB"
 
 
 class Watched(Protocol):
@@ -106,7 +106,8 @@ class MemoryWatch:
             for each, limit in watched.items():
                 found = resident_of_all(each.pid)
                 if found > limit and not each.is_over.is_set():
-                    each.end_for(f"took {as_mebibytes(found)} of memory, more than its limit of {as_mebibytes(limit)}")
+                    took = as_mebibytes(found, begun=True)
+                    each.end_for(f"took {took} of memory, more than its limit of {as_mebibytes(limit)}")
             time.sleep(_TICK)
 
 

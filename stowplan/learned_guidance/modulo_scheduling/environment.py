@@ -36,6 +36,9 @@ FAILURE = -3.0
 #: Intervals above the least of the bounds that the action space has room for, unless limits are given.
 SLACK = 8
 
+#: Problems that are drawn for an episode at most, until there is one that can be begun.
+MOST_DRAWS = 20
+
 
 class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
     """A loop body on a machine of tiles; an episode is one mapping, a step the place of one instruction.
@@ -172,8 +175,21 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         if unknown:
             raise InputError(f"found reset option {unknown[0]!r}, expected 'problem', 'ii' or 'fixed'")
         ii, fixed = given.pop("ii", None), given.pop("fixed", None)
-        chosen = self._source.choose(given, self.np_random)
-        problem = chosen if isinstance(chosen, Problem) else self.problems[chosen]
+        # Of graphs drawn at random a few cannot be begun at any interval: the next one can.
+        is_drawn = self._source.draw is not None and given.get("problem") is None
+        for draws in range(MOST_DRAWS if is_drawn else 1, 0, -1):
+            chosen = self._source.choose(given, self.np_random)
+            problem = chosen if isinstance(chosen, Problem) else self.problems[chosen]
+            stuck = self._begin(problem, ii, fixed)
+            if stuck is None:
+                break
+            if draws == 1:
+                raise InputError(f"{problem.name or 'the problem'}: nothing can be placed at II {stuck}")
+        self._ended = self.mapping.current < 0
+        return self._observation(), self._info()
+
+    def _begin(self, problem: Problem, ii: Any, fixed: Any) -> int | None:
+        """Begin to map a problem; the last interval tried, where nothing can be placed at it."""
         goal = self._goal(problem)
         wanted = self._interval(goal) if ii is None else whole("ii {}", ii, 1)
         if wanted > self.limits.slots:
@@ -190,11 +206,10 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
                 or isinstance(self.ii, int)
                 or wanted > min(self.limits.slots, problem.machine.spoke_depth)
             ):
-                raise InputError(f"{problem.name or 'the problem'}: nothing can be placed at II {wanted - 1}")
+                return wanted - 1
             goal.least = wanted
             self._mapping = Mapping(goal.body, wanted, look_ahead=self.look_ahead)
-        self._ended = self._mapping.current < 0
-        return self._observation(), self._info()
+        return None
 
     def step(self, action: npt.ArrayLike) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
         """Place an instruction; InvalidAction for what is no action, ResetNeeded where no episode is under way."""

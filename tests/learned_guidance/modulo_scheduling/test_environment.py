@@ -84,6 +84,19 @@ def test_the_checker_of_gymnasium_has_nothing_to_say(options: dict[str, Any]) ->
     check_env(gymnasium.make(MODULO_SCHEDULING, render_mode="ansi", **options).unwrapped)
 
 
+def test_what_is_drawn_and_cannot_be_begun_is_drawn_again() -> None:
+    stuck, other = (draw(np.random.default_rng(seed)) for seed in (70, 71))
+    with pytest.raises(InputError, match="nothing can be placed at II 6"):
+        ModuloSchedulingEnv(problem=stuck, limits=LIMITS, ii=6).reset()
+    drawn = [other, *[stuck] * 3]
+    env = ModuloSchedulingEnv(problem=lambda chance: drawn.pop(), limits=LIMITS, ii=6)
+    env.reset(seed=0)
+    assert (env.problem.digest, drawn) == (other.digest, [])
+    hopeless = ModuloSchedulingEnv(problem=lambda chance: stuck, limits=LIMITS, ii=6)
+    with pytest.raises(InputError, match="nothing can be placed at II"):
+        hopeless.reset(seed=0)
+
+
 @pytest.mark.filterwarnings("default")
 def test_the_checker_of_stable_baselines() -> None:
     checker = pytest.importorskip("stable_baselines3.common.env_checker")
