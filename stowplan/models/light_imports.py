@@ -4,7 +4,7 @@ The module ``ortools.sat.python.cp_model`` imports pandas for a few methods that
 than half of what importing it takes: a quarter of a second and 40 MB a process. None of the models here has a series.
 
 The module ``numba.np.arraymath``, which numba imports before it loads or compiles the first function, imports SciPy's linear
-algebra to see whether it is there: a third of what there is to load before the first heuristic. None of the functions here
+algebra to see whether it is there: a sixth of what there is to load before the first heuristic. None of the functions here
 multiplies matrices.
 """
 

@@ -177,14 +177,14 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         ii, fixed = given.pop("ii", None), given.pop("fixed", None)
         # Of graphs drawn at random a few cannot be begun at any interval: the next one can.
         is_drawn = self._source.draw is not None and given.get("problem") is None
-        for draws in range(MOST_DRAWS if is_drawn else 1, 0, -1):
+        for _ in range(MOST_DRAWS if is_drawn else 1):
             chosen = self._source.choose(given, self.np_random)
             problem = chosen if isinstance(chosen, Problem) else self.problems[chosen]
             stuck = self._begin(problem, ii, fixed)
             if stuck is None:
                 break
-            if draws == 1:
-                raise InputError(f"{problem.name or 'the problem'}: nothing can be placed at II {stuck}")
+        else:
+            raise InputError(f"{problem.name or 'the problem'}: nothing can be placed at II {stuck}")
         self._ended = self.mapping.current < 0
         return self._observation(), self._info()
 
