@@ -65,12 +65,11 @@ def _blamed(problem: Problem, plan: Plan, violation: Violation) -> int | None:
 
 
 def _without(problem: Problem, plan: Plan, tensors: set[int | None]) -> Plan:
-    owner = [use.tensor for step in problem.steps for use in step.uses]
     return msgspec.structs.replace(
         plan,
         residencies=tuple(each for each in plan.residencies if each.tensor not in tensors),
         copies=tuple(each for each in plan.copies if each.tensor not in tensors),
-        fast_uses=tuple(use for use in plan.fast_uses if owner[use] not in tensors),
+        fast_uses=tuple(use for use in plan.fast_uses if problem.tensor_of_use[use] not in tensors),
     )
 
 

@@ -160,6 +160,11 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
         return sum(len(step.uses) for step in self.steps)
 
     @cached_property
+    def tensor_of_use(self) -> tuple[int, ...]:
+        """Tensor of each use, by the use's number."""
+        return tuple(use.tensor for step in self.steps for use in step.uses)
+
+    @cached_property
     def all_slow_ps(self) -> int:
         """Objective of the plan that keeps everything in slow memory."""
         return sum(step.weight * step.latency_ps([False] * len(step.uses)) for step in self.steps)

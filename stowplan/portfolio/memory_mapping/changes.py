@@ -45,7 +45,7 @@ class Changes:
 
     def __init__(self, facts: ProblemFacts):
         self._facts = facts
-        self._owner = [use.tensor for step in facts.problem.steps for use in step.uses]
+        self._owner = facts.problem.tensor_of_use
         self._changes: deque[Change] = deque(maxlen=REMEMBERED)
 
     def add(self, before: PlanTimeline, after: PlanTimeline) -> None:

@@ -26,7 +26,7 @@ class Closeness(ByValues):
     """Decisions are all that a plan says of each tensor."""
 
     def __init__(self, problem: Problem, given: KeepClose):
-        self._owner = [use.tensor for step in problem.steps for use in step.uses]
+        self._owner = problem.tensor_of_use
         start: Plan = given.plan
         self.notes = []
         if not of_this_problem(problem, given):
