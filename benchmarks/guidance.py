@@ -1,6 +1,6 @@
 """What a guide is worth to the search of memory mapping: objectives at parts of a budget of processor time.
 
-    python benchmarks/guidance.py --seconds 10 --seeds 0,1,2 --networks 'out/guides/{family}.npz' --json-out guidance.json
+    python benchmarks/guidance.py --seconds 10 --seeds 0,1,2 --json-out guidance.json
 
 Each module of ../shared/corpus/tpu_v4 or tpu_v4_large (or below $STOWPLAN_SHARED) that is named is searched with
 
@@ -20,6 +20,7 @@ The best plan known is that of these searches and of earlier calls with the same
 that of a full run of two workers, proven to be the best or not (which is printed).
 
 ``{family}`` in a file's name stands for the family of the module (``mmap_guide_data.py``): guides that were trained without it.
+Those in ``guides/`` beside this file were, one for each family of the hard modules.
 Results are kept in the JSON file as they come: a run that was interrupted goes on where it was.
 
 The candidate ``search`` runs alone in a process, with the clock of its processor time in place of the wall's, so that the load
@@ -71,6 +72,9 @@ from guidance_tables import ends, summary, worth  # isort: skip - stands beside 
 from mmap_guide_data import SHARED, family  # isort: skip - stands beside this file
 
 HARD = "resnet101_train_b16,resnet50_train_b32,wavenet_inf_b32,nmt_attn_train_b32,gpt2s_train_b2_s512,gpt2m_train_b1_s512"
+
+#: Networks that were trained without the family of the module.
+WITHOUT_FAMILY = str(Path(__file__).parent / "guides" / "{family}.npz")
 
 #: Guides that say what the best plan does: known at the end only.
 CEILINGS = ("plan", "placed")
@@ -189,7 +193,7 @@ class Module:
         self.problem.save(self._at)
         self._network, self._trees = (
             None if given is None else Path(str(given).format(family=family(name)))
-            for given in (arguments.networks or checkpoint.SHIPPED, arguments.trees)
+            for given in (arguments.networks, arguments.trees)
         )
         began = time.process_time()
         hint, proven = relaxation_hint(self.problem, Effort(end=time.monotonic() + 600.0))
@@ -268,7 +272,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="processor time of the search")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--guides", default="relaxation,none,shuffled,learned,both")
-    parser.add_argument("--networks", help="files of weights, with {family}; else the shipped one, which has seen all modules")
+    parser.add_argument("--networks", default=WITHOUT_FAMILY, help="files of weights, with {family} (default: %(default)s)")
     parser.add_argument("--trees", help="files of trees, with {family}")
     parser.add_argument("--processes", type=int, default=1, help="searches side by side")
     parser.add_argument("--until", type=float, default=float("inf"), help="begin no search after so many seconds")
@@ -287,6 +291,10 @@ def main() -> None:
     if arguments.child is not None:
         child(arguments)
         return
+    for name in arguments.modules.split(","):
+        for given in filter(None, (arguments.networks, arguments.trees)):
+            if not Path(given.format(family=family(name))).is_file():
+                parser.error(f"{name}: there is no guide {given.format(family=family(name))}; name another by --networks or --trees")
     kept = arguments.json_out
     rows: dict[str, Any] = json.loads(kept.read_bytes()) if kept is not None and kept.exists() else {}
     if not arguments.only_tables:

@@ -1,6 +1,6 @@
 """The plan that each guide alone leads to, before any search, and how close guides' values are to the relaxation's.
 
-    python benchmarks/guided_plans.py --networks 'out/guides/{family}.npz' --trees 'out/guides/{family}.pkl'
+    python benchmarks/guided_plans.py --trees 'out/guides/{family}.pkl'
 
 ``{family}`` stands for the family of a module, as in ``guidance.py``: guides that were trained without it. *Constructive* are
 the heuristics that follow nothing. In brackets are processor seconds of the eight plans that follow a guide. The last columns
@@ -26,7 +26,7 @@ from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.guided import THRESHOLDS, best_guided
 
-from guidance import HARD, filled, of_trees, shuffled  # isort: skip - stands beside this file
+from guidance import HARD, WITHOUT_FAMILY, filled, of_trees, shuffled  # isort: skip - stands beside this file
 from mmap_guide_data import SHARED, family  # isort: skip - stands beside this file
 from tables import table  # isort: skip - stands beside this file
 
@@ -49,7 +49,7 @@ def main() -> None:
     """Print a row a module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--modules", default=HARD)
-    parser.add_argument("--networks", nargs="*", default=[], help="files of weights, with {family}")
+    parser.add_argument("--networks", nargs="*", default=[WITHOUT_FAMILY], help="files of weights, with {family}")
     parser.add_argument("--trees", nargs="*", default=[], help="files of trees, with {family}")
     parser.add_argument("--bounds", type=Path)
     arguments = parser.parse_args()
