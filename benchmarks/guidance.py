@@ -293,8 +293,9 @@ def main() -> None:
         return
     for name in arguments.modules.split(","):
         for given in filter(None, (arguments.networks, arguments.trees)):
-            if not Path(given.format(family=family(name))).is_file():
-                parser.error(f"{name}: there is no guide {given.format(family=family(name))}; name another by --networks or --trees")
+            path = given.format(family=family(name))
+            if not Path(path).is_file():
+                parser.error(f"{name}: there is no guide {path}; name another by --networks or --trees")
     kept = arguments.json_out
     rows: dict[str, Any] = json.loads(kept.read_bytes()) if kept is not None and kept.exists() else {}
     if not arguments.only_tables:

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from stowplan import files
+from stowplan import __version__, files
 from stowplan.errors import InputError, StowplanError, brief
 from stowplan.learned_guidance.training.run import Agent
 
@@ -50,6 +50,11 @@ class FileFormat(Generic[C]):
     """What to do with a file of a version that cannot be read."""
 
 
+def _versions() -> dict[str, str]:
+    # Not metadata's for our own: a checkout that is run without being installed has none.
+    return {"stowplan": __version__} | {name: metadata.version(name) for name in ("torch", "numpy", "numba")}
+
+
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How an agent's network came to be."""
 
@@ -64,9 +69,7 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     moves: int
     """Decisions in all of them."""
     seconds: float
-    versions: dict[str, str] = msgspec.field(
-        default_factory=lambda: {name: metadata.version(name) for name in ("stowplan", "torch", "numpy", "numba")}
-    )
+    versions: dict[str, str] = msgspec.field(default_factory=_versions)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ pytest.importorskip("torch")
 
 import torch
 
+import stowplan
 from stowplan.cli.signals import stopping
 from stowplan.errors import InputError
 from stowplan.learned_guidance.training import checkpoint
@@ -202,6 +204,19 @@ def test_its_files_have_its_format_version_configuration_and_origin(tmp_path: Pa
         checkpoint.load(path, FileFormat(FORMAT.name, ToyConfig, version=4, hint="learn it again"))
     with pytest.raises(InputError, match="made with other problems"):
         resumed(path, ("another",))
+
+
+def test_a_checkout_that_is_not_installed_can_keep_what_it_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = metadata.version
+
+    def version(name: str) -> str:
+        if name == "stowplan":
+            raise metadata.PackageNotFoundError(name)
+        return asked(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    ToyAgent(ToyConfig(), seed=1).save(tmp_path / "x")
+    assert content(tmp_path / "x").provenance.versions["stowplan"] == stowplan.__version__
 
 
 def changed(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
