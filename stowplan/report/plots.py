@@ -23,6 +23,8 @@ WIDE, HIGH = 20_000, 2_000
 MOST_BOXES = 6_000
 #: Names are written into so many boxes of a plot at most.
 MOST_NAMES = 150
+#: Letters of a name in a box at most.
+MOST_LETTERS = 60
 #: Letters that fit across a plot, beside another and alone; lines and letters that fit above each other in a layout.
 LETTERS, LETTERS_ALONE, LINES, LETTERS_UP = 74, 130, 26, 50
 
@@ -224,17 +226,21 @@ def _name_svg(name: str, left: float, right: float, bottom: float, top: float, c
     for zoom, later in ((1, ""), (4, "later")):
         lying, standing = round(wide * zoom * across), round(high * LETTERS_UP)
         if high * LINES >= 1 and lying >= least:
-            letters, kinds = lying, later
+            kinds = later
             break
         if wide * zoom * across >= 2.6 and standing >= least and standing > lying:
-            letters, kinds = standing, f"up {later}".strip()
+            kinds = f"up {later}".strip()
             break
     else:
         return []
     kind = f' class="{kinds}"' if kinds else ""
+    text = shorten(name, MOST_LETTERS)
+    # The page cuts the beginning to the room that there is; the end stays, since numbered names differ there.
+    begin, end = (text[:-4], text[-4:]) if len(text) > least else (text, "")
     return [
         f'<span{kind} style="left:{left / WIDE * 100:.2f}%;width:{wide * 100:.2f}%;'
-        f'bottom:{bottom * 100:.2f}%;height:{high * 100:.2f}%;color:{colour}"><b>{escape(shorten(name, letters))}</b></span>'
+        f'bottom:{bottom * 100:.2f}%;height:{high * 100:.2f}%;color:{colour}">'
+        f"<b>{escape(begin)}</b>{f'<i>{escape(end)}</i>' if end else ''}</span>"
     ]
 
 
