@@ -83,6 +83,11 @@ CEILINGS = ("plan", "placed")
 LOADING = 0.6
 
 
+def guide_file(given: str, name: str) -> Path:
+    """The file of a guide for a module: ``given`` with the module's family in it."""
+    return Path(given.format(family=family(name)))
+
+
 class Clocked:
     """A context with the processor's clock; the hint is there from a moment on."""
 
@@ -192,8 +197,7 @@ class Module:
         self._at = self._folder / f"{name}.problem.json"
         self.problem.save(self._at)
         self._network, self._trees = (
-            None if given is None else Path(str(given).format(family=family(name)))
-            for given in (arguments.networks, arguments.trees)
+            None if given is None else guide_file(given, name) for given in (arguments.networks, arguments.trees)
         )
         began = time.process_time()
         hint, proven = relaxation_hint(self.problem, Effort(end=time.monotonic() + 600.0))
@@ -291,14 +295,13 @@ def main() -> None:
     if arguments.child is not None:
         child(arguments)
         return
-    for name in arguments.modules.split(","):
-        for given in filter(None, (arguments.networks, arguments.trees)):
-            path = given.format(family=family(name))
-            if not Path(path).is_file():
-                parser.error(f"{name}: there is no guide {path}; name another by --networks or --trees")
     kept = arguments.json_out
     rows: dict[str, Any] = json.loads(kept.read_bytes()) if kept is not None and kept.exists() else {}
     if not arguments.only_tables:
+        for name in arguments.modules.split(","):
+            for given in filter(None, (arguments.networks, arguments.trees)):
+                if not (path := guide_file(given, name)).is_file():
+                    parser.error(f"{name}: there is no guide {path}; name another by --networks or --trees")
         measure(arguments, rows)
     names = [name for name in arguments.modules.split(",") if name in rows]
     for each in (summary, ends, worth):

@@ -26,8 +26,8 @@ from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.guided import THRESHOLDS, best_guided
 
-from guidance import HARD, WITHOUT_FAMILY, filled, of_trees, shuffled  # isort: skip - stands beside this file
-from mmap_guide_data import SHARED, family  # isort: skip - stands beside this file
+from guidance import HARD, WITHOUT_FAMILY, filled, guide_file, of_trees, shuffled  # isort: skip - stands beside this file
+from mmap_guide_data import SHARED  # isort: skip - stands beside this file
 from tables import table  # isort: skip - stands beside this file
 
 
@@ -61,8 +61,8 @@ def main() -> None:
         relaxed, bound = relaxation_hint(problem, Effort(end=math.inf))
         assert relaxed is not None
         given: list[Hint] = [relaxed, shuffled(relaxed, 0), filled(problem)[0]]
-        given += [of_trees(problem, Path(path.format(family=family(name))))[0] for path in arguments.trees]
-        given += [learned_hint(problem, Path(path.format(family=family(name)))) for path in arguments.networks]
+        given += [of_trees(problem, guide_file(path, name))[0] for path in arguments.trees]
+        given += [learned_hint(problem, guide_file(path, name)) for path in arguments.networks]
         data = arrays.build(problem)
         built = [heuristics.run(steps, lambda: False)[0] for _, steps in heuristics.constructive(data)]
         plain = min(int(state.totals[0].total) for state in built)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stowplan.errors import InputError, MissingDependencyError, StowplanError, UsageError, VerificationError
+from stowplan.version import VERSION
 
 if TYPE_CHECKING:
     from stowplan.frontends.read import read as read
     from stowplan.portfolio.keep_close.given import KeepClose as KeepClose
     from stowplan.portfolio.solve import solve as solve
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "InputError",

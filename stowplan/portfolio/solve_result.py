@@ -13,8 +13,9 @@ from stowplan.notes import bounded
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run import Run
 from stowplan.result import Provenance, Result, Status, StopReason
+from stowplan.version import VERSION
 
-_VERSIONED = ("stowplan", "ortools", "highspy", "numpy", "numba")
+_VERSIONED = ("ortools", "highspy", "numpy", "numba")
 _VERSIONED_WITH_POLICY = (*_VERSIONED, "torch")
 
 
@@ -103,7 +104,7 @@ def versions(*, with_policy: bool) -> dict[str, str]:
 
 @cached
 def _versions(packages: tuple[str, ...]) -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "stowplan": VERSION}
     for name in packages:
         try:
             found[name] = metadata.version(name)

@@ -23,9 +23,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from stowplan import __version__, files
+from stowplan import files
 from stowplan.errors import InputError, StowplanError, brief
 from stowplan.learned_guidance.training.run import Agent
+from stowplan.version import VERSION
 
 C = TypeVar("C")
 S = TypeVar("S")
@@ -51,8 +52,7 @@ class FileFormat(Generic[C]):
 
 
 def _versions() -> dict[str, str]:
-    # Not metadata's for our own: a checkout that is run without being installed has none.
-    return {"stowplan": __version__} | {name: metadata.version(name) for name in ("torch", "numpy", "numba")}
+    return {"stowplan": VERSION} | {name: metadata.version(name) for name in ("torch", "numpy", "numba")}
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
