@@ -22,6 +22,7 @@ from stowplan.backends.xla.proposals import (
     corrections,
     explorations,
     harm_last,
+    overlaps,
     perturbations,
     plan_first,
     plans,
@@ -29,6 +30,7 @@ from stowplan.backends.xla.proposals import (
     preloads,
     retries,
     returns,
+    waits,
 )
 from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, STEERED, Steer
@@ -46,6 +48,7 @@ COMPILES = 10
 #: What a way of steering is worth before anything is known of it: its share of compiles that were better than the incumbent
 #: (``benchmarks/xla_tuning.py`` prints the shares), counted as two tries.
 _PRIOR = {
+    "overlap": 0.5,
     "capacity": 0.35,
     "correct": 0.3,
     "plan": 0.2,
@@ -266,6 +269,9 @@ class _Run:
             _Arm("return", returns),
             _Arm("perturb", perturbations),
         ]
+        if default is not None and waits(default):
+            # Elsewhere there is no use for it, and a way that is never tried only makes the loop more curious about the others.
+            arms.append(_Arm("overlap", overlaps))
         while len(self._records) < self._budget and not self._deadline.expired:
             total = sum(arm.tries for arm in arms)
             for arm in sorted(arms, key=lambda arm: -arm.index(total)):

@@ -14,7 +14,7 @@ import msgspec
 
 from stowplan.backends.xla.evidence import Evidence, Move, Trial
 from stowplan.backends.xla.planned import planned, planned_prefetches
-from stowplan.backends.xla.steer import CAPACITY_OPTION, DEFAULT, RETRIES_OPTION, Steer
+from stowplan.backends.xla.steer import CAPACITY_OPTION, DEFAULT, OVERLAP_OPTION, RETRIES_OPTION, Steer
 
 #: Moves of one correction: few at a time, since each changes what XLA does with all that follow.
 STEPS = (8, 4, 16, 2, 32, 64)
@@ -27,6 +27,12 @@ MOST_PRELOADS = 3
 
 #: Bytes of fast memory that are worth a try.
 _LEAST_CAPACITY = 1 << 16
+
+#: A program that waits for a smaller part of its time has nothing to gain from copies that begin earlier.
+_LEAST_STALLS = 0.001
+
+#: Overlap ratios that are tried in place of XLA's own, and the largest.
+_OVERLAPS, _MOST_OVERLAP = (10.0, 30.0, 4.0), 100.0
 
 
 class Proposal(NamedTuple):
@@ -125,11 +131,32 @@ def preloads(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
 def prefetches(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent with copies that begin when those of a plan do, where it waits for copies."""
     incumbent = evidence.incumbent
-    if incumbent.score.stall_cycles * 1000 < incumbent.score.total:
+    if not waits(incumbent):
         return
     found = planned_prefetches(evidence, planned(evidence, "signatures", chance, incumbent.steer.capacity))
     if found:
         yield Proposal("prefetch", msgspec.structs.replace(incumbent.steer, prefetches=found))
+
+
+def overlaps(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+    """The incumbent with copies that begin earlier, or not as early as they do, where it waits for copies.
+
+    XLA has a copy begin about so early that the program has twice the copy's time to do beside it. That is too late where
+    copies queue, and what then waits shows in the stalls alone.
+    """
+    incumbent = evidence.incumbent
+    if not waits(incumbent):
+        return
+    ratio = incumbent.steer.overlap
+    ratios = _OVERLAPS if ratio is None else (3 * ratio, ratio / 2)
+    for each in ratios:
+        if 1 < each <= _MOST_OVERLAP:
+            yield Proposal("overlap", incumbent.steer.with_option(OVERLAP_OPTION, f"{each:g}"))
+
+
+def waits(trial: Trial) -> bool:
+    """Whether a trial waits for copies for a part of its time that is worth a compile."""
+    return trial.score.stall_cycles >= _LEAST_STALLS * trial.score.total
 
 
 def corrections(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:

@@ -28,8 +28,11 @@ ASSIGNMENT_OPTION = "xla_msa_enable"
 CAPACITY_OPTION = "xla_tpu_max_cmem_used_by_memory_space_assignment"
 RETRIES_OPTION = "xla_tpu_cmem_max_retries"
 
+#: Overlap ratio: for how many times its own time a copy had best run beside the program. The larger, the earlier it begins.
+OVERLAP_OPTION = "xla_tpu_cmem_preferred_overlap_to_async_copy_ratio"
+
 #: Options that steers set, which nobody else may.
-STEERED = (ORDER_OPTION, PREFETCH_OPTION, ASSIGNMENT_OPTION, CAPACITY_OPTION, RETRIES_OPTION)
+STEERED = (ORDER_OPTION, PREFETCH_OPTION, ASSIGNMENT_OPTION, CAPACITY_OPTION, RETRIES_OPTION, OVERLAP_OPTION)
 
 _VALUE = re.compile(r"(?P<name>[^{}]+)(?:\{(?P<index>[0-9,]+)\})?")
 _SPECIAL = re.compile(r"[.+*?()|\[\]{}$]|(?P<not_alone>[\\^])")
@@ -81,6 +84,12 @@ class Steer(msgspec.Struct, frozen=True):
         kib = dict(self.options).get(CAPACITY_OPTION)
         return None if kib is None else int(kib) << 10
 
+    @property
+    def overlap(self) -> float | None:
+        """The overlap ratio that copies should have; None for the compiler's own."""
+        ratio = dict(self.options).get(OVERLAP_OPTION)
+        return None if ratio is None else float(ratio)
+
     def describe(self) -> str:
         """A few words for people; empty for XLA's own plan."""
         options = dict(self.options)
@@ -91,6 +100,7 @@ class Steer(msgspec.Struct, frozen=True):
             f"{len(last)} last" if last else "",
             f"{self.capacity / (1 << 20):g} MiB" if self.capacity is not None else "",
             f"{retries} retries" if retries is not None else "",
+            f"overlap {self.overlap:g}" if self.overlap is not None else "",
             f"{self.preload} preloaded" if self.preload else "",
             f"{len(self.prefetches)} prefetches" if self.prefetches else "",
         )

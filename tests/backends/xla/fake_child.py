@@ -20,7 +20,9 @@ from pathlib import Path
 ORDER = "xla_tpu_msa_sort_order_overrides"
 ENABLE = "xla_msa_enable"
 CAPACITY = "xla_tpu_max_cmem_used_by_memory_space_assignment"
-KNOWN = {ORDER, ENABLE, CAPACITY, "xla_tpu_cmem_max_retries", "fake", "fake_seed", "xla_own"}
+RETRIES = "xla_tpu_cmem_max_retries"
+OVERLAP = "xla_tpu_cmem_preferred_overlap_to_async_copy_ratio"
+KNOWN = {ORDER, ENABLE, CAPACITY, RETRIES, OVERLAP, "fake", "fake_seed", "xla_own"}
 
 SIZE = 1 << 20
 SHAPE = "f32[256,1024]{1,0:T(8,128)}"

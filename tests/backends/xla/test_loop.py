@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,10 @@ import pytest
 from stowplan.backends.xla import tune_workload
 from stowplan.backends.xla.compiler import CompileError
 from stowplan.backends.xla.loop import COMPILES
-from stowplan.backends.xla.steer import ASSIGNMENT_OPTION, ORDER_OPTION
+from stowplan.backends.xla.proposals import overlaps
+from stowplan.backends.xla.score import Judge, Score
+from stowplan.backends.xla.steer import ASSIGNMENT_OPTION, DEFAULT, ORDER_OPTION, OVERLAP_OPTION
+from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.tuning import TrialRecord, Tuning, TuningProgress
 from stowplan.errors import InputError, TimeLimitError, UsageError
 from tests.backends.xla.conftest import WORKLOAD, Fake
@@ -194,6 +198,45 @@ def test_the_summary(fake: Fake) -> None:
     assert len(text[6]) < 130
     assert text[-1] == "  note       the disk is full"
     assert tuning.summary().splitlines()[0] == "toy on tpu-v4: nothing was better than XLA's default"
+
+
+@pytest.mark.parametrize(("wait", "is_tried"), [(2000, True), (4, False)])
+def test_copies_begin_earlier_where_the_program_waits(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, wait: int, is_tried: bool
+) -> None:
+    """Stalls are less the larger the overlap ratio is; XLA's own is 2."""
+    of_instructions = Judge.score
+
+    def score(self: Judge, compiled: Compiled) -> Score:
+        options = compiled.record.options
+        stalls = 0 if ASSIGNMENT_OPTION in options else round(wait / float(options.get(OVERLAP_OPTION, 2)))
+        return msgspec.structs.replace(of_instructions(self, compiled), stall_cycles=stalls)
+
+    monkeypatch.setattr(Judge, "score", score)
+    tuning = tune_workload(WORKLOAD)
+    tried = [trial for trial in tuning.trials if trial.way == "overlap"]
+    assert bool(tried) == is_tried == (OVERLAP_OPTION in tuning.compiler_options)
+    if is_tried:
+        assert tried[0].steer.endswith("overlap 10")
+        assert tuning.trials[tuning.best].stall_cycles <= wait / 10
+
+
+def test_overlap_ratios_that_are_left() -> None:
+    """What is tried next depends on what the incumbent has, and ends at 100."""
+
+    def next_of(ratio: str | None, stalls: int) -> list[str]:
+        steer = DEFAULT.moved(first=["a"])
+        steer = steer if ratio is None else steer.with_option(OVERLAP_OPTION, ratio)
+        evidence: Any = SimpleNamespace(incumbent=SimpleNamespace(steer=steer, score=Score(10_000, stalls)))
+        proposed = [*overlaps(evidence, random.Random(0))]
+        assert all((each.way, each.steer.first) == ("overlap", frozenset("a")) for each in proposed)
+        return [str(dict(each.steer.options)[OVERLAP_OPTION]) for each in proposed]
+
+    assert next_of(None, 100) == ["10", "30", "4"]
+    assert next_of("10", 100) == ["30", "5"]
+    assert next_of("90", 100) == ["45"]
+    assert next_of("1.5", 100) == ["4.5"]
+    assert next_of(None, 9) == []
 
 
 def test_plans_of_the_real_heuristics(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

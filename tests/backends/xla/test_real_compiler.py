@@ -9,7 +9,7 @@ import pytest
 
 from stowplan.backends.xla import CompileError, Compiler, by_name, tune_workload
 from stowplan.backends.xla.install import PACKAGES
-from stowplan.backends.xla.steer import ASSIGNMENT_OPTION, CAPACITY_OPTION, DEFAULT, Prefetch, Steer
+from stowplan.backends.xla.steer import ASSIGNMENT_OPTION, CAPACITY_OPTION, DEFAULT, OVERLAP_OPTION, Prefetch, Steer
 from stowplan.frontends.hlo import read_program
 
 pytestmark = pytest.mark.skipif(
@@ -55,6 +55,7 @@ def test_options_do_what_they_say(folder: Path, tmp_path: Path, monkeypatch: pyt
         slow = compiler.compile({ASSIGNMENT_OPTION: False})
         names = [step.name for step in read_program(default.program_path).steps]
         steer = DEFAULT.moved(first=names, last=["a.b{1}", "w.1"]).with_option(CAPACITY_OPTION, "16384")
+        steer = steer.with_option(OVERLAP_OPTION, "10")
         ordered = compiler.compile(steer.compiler_options())
         assert (default.error, slow.error, ordered.error) == ("", "", "")
         cycles = [sum(step.cycles or 0 for step in read_program(each.module_path).steps) for each in (default, slow, ordered)]
@@ -63,10 +64,11 @@ def test_options_do_what_they_say(folder: Path, tmp_path: Path, monkeypatch: pyt
         everything = Steer(preload="x.1", prefetches=frozenset([Prefetch(names[-1], 1, "x.1")])).compiler_options()
         assert not compiler.compile(everything).error
         assert "No such compile option: 'xla_nope'" in compiler.compile({"xla_nope": True}).error
+        assert OVERLAP_OPTION in compiler.compile({OVERLAP_OPTION: "much"}).error
         assert "has no field named" in compiler.compile({"xla_tpu_msa_sort_order_overrides": "nonsense{}"}).error
         # It goes on after a refusal, and reads booleans from text.
         assert not compiler.compile({ASSIGNMENT_OPTION: "false"}).error
-        assert compiler.compiles == 7
+        assert compiler.compiles == 8
     tuning = tune_workload(workload, compiles=2, folder=tmp_path)
     assert (tuning.compiles_run, [trial.cycles for trial in tuning.trials]) == (0, cycles[:2])
     # Said in another way it is the same program.

@@ -13,6 +13,7 @@ from stowplan.backends.xla.steer import (
     CAPACITY_OPTION,
     DEFAULT,
     ORDER_OPTION,
+    OVERLAP_OPTION,
     PREFETCH_OPTION,
     RETRIES_OPTION,
     STEERED,
@@ -93,6 +94,11 @@ def test_capacity_in_bytes() -> None:
     assert DEFAULT.with_option(CAPACITY_OPTION, "1024").capacity == 1 << 20
 
 
+def test_overlap_ratio() -> None:
+    assert DEFAULT.overlap is None
+    assert DEFAULT.with_option(OVERLAP_OPTION, "10").overlap == 10.0
+
+
 def test_flags_are_read_back_as_they_were() -> None:
     options = {ORDER_OPTION: order_overrides(["f{1}"], ["a.1"]), ASSIGNMENT_OPTION: False, "xla_n": 3}
     flags = as_flags(options)
@@ -116,3 +122,4 @@ def test_a_steer_in_a_few_words() -> None:
     steer = Steer(frozenset({"a", "b"}), frozenset({"b", "c"}), preload="p", prefetches=frozenset({Prefetch("a", 0, "b")}))
     steer = steer.with_option(CAPACITY_OPTION, "12288").with_option(RETRIES_OPTION, "20")
     assert steer.describe() == "2 first, 1 last, 12 MiB, 20 retries, p preloaded, 1 prefetches"
+    assert steer.with_option(OVERLAP_OPTION, "2.5").describe().endswith("20 retries, overlap 2.5, p preloaded, 1 prefetches")
