@@ -32,7 +32,7 @@ _LEAST_CAPACITY = 1 << 16
 _LEAST_STALLS = 0.001
 
 #: Overlap ratios that are tried in place of XLA's own, and the largest.
-_OVERLAPS, _MOST_OVERLAP = (10.0, 30.0, 4.0), 100.0
+_OVERLAPS, _MOST_OVERLAP = (10.0, 4.0), 100.0
 
 
 class Proposal(NamedTuple):
@@ -139,7 +139,7 @@ def prefetches(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
 
 
 def overlaps(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent with copies that begin earlier, or not as early as they do, where it waits for copies.
+    """The incumbent with copies that begin earlier, where it waits for copies.
 
     XLA has a copy begin about so early that the program has twice the copy's time to do beside it. That is too late where
     copies queue, and what then waits shows in the stalls alone.
@@ -148,9 +148,8 @@ def overlaps(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     if not waits(incumbent):
         return
     ratio = incumbent.steer.overlap
-    ratios = _OVERLAPS if ratio is None else (3 * ratio, ratio / 2)
-    for each in ratios:
-        if 1 < each <= _MOST_OVERLAP:
+    for each in _OVERLAPS if ratio is None else (3 * ratio,):
+        if each <= _MOST_OVERLAP:
             yield Proposal("overlap", incumbent.steer.with_option(OVERLAP_OPTION, f"{each:g}"))
 
 
