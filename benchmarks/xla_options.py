@@ -30,18 +30,9 @@ def parsed(text: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def row(what: str, judge: Judge, score: Score, base: Score, compiled: Compiled) -> str:
+def row(what: str, score: Score, base: Score, compiled: Compiled) -> str:
     gain = 100 * (1 - score.total / base.total)
-    preloaded = preloaded_bytes(judge, compiled) / 1e6
-    seconds = compiled.record.processor_seconds
-    return f"| {what} | {score.cycles:,} | {score.stall_cycles:,} | {gain:+.2f} | {preloaded:.1f} | {seconds:.0f} |"
-
-
-def preloaded_bytes(judge: Judge, compiled: Compiled) -> int:
-    """Bytes of inputs that are in fast memory before the program starts, which costs nothing here."""
-    if not judge.has_fast_memory(compiled):
-        return 0
-    return sum(judge.problem.tensors[each.tensor].size for each in judge.plan(compiled).plan.residencies if each.preloaded)
+    return f"| {what} | {score.cycles:,} | {score.stall_cycles:,} | {gain:+.2f} | {compiled.record.processor_seconds:.0f} |"
 
 
 def main() -> None:
@@ -54,21 +45,21 @@ def main() -> None:
     options = parser.parse_args()
     target = load_target("tpu-v4")
     for name in options.only:
-        print(f"\n| {name} | cycles | stalled | gain, % | preloaded, MB | processor s |\n|---|--:|--:|--:|--:|--:|", flush=True)
+        print(f"\n| {name} | cycles | stalled | gain, % | processor s |\n|---|--:|--:|--:|--:|", flush=True)
         with Compiler(workload(options.corpus, name), folder=options.folder, compile_limit=options.limit) as compiler:
             default = compiler.compile(DEFAULT.compiler_options())
             if default.error:
                 raise SystemExit(f"{name}: {default.error}")
             judge = Judge(judged_program(read_module(default.program_path)), target)
             base = judge.score(default)
-            print(row("default", judge, base, base, default), flush=True)
+            print(row("default", base, base, default), flush=True)
             for tried in options.tries:
                 what = ", ".join(f"{key}={value}" for key, value in tried.items())
-                compiled = compiler.compile({**tried})
+                compiled = compiler.compile(tried)
                 try:
                     if compiled.error:
                         raise InputError(compiled.error)
-                    print(row(what, judge, judge.score(compiled), base, compiled), flush=True)
+                    print(row(what, judge.score(compiled), base, compiled), flush=True)
                 except InputError as error:
                     print(f"| {what} | {error} |", flush=True)
 
