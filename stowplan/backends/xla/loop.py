@@ -21,6 +21,7 @@ from stowplan.backends.xla.proposals import (
     capacities,
     corrections,
     explorations,
+    fitted,
     harm_last,
     overlaps,
     perturbations,
@@ -30,6 +31,7 @@ from stowplan.backends.xla.proposals import (
     preloads,
     retries,
     returns,
+    tightened,
     waits,
 )
 from stowplan.backends.xla.score import Score
@@ -48,14 +50,16 @@ COMPILES = 10
 #: What a way of steering is worth before anything is known of it: its share of compiles that were better than the incumbent
 #: (``benchmarks/xla_tuning.py`` prints the shares), counted as two tries.
 _PRIOR = {
+    "preload": 0.38,
     "capacity": 0.35,
-    # Less than its share: it can save the stalls alone, so the others, which save cycles, come first where they are as good.
-    "overlap": 0.32,
+    # Less than its share: it can save the stalls alone, so others, which save cycles, come first where they are as good.
+    "overlap": 0.345,
+    "tighten": 0.34,
     "correct": 0.3,
+    "fit": 0.28,
     "plan": 0.2,
-    "retries": 0.15,
-    "preload": 0.15,
     "prefetch": 0.15,
+    "retries": 0.1,
     "explore": 0.1,
     "return": 0.1,
     "perturb": 0.05,
@@ -260,8 +264,10 @@ class _Run:
         if len(self._records) < self._budget and not self._deadline.expired:
             self._try(Proposal("plan_first", plan_first(evidence, planned(evidence, "table", self._chance).tensors)))
         arms = [
+            _Arm("tighten", tightened),
             _Arm("capacity", capacities),
             _Arm("plan", plans),
+            _Arm("fit", fitted),
             _Arm("correct", corrections),
             _Arm("retries", retries),
             _Arm("explore", explorations),

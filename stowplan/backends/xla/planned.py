@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import Literal, NamedTuple
 
-from stowplan.backends.xla.evidence import Evidence
+from stowplan.backends.xla.evidence import Evidence, Trial
+from stowplan.backends.xla.score import with_freedoms
 from stowplan.backends.xla.steer import Prefetch
 from stowplan.hardware.costs import make_problem
 from stowplan.hardware.costs.cycles import CycleTable, StepCycles
@@ -51,11 +52,24 @@ class Planned(NamedTuple):
         return found
 
 
-def planned(evidence: Evidence, model: PlanModel, chance: random.Random, capacity: int | None = None) -> Planned:
-    """A plan of the heuristics; the same for equal evidence and seed, unless the evidence's deadline cuts it short."""
-    problem = problem_of(evidence, model, capacity)
+def planned(
+    evidence: Evidence, model: PlanModel, chance: random.Random, start: Trial | None = None, capacity: int | None = None
+) -> Planned:
+    """A plan of the heuristics; the same for equal evidence and seed, unless the evidence's deadline cuts it short.
+
+    It begins from what XLA made of ``start``, within that trial's capacity or ``capacity`` bytes. Then it has XLA's freedoms,
+    too, is no worse than XLA's plan by the model, and differs from it only where that gains something.
+    """
+    hint = None
+    if start is None:
+        problem = problem_of(evidence, model, capacity)
+    else:
+        problem = with_freedoms(problem_of(evidence, model, start.steer.capacity if capacity is None else capacity))
+        if evidence.judge.has_fast_memory(start.compiled):
+            hint = evidence.judge.plan(start.compiled, problem).plan
     found = solve(
         problem,
+        hint=hint,
         time_limit=min(PLAN_SECONDS, max(evidence.deadline.remaining, _LEAST_SECONDS)),
         candidates=["heuristic"],
         workers=1,

@@ -23,10 +23,13 @@ STEPS = (8, 4, 16, 2, 32, 64)
 _WORTH_MUCH = 1.15
 
 #: Inputs that are tried as the one that is there before the program starts.
-MOST_PRELOADS = 3
+MOST_PRELOADS = 2
 
 #: Bytes of fast memory that are worth a try.
 _LEAST_CAPACITY = 1 << 16
+
+#: Shares of the fast memory that the incumbent takes, for which a plan is made.
+_FITS = (0.75, 0.875, 0.5, 0.25)
 
 #: A program that waits for a smaller part of its time has nothing to gain from copies that begin earlier.
 _LEAST_STALLS = 0.001
@@ -70,15 +73,18 @@ def random_steer(evidence: Evidence, chance: random.Random) -> Steer:
 
 
 def plans(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
-    """A plan under everything measured so far, within the incumbent's capacity: what XLA keeps and the plan does not goes last.
+    """A plan under everything measured so far, from the incumbent's on: what XLA keeps and the plan does not goes last.
 
-    Other forms put to the front what the plan keeps, and to the back all that it does not keep.
+    Other forms put to the front what the plan keeps and XLA does not, or all that it keeps, and to the back all that it does
+    not keep.
     """
     incumbent = evidence.incumbent
-    fast = planned(evidence, "signatures", chance, incumbent.steer.capacity).tensors
+    fast = planned(evidence, "signatures", chance, incumbent).tensors
     front = Steer(evidence.names(fast), options=incumbent.steer.options, prefetches=incumbent.steer.prefetches)
-    unwanted = evidence.fast_tensors(incumbent.assignment) - fast
+    kept = evidence.fast_tensors(incumbent.assignment)
+    unwanted = kept - fast
     yield Proposal("plan", incumbent.steer.moved(last=evidence.names(unwanted)))
+    yield Proposal("plan", incumbent.steer.moved(first=evidence.names(fast - kept), last=evidence.names(unwanted)))
     yield Proposal("plan", front)
     yield Proposal("plan", front.moved(last=evidence.names(unwanted)))
     yield Proposal("plan", front.moved(last=evidence.names(set(evidence.values) - fast)))
@@ -101,6 +107,39 @@ def capacities(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     for part in parts:
         if _LEAST_CAPACITY <= part <= int(evidence.judge.target.fast_memory.capacity):
             yield Proposal("capacity", steer.with_option(CAPACITY_OPTION, str(part >> 10)))
+
+
+def fitted(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+    """The incumbent within less fast memory, moved to a plan that was made for so little: what the plan would still keep goes
+    first, and what it would not goes last."""
+    trial = evidence.incumbent
+    tried, kept = {each.steer.capacity for each in evidence.trials}, evidence.fast_tensors(trial.assignment)
+    for share in _FITS:
+        part = min(round(share * trial.score.fast_bytes), int(evidence.judge.target.fast_memory.capacity)) >> 10 << 10
+        if part >= _LEAST_CAPACITY and part not in tried:
+            fast = planned(evidence, "signatures", chance, trial, part).tensors
+            steer = trial.steer.moved(first=evidence.names(fast - kept), last=evidence.names(kept - fast))
+            yield Proposal("fit", steer.with_option(CAPACITY_OPTION, str(part >> 10)))
+
+
+def tightened(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
+    """The incumbent with all that fast memory harms at the back, and no more room than the rest takes.
+
+    Either alone does less: what goes last still gets what place is left, and less room by itself takes it from anything. Other
+    forms take away only the half, or the quarter, that does most harm.
+    """
+    trial = evidence.incumbent
+    harmful = [move for move in evidence.moves(trial) if not move.to_fast and move.cycles < 0]
+    if not harmful:
+        return
+    plan, room = evidence.judge.plan(trial.compiled).plan, int(evidence.judge.target.fast_memory.capacity)
+    for part in (1, 2, 4):
+        chosen = harmful[: -(-len(harmful) // part)]
+        left = evidence.judge.most_bytes(plan, {move.tensor for move in chosen})
+        if _LEAST_CAPACITY <= left < room:
+            steer = trial.steer.moved(last=evidence.names(move.tensor for move in chosen))
+            steer = steer.with_option(CAPACITY_OPTION, str((left + 1023) >> 10))
+            yield Proposal("tighten", steer, -sum(move.cycles for move in chosen))
 
 
 def _worth(evidence: Evidence) -> float:
@@ -133,7 +172,7 @@ def prefetches(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     incumbent = evidence.incumbent
     if not waits(incumbent):
         return
-    found = planned_prefetches(evidence, planned(evidence, "signatures", chance, incumbent.steer.capacity))
+    found = planned_prefetches(evidence, planned(evidence, "signatures", chance, incumbent))
     if found:
         yield Proposal("prefetch", msgspec.structs.replace(incumbent.steer, prefetches=found))
 

@@ -6,7 +6,7 @@ engine: XLA's plan is imported, every step lasts as long as XLA says, and what t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cached_property
 from itertools import accumulate
 
@@ -50,6 +50,11 @@ def judged_program(module: HloModule) -> Program:
     return program_from_module(module, donation="tied")
 
 
+def with_freedoms(problem: Problem) -> Problem:
+    """A program's problem with what XLA may do: wait for copies, copy a tensor out within a step, and copy it in in slices."""
+    return msgspec.structs.replace(problem, stalls="allowed", evictions="between_steps", prefetches="sliced")
+
+
 class Judge:
     """Scores the compiled modules of one program.
 
@@ -68,20 +73,21 @@ class Judge:
     @cached_property
     def problem(self) -> Problem:
         """The program's problem with the freedoms that XLA has, under the roofline: no latency of it counts here."""
-        problem = make_problem(self.program, self.target, cost_model="roofline", stalls="allowed")
-        return msgspec.structs.replace(problem, evictions="between_steps", prefetches="sliced")
+        return with_freedoms(make_problem(self.program, self.target, cost_model="roofline"))
 
-    def _most_bytes(self, plan: Plan) -> int:
+    def most_bytes(self, plan: Plan, without: Collection[int] = ()) -> int:
+        """Fast memory that a plan takes at most at a time, had it some tensors in slow memory; gaps between places left out."""
         change = [0] * (self.problem.horizon + 1)
         for each in plan.residencies:
-            size = self.problem.tensors[each.tensor].size
-            change[each.start] += size
-            change[each.end] -= size
+            if each.tensor not in without:
+                size = self.problem.tensors[each.tensor].size
+                change[each.start] += size
+                change[each.end] -= size
         return max(accumulate(change))
 
-    def plan(self, compiled: Compiled) -> ImportedPlan:
-        """XLA's plan, as one of ours."""
-        return import_xla_plan(self.problem, self.program, compiled.assigned_path, compiled.offsets_path)
+    def plan(self, compiled: Compiled, problem: Problem | None = None) -> ImportedPlan:
+        """XLA's plan, as one of ours; for ``problem``, which has XLA's freedoms, in place of the roofline's."""
+        return import_xla_plan(problem or self.problem, self.program, compiled.assigned_path, compiled.offsets_path)
 
     def score(self, compiled: Compiled) -> Score:
         """Cycles and stalls of a compiled module.
@@ -100,7 +106,7 @@ class Judge:
         plan = self.plan(compiled).plan
         timeline = play(self.problem, plan, self.durations_ps(steps))
         stalls = round(timeline.stall_ps / self.target.cycles_ps(1_000_000) * 1_000_000)
-        return Score(total, stalls, self._most_bytes(plan))
+        return Score(total, stalls, self.most_bytes(plan))
 
     @staticmethod
     def has_fast_memory(compiled: Compiled) -> bool:

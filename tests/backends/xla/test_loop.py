@@ -12,15 +12,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from stowplan.backends.xla import tune_workload
+from stowplan.backends.xla import planned, tune_workload
 from stowplan.backends.xla.compiler import CompileError
+from stowplan.backends.xla.evidence import Evidence, Move
 from stowplan.backends.xla.loop import COMPILES
-from stowplan.backends.xla.proposals import overlaps
+from stowplan.backends.xla.proposals import fitted, overlaps, tightened
 from stowplan.backends.xla.score import Judge, Score
-from stowplan.backends.xla.steer import ASSIGNMENT_OPTION, DEFAULT, ORDER_OPTION, OVERLAP_OPTION
+from stowplan.backends.xla.steer import ALL_SLOW, ASSIGNMENT_OPTION, DEFAULT, ORDER_OPTION, OVERLAP_OPTION
 from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.tuning import TrialRecord, Tuning, TuningProgress
 from stowplan.errors import InputError, TimeLimitError, UsageError
+from stowplan.hardware.targets import load_target
 from tests.backends.xla.conftest import WORKLOAD, Fake
 from tests.patience import HANG
 
@@ -38,8 +40,8 @@ def test_it_finds_what_is_better_and_how_to_get_it(fake: Fake, tmp_path: Path) -
     assert [trial.way for trial in tuning.trials[:2]] == ["default", "all_slow"]
     assert (tuning.default.cycles, tuning.trials[1].cycles) == (4500, 5000)
     best = tuning.trials[tuning.best]
-    assert best.total == min(trial.total for trial in tuning.trials if not trial.error) == 4100
-    assert tuning.gain == 1 - 4100 / 4500
+    assert best.total == min(trial.total for trial in tuning.trials if not trial.error) <= 4300
+    assert tuning.gain == 1 - best.total / 4500
     assert tuning.stop_reason == "compiles"
     assert len(tuning.trials) == len(seen) == tuning.compiles_run == COMPILES
     assert [each.trial for each in seen] == [*tuning.trials]
@@ -47,6 +49,11 @@ def test_it_finds_what_is_better_and_how_to_get_it(fake: Fake, tmp_path: Path) -
     # The options are those of the best compile.
     assert tuning.compiler_options == fake.compiles[tuning.best] == tuning.compiled(tmp_path, tuning.best).record.options
     assert ORDER_OPTION in tuning.compiler_options
+
+
+def test_with_enough_compiles_it_finds_the_best(fake: Fake) -> None:
+    """Of all orders and capacities none has fewer cycles than a, b and d in fast memory."""
+    assert min(trial.total for trial in tune_workload(WORKLOAD, compiles=30).trials) == 4100
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
@@ -238,9 +245,74 @@ def test_overlap_ratios_that_are_left() -> None:
     assert next_of(None, 9) == []
 
 
-def test_plans_of_the_real_heuristics(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stowplan.backends.xla import planned
+def test_what_harms_is_left_without_room(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA keeps a, b and c of 1 MiB each; what saves most goes last, and the capacity is what the rest takes."""
+    evidence = evidence_of(tune_workload(WORKLOAD, compiles=2, folder=tmp_path), tmp_path)
+    number = {tensor.name: at for at, tensor in enumerate(evidence.program.tensors)}
 
+    def proposed(*gains: tuple[str, bool, float]) -> list[tuple[list[str], int | None, float]]:
+        moves = [Move(number[name], to_fast, -gain, 0.0) for name, to_fast, gain in gains]
+        monkeypatch.setattr(evidence, "moves", lambda trial: moves)
+        found = [*tightened(evidence, random.Random(0))]
+        assert all(each.way == "tighten" and not each.steer.first for each in found)
+        return [(sorted(each.steer.last), each.steer.capacity, each.gain) for each in found]
+
+    once = [(["c"], 2 << 20, 200.0)]
+    assert proposed(("c", False, 200), ("d", True, 50), ("a", False, -10)) == 3 * once
+    assert proposed(("c", False, 200), ("a", False, 10)) == [(["a", "c"], 1 << 20, 210.0), *2 * once]
+    # Nothing would be left, or nothing harms.
+    assert proposed(("c", False, 9), ("b", False, 8), ("a", False, 7)) == [(["b", "c"], 1 << 20, 17.0), (["c"], 2 << 20, 9.0)]
+    assert proposed(("d", True, 50), ("a", False, -10)) == []
+    # The loop tries it.
+    others = [tune_workload(WORKLOAD, compiler_options={"fake_seed": str(seed)}) for seed in range(1, 4)]
+    assert any(trial.way == "tighten" and trial.steer.endswith("MiB") for tuning in others for trial in tuning.trials)
+
+
+def test_plans_for_less_room(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA keeps 3 MiB; a plan for less keeps less, and no limit is tried twice."""
+    monkeypatch.setattr("stowplan.backends.xla.proposals.planned", planned.planned)
+    evidence = evidence_of(tune_workload(WORKLOAD, compiles=2, folder=tmp_path), tmp_path)
+    default = evidence.trials[0]
+    proposed = [*fitted(evidence, random.Random(0))]
+    assert [each.steer.capacity for each in proposed] == [part << 10 for part in (2304, 2688, 1536, 768)]
+    kept = evidence.fast_tensors(default.assignment)
+    for each in proposed:
+        assert each.way == "fit"
+        assert not each.steer.first & evidence.names(kept)
+        assert each.steer.last <= evidence.names(kept)
+    # No array fits into the least of them.
+    assert proposed[-1].steer.last == evidence.names(kept)
+    evidence.trials.append(default._replace(steer=proposed[0].steer))
+    assert [each.steer.capacity for each in fitted(evidence, random.Random(0))] == [
+        each.steer.capacity for each in proposed[1:]
+    ]
+
+
+def test_plans_that_begin_from_what_xla_made(fake: Fake, tmp_path: Path) -> None:
+    evidence = evidence_of(tune_workload(WORKLOAD, compiles=1, folder=tmp_path), tmp_path)
+    default = evidence.trials[0]
+    for model in ("roofline", "table", "signatures"):
+        found = planned.planned(evidence, model, random.Random(0), default)
+        theirs = evidence.judge.plan(default.compiled, found.problem).plan
+        assert (found.problem.evictions, found.problem.prefetches) == ("between_steps", "sliced")
+        assert found.plan.objective_ps <= theirs.objective_ps
+    within = evidence.judge.plan(default.compiled).plan
+    assert evidence.judge.most_bytes(within) == default.score.fast_bytes == 3 << 20
+    kept = {residency.tensor for residency in within.residencies}
+    assert evidence.judge.most_bytes(within, kept) == 0
+
+
+def evidence_of(tuning: Tuning, folder: Path) -> Evidence:
+    """The default and all in slow memory, as a run has them."""
+    default = tuning.compiled(folder, 0)
+    evidence = Evidence(default, load_target("tpu-v4"))
+    evidence.add(DEFAULT, default)
+    if len(tuning.trials) > 1:
+        evidence.add(ALL_SLOW, tuning.compiled(folder, 1))
+    return evidence
+
+
+def test_plans_of_the_real_heuristics(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stowplan.backends.xla.loop.planned", planned.planned)
     tuning = tune_workload(WORKLOAD, compiles=4)
     plan = next(trial for trial in tuning.trials if trial.way == "plan_first")
