@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import combinations
 from typing import NamedTuple
 
 from stowplan.backends.xla.score import Judge, Score, judged_program
@@ -18,6 +19,9 @@ from stowplan.frontends.hlo.signatures import read_assignment, sign_steps
 from stowplan.hardware.costs.signatures import NO_USE, Assignment, LatencyTable, Predictor, SignatureCosts
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import Target
+
+#: A program that takes no more than this part of fast memory has room to spare.
+_SPARE = 0.875
 
 
 class Trial(NamedTuple):
@@ -98,6 +102,19 @@ class Evidence:
         """The best trial that steers can start from, the first of equals: where the assignment is off, no order counts."""
         steered = [trial for trial in self.trials if trial.steer != ALL_SLOW]
         return min(steered or self.trials, key=lambda trial: trial.score.total)
+
+    def order_is_idle(self) -> bool:
+        """Whether another order than the incumbent's would change nothing: it has room to spare, and an order was idle before.
+
+        Even then a large value may be in another's way; but that is rare, and a compile is dear.
+        """
+        incumbent, limit = self.incumbent, int(self.judge.target.fast_memory.capacity)
+        if incumbent.score.fast_bytes > _SPARE * (incumbent.steer.capacity or limit):
+            return False
+        return any(
+            before.assignment == after.assignment and before.steer.differs_in_order(after.steer)
+            for before, after in combinations(self.trials, 2)
+        )
 
     def fast_tensors(self, assignment: Assignment) -> set[int]:
         """Tensors that some step reads or writes in fast memory."""

@@ -52,10 +52,10 @@ COMPILES = 10
 _PRIOR = {
     "preload": 0.38,
     "capacity": 0.35,
+    "correct": 0.346,
     # Less than its share: it can save the stalls alone, so others, which save cycles, come first where they are as good.
     "overlap": 0.345,
-    "tighten": 0.34,
-    "correct": 0.3,
+    "tighten": 0.3,
     "fit": 0.28,
     "plan": 0.2,
     "prefetch": 0.15,
@@ -282,7 +282,7 @@ class _Run:
         while len(self._records) < self._budget and not self._deadline.expired:
             total = sum(arm.tries for arm in arms)
             for arm in sorted(arms, key=lambda arm: -arm.index(total)):
-                proposal = self._new(arm.way(evidence, self._chance))
+                proposal = self._new(evidence, arm.way(evidence, self._chance))
                 if proposal is not None:
                     before = evidence.incumbent.score.total
                     trial = self._try(proposal)
@@ -295,9 +295,13 @@ class _Run:
         if self._deadline.expired:
             self._stop = "cancelled" if self._deadline.was_cancelled else "time_limit"
 
-    def _new(self, proposals: Iterator[Proposal]) -> Proposal | None:
-        """The first that has not been tried."""
-        return next((each for each in proposals if each.steer not in self._steers), None)
+    def _new(self, evidence: Evidence, proposals: Iterator[Proposal]) -> Proposal | None:
+        """The first that has not been tried and may change something."""
+        steer = evidence.incumbent.steer if evidence.order_is_idle() else None
+        for each in proposals:
+            if each.steer not in self._steers and (steer is None or not each.steer.differs_in_order(steer)):
+                return each
+        return None
 
     def _try(self, proposal: Proposal) -> Trial | None:
         """Compile a steer that is new; None where it is not, or nothing is left of the budget, or XLA refuses it."""

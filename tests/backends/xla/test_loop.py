@@ -18,7 +18,15 @@ from stowplan.backends.xla.evidence import Evidence, Move
 from stowplan.backends.xla.loop import COMPILES
 from stowplan.backends.xla.proposals import fitted, overlaps, tightened
 from stowplan.backends.xla.score import Judge, Score
-from stowplan.backends.xla.steer import ALL_SLOW, ASSIGNMENT_OPTION, DEFAULT, ORDER_OPTION, OVERLAP_OPTION
+from stowplan.backends.xla.steer import (
+    ALL_SLOW,
+    ASSIGNMENT_OPTION,
+    CAPACITY_OPTION,
+    DEFAULT,
+    ORDER_OPTION,
+    OVERLAP_OPTION,
+    Steer,
+)
 from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.tuning import TrialRecord, Tuning, TuningProgress
 from stowplan.errors import InputError, TimeLimitError, UsageError
@@ -319,3 +327,30 @@ def test_plans_of_the_real_heuristics(fake: Fake, monkeypatch: pytest.MonkeyPatc
     tuning = tune_workload(WORKLOAD, compiles=4)
     plan = next(trial for trial in tuning.trials if trial.way == "plan_first")
     assert plan.first > 0
+
+
+def test_no_compile_is_spent_on_an_order_that_changes_nothing(fake: Fake, tmp_path: Path) -> None:
+    """Where three arrays of 1 MiB fill the memory an order counts; where there are 64 MiB and one did nothing, none does."""
+    evidence = evidence_of(tune_workload(WORKLOAD, compiles=2, folder=tmp_path), tmp_path)
+    default = evidence.trials[0]
+    assert not evidence.order_is_idle()
+    evidence.trials.append(default._replace(steer=DEFAULT.moved(first="a")))
+    assert evidence.order_is_idle()
+    full = DEFAULT.with_option(CAPACITY_OPTION, str(3 << 10))
+    evidence.trials[0] = default._replace(steer=full, score=msgspec.structs.replace(default.score, cycles=1))
+    evidence.trials.append(default._replace(steer=full.moved(first="b")))
+    assert not evidence.order_is_idle()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differ"),
+    [
+        (DEFAULT.moved(first="a"), DEFAULT, True),
+        (DEFAULT.moved(first="a"), DEFAULT.moved(last="a"), True),
+        (DEFAULT.moved(first="a"), DEFAULT.moved(first="a"), False),
+        (DEFAULT.moved(first="a"), DEFAULT.with_option(OVERLAP_OPTION, "4"), False),
+        (DEFAULT.moved(first="a"), msgspec.structs.replace(DEFAULT, preload="x"), False),
+    ],
+)
+def test_steers_that_differ_in_order_only(one: Steer, other: Steer, differ: bool) -> None:
+    assert one.differs_in_order(other) == other.differs_in_order(one) == differ
