@@ -31,8 +31,8 @@ _LEAST_CAPACITY = 1 << 16
 #: Shares of the fast memory that the incumbent takes, for which a plan is made.
 _FITS = (0.75, 0.875, 0.5, 0.25)
 
-#: A program that waits for a smaller part of its time has nothing to gain from copies that begin earlier.
-_LEAST_STALLS = 0.001
+#: What saves a smaller part of a program's time is not worth a compile.
+_LEAST_GAIN = 0.001
 
 #: Overlap ratios that are tried in place of XLA's own, and the largest.
 _OVERLAPS, _MOST_OVERLAP = (10.0, 4.0), 100.0
@@ -163,7 +163,7 @@ def preloads(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
             cycles = move.cycles + evidence.waiting_cost(move.tensor)
             gains.append((-cycles, evidence.values[move.tensor][0]))
     for gain, name in sorted(gains, reverse=True)[:MOST_PRELOADS]:
-        if gain > 0:
+        if gain >= _LEAST_GAIN * trial.score.total:
             yield Proposal("preload", msgspec.structs.replace(trial.steer, preload=name), gain)
 
 
@@ -194,7 +194,7 @@ def overlaps(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
 
 def waits(trial: Trial) -> bool:
     """Whether a trial waits for copies for a part of its time that is worth a compile."""
-    return trial.score.stall_cycles >= _LEAST_STALLS * trial.score.total
+    return trial.score.stall_cycles >= _LEAST_GAIN * trial.score.total
 
 
 def corrections(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:

@@ -16,7 +16,7 @@ from stowplan.backends.xla import planned, tune_workload
 from stowplan.backends.xla.compiler import CompileError
 from stowplan.backends.xla.evidence import Evidence, Move
 from stowplan.backends.xla.loop import COMPILES
-from stowplan.backends.xla.proposals import fitted, overlaps, tightened
+from stowplan.backends.xla.proposals import fitted, overlaps, preloads, tightened
 from stowplan.backends.xla.score import Judge, Score
 from stowplan.backends.xla.steer import (
     ALL_SLOW,
@@ -251,6 +251,24 @@ def test_overlap_ratios_that_are_left() -> None:
     assert next_of("10", 100) == ["30"]
     assert next_of("90", 100) == []
     assert next_of(None, 9) == []
+
+
+def test_inputs_worth_a_preload() -> None:
+    """Those that save most there, a thousandth of the time at least; what waits in fast memory costs."""
+    moves = [Move(0, True, -90.0, 0.0), Move(1, True, -70.0, 0.0), Move(2, True, -60.0, 0.0), Move(3, True, -9.0, 0.0)]
+    moves += [Move(4, True, -500.0, 0.0), Move(5, False, -500.0, 0.0), Move(6, True, -500.0, 0.0)]
+    evidence: Any = SimpleNamespace(
+        incumbent=SimpleNamespace(steer=DEFAULT.moved(first="a"), score=Score(10_000, 0)),
+        moves=lambda trial: moves,
+        parameters={0, 1, 2, 3, 5, 6},
+        values={number: (f"w{number}",) for number in range(7)},
+        waiting_cost=lambda tensor: {0: 25.0, 6: 495.0}.get(tensor, 0.0),
+    )
+    found = [*preloads(evidence, random.Random(0))]
+    assert [(each.steer.preload, each.gain) for each in found] == [("w1", 70.0), ("w0", 65.0)]
+    assert all(each.steer.first == frozenset("a") for each in found)
+    evidence.incumbent.score = Score(69_000, 0)
+    assert [each.steer.preload for each in preloads(evidence, random.Random(0))] == ["w1"]
 
 
 def test_what_harms_is_left_without_room(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
