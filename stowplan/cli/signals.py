@@ -54,10 +54,14 @@ def as_interrupts() -> Iterator[Received]:
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
     """An event that Ctrl-C, SIGTERM and SIGHUP set in place of interrupting; a second Ctrl-C interrupts as it always does."""
-    event, received = threading.Event(), _received
+    event, received, is_set = threading.Event(), _received, False
 
     def stop(number: int, frame: FrameType | None) -> None:
-        event.set()
+        # A second signal may come while the first is setting the event, and would wait for its lock for ever.
+        nonlocal is_set
+        if not is_set:
+            is_set = True
+            event.set()
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         elif received.number is None:

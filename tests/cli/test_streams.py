@@ -137,6 +137,22 @@ def test_ctrl_c_and_its_like_give_the_best_plan_so_far(cli: Cli, tmp_path: Path,
     wait_until(lambda: not any(map(is_running, workers)))
 
 
+def test_a_signal_while_another_sets_the_event() -> None:
+    """The second comes within the first's handler, and does not wait for itself."""
+    script = (
+        "import signal, threading; from stowplan.cli.signals import stopping\n"
+        "class Event(threading.Event):\n"
+        "    def set(self):\n"
+        "        with self._cond: signal.raise_signal(signal.SIGTERM)\n"
+        "        super().set()\n"
+        "threading.Event = Event\n"
+        "with stopping() as event:\n"
+        "    signal.raise_signal(signal.SIGHUP)\n"
+        "    print(event.is_set())"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG).stdout == "True\n"
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ctrl_c_at_any_moment(tmp_path: Path, number: signal.Signals, code: int) -> None:
     """From the first import of ours on, Ctrl-C ends in one line."""
