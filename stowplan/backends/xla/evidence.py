@@ -103,16 +103,21 @@ class Evidence:
         steered = [trial for trial in self.trials if trial.steer != ALL_SLOW]
         return min(steered or self.trials, key=lambda trial: trial.score.total)
 
+    @property
+    def capacity(self) -> int:
+        """Bytes of fast memory that the machine has."""
+        return int(self.judge.target.fast_memory.capacity)
+
     def order_is_idle(self) -> bool:
         """Whether another order than the incumbent's would change nothing: it has room to spare, and an order was idle before.
 
         Even then a large value may be in another's way; but that is rare, and a compile is dear.
         """
-        incumbent, limit = self.incumbent, int(self.judge.target.fast_memory.capacity)
-        if incumbent.score.fast_bytes > _SPARE * (incumbent.steer.capacity or limit):
+        incumbent = self.incumbent
+        if incumbent.score.fast_bytes > _SPARE * (incumbent.steer.capacity or self.capacity):
             return False
         return any(
-            before.assignment == after.assignment and before.steer.differs_in_order(after.steer)
+            before.steer.differs_in_order(after.steer) and before.assignment == after.assignment
             for before, after in combinations(self.trials, 2)
         )
 
@@ -164,7 +169,7 @@ class Evidence:
         """
         slow = self.all_slow.score.total if self.all_slow is not None else 0
         worth = max(0, slow - self.trials[0].score.total)
-        share = self.program.tensors[tensor].size / int(self.judge.target.fast_memory.capacity)
+        share = self.program.tensors[tensor].size / self.capacity
         return worth * self._first_uses.get(tensor, 0.0) * share
 
     @cached_property

@@ -281,8 +281,9 @@ class _Run:
             arms.append(_Arm("overlap", overlaps))
         while len(self._records) < self._budget and not self._deadline.expired:
             total = sum(arm.tries for arm in arms)
+            idle = evidence.incumbent.steer if evidence.order_is_idle() else None
             for arm in sorted(arms, key=lambda arm: -arm.index(total)):
-                proposal = self._new(evidence, arm.way(evidence, self._chance))
+                proposal = self._new(arm.way(evidence, self._chance), idle)
                 if proposal is not None:
                     before = evidence.incumbent.score.total
                     trial = self._try(proposal)
@@ -295,11 +296,10 @@ class _Run:
         if self._deadline.expired:
             self._stop = "cancelled" if self._deadline.was_cancelled else "time_limit"
 
-    def _new(self, evidence: Evidence, proposals: Iterator[Proposal]) -> Proposal | None:
-        """The first that has not been tried and may change something."""
-        steer = evidence.incumbent.steer if evidence.order_is_idle() else None
+    def _new(self, proposals: Iterator[Proposal], idle: Steer | None) -> Proposal | None:
+        """The first that has not been tried, and that is more than another order than ``idle``'s, where there is one."""
         for each in proposals:
-            if each.steer not in self._steers and (steer is None or not each.steer.differs_in_order(steer)):
+            if each.steer not in self._steers and (idle is None or not each.steer.differs_in_order(idle)):
                 return each
         return None
 

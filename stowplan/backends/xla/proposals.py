@@ -14,7 +14,7 @@ import msgspec
 
 from stowplan.backends.xla.evidence import Evidence, Move, Trial
 from stowplan.backends.xla.planned import planned, planned_prefetches
-from stowplan.backends.xla.steer import CAPACITY_OPTION, DEFAULT, OVERLAP_OPTION, RETRIES_OPTION, Steer
+from stowplan.backends.xla.steer import DEFAULT, OVERLAP_OPTION, RETRIES_OPTION, Steer
 
 #: Moves of one correction: few at a time, since each changes what XLA does with all that follow.
 STEPS = (8, 4, 16, 2, 32, 64)
@@ -81,13 +81,18 @@ def plans(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     incumbent = evidence.incumbent
     fast = planned(evidence, "signatures", chance, incumbent).tensors
     front = Steer(evidence.names(fast), options=incumbent.steer.options, prefetches=incumbent.steer.prefetches)
-    kept = evidence.fast_tensors(incumbent.assignment)
-    unwanted = kept - fast
+    unwanted = evidence.fast_tensors(incumbent.assignment) - fast
     yield Proposal("plan", incumbent.steer.moved(last=evidence.names(unwanted)))
-    yield Proposal("plan", incumbent.steer.moved(first=evidence.names(fast - kept), last=evidence.names(unwanted)))
+    yield Proposal("plan", _towards(evidence, incumbent, fast))
     yield Proposal("plan", front)
     yield Proposal("plan", front.moved(last=evidence.names(unwanted)))
     yield Proposal("plan", front.moved(last=evidence.names(set(evidence.values) - fast)))
+
+
+def _towards(evidence: Evidence, trial: Trial, fast: set[int]) -> Steer:
+    """A trial's steer, moved to keep some tensors and no others: what it lacks goes first, what it has besides goes last."""
+    kept = evidence.fast_tensors(trial.assignment)
+    return trial.steer.moved(first=evidence.names(fast - kept), last=evidence.names(kept - fast))
 
 
 def capacities(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
@@ -105,21 +110,20 @@ def capacities(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     else:
         parts = [used // 4, used // 2, used // 8, 3 * used // 4]
     for part in parts:
-        if _LEAST_CAPACITY <= part <= int(evidence.judge.target.fast_memory.capacity):
-            yield Proposal("capacity", steer.with_option(CAPACITY_OPTION, str(part >> 10)))
+        if _LEAST_CAPACITY <= part <= evidence.capacity:
+            yield Proposal("capacity", steer.within(part))
 
 
 def fitted(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     """The incumbent within less fast memory, moved to a plan that was made for so little: what the plan would still keep goes
     first, and what it would not goes last."""
     trial = evidence.incumbent
-    tried, kept = {each.steer.capacity for each in evidence.trials}, evidence.fast_tensors(trial.assignment)
+    tried = {each.steer.capacity for each in evidence.trials}
     for share in _FITS:
-        part = min(round(share * trial.score.fast_bytes), int(evidence.judge.target.fast_memory.capacity)) >> 10 << 10
+        part = min(round(share * trial.score.fast_bytes), evidence.capacity) >> 10 << 10
         if part >= _LEAST_CAPACITY and part not in tried:
             fast = planned(evidence, "signatures", chance, trial, part).tensors
-            steer = trial.steer.moved(first=evidence.names(fast - kept), last=evidence.names(kept - fast))
-            yield Proposal("fit", steer.with_option(CAPACITY_OPTION, str(part >> 10)))
+            yield Proposal("fit", _towards(evidence, trial, fast).within(part))
 
 
 def tightened(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
@@ -132,14 +136,14 @@ def tightened(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     harmful = [move for move in evidence.moves(trial) if not move.to_fast and move.cycles < 0]
     if not harmful:
         return
-    plan, room = evidence.judge.plan(trial.compiled).plan, int(evidence.judge.target.fast_memory.capacity)
+    plan = evidence.judge.plan(trial.compiled).plan
     for part in (1, 2, 4):
         chosen = harmful[: -(-len(harmful) // part)]
         left = evidence.judge.most_bytes(plan, {move.tensor for move in chosen})
-        if _LEAST_CAPACITY <= left < room:
+        if _LEAST_CAPACITY <= left < evidence.capacity:
             steer = trial.steer.moved(last=evidence.names(move.tensor for move in chosen))
-            steer = steer.with_option(CAPACITY_OPTION, str((left + 1023) >> 10))
-            yield Proposal("tighten", steer, -sum(move.cycles for move in chosen))
+            # Rounded up: the rest has to fit.
+            yield Proposal("tighten", steer.within(left + 1023), -sum(move.cycles for move in chosen))
 
 
 def _worth(evidence: Evidence) -> float:

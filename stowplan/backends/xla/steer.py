@@ -83,6 +83,10 @@ class Steer(msgspec.Struct, frozen=True):
         """This steer with one of the other options set."""
         return msgspec.structs.replace(self, options=tuple(sorted({**dict(self.options), name: value}.items())))
 
+    def within(self, capacity: int) -> Steer:
+        """This steer with no more than so many bytes of fast memory, in whole KiB."""
+        return self.with_option(CAPACITY_OPTION, str(capacity >> 10))
+
     @property
     def capacity(self) -> int | None:
         """Bytes of fast memory that it allows; None for the compiler's own limit."""
