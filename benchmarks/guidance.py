@@ -23,9 +23,10 @@ that of a full run of two workers, proven to be the best or not (which is printe
 Those in ``guides/`` beside this file were, one for each family of the hard modules.
 Results are kept in the JSON file as they come: a run that was interrupted goes on where it was.
 
-The candidate ``search`` runs alone in a process, with the clock of its processor time in place of the wall's, so that the load
-of the machine does not matter: what two workers do on a machine at leisure, without large-neighbourhood search. Loading,
-compiled code and the guide's own time count (not the loading of scikit-learn). Gaps are to the best bound known (``--bounds``:
+The candidate ``search`` runs alone in a process, with the clock of its processor time in place of the wall's
+(``guidance_search.py``), so that the load of the machine does not matter: what two workers do on a machine at leisure, without
+large-neighbourhood search. Loading the package, compiled code and the guide's own time count (not the loading of
+scikit-learn). Gaps are to the best bound known (``--bounds``:
 what ``memory_mapping.py --json-out`` wrote; else the relaxation's).
 """
 
@@ -42,7 +43,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -62,9 +62,6 @@ from stowplan.models.memory_mapping.milp.guide import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.context import Options
-from stowplan.portfolio.memory_mapping import candidates
 from stowplan.portfolio.memory_mapping.learned import GUIDE
 from stowplan.portfolio.memory_mapping.warm_up import warm_up
 
@@ -76,6 +73,9 @@ HARD = "resnet101_train_b16,resnet50_train_b32,wavenet_inf_b32,nmt_attn_train_b3
 #: Networks that were trained without the family of the module.
 WITHOUT_FAMILY = str(Path(__file__).parent / "guides" / "{family}.npz")
 
+#: One search, in a process of its own.
+SEARCH = Path(__file__).parent / "guidance_search.py"
+
 #: Guides that say what the best plan does: known at the end only.
 CEILINGS = ("plan", "placed")
 
@@ -86,49 +86,6 @@ LOADING = 0.6
 def guide_file(given: str, name: str) -> Path:
     """The file of a guide for a module: ``given`` with the module's family in it."""
     return Path(given.format(family=family(name)))
-
-
-class Clocked:
-    """A context with the processor's clock; the hint is there from a moment on."""
-
-    start_plan = None
-
-    def __init__(self, problem: Problem, options: Options, hint: Hint | None, after: float, spent: float):
-        self.options = options
-        self._problem, self._hint, self._after, self._spent = problem, hint, after, spent
-        self.best: Plan | None = None
-        self.history: list[tuple[float, int]] = []
-
-    def clock(self) -> float:
-        return time.process_time() + self._spent
-
-    def plan(self, plan: Plan, source: str) -> None:
-        found = verify(self._problem, plan)
-        assert found.ok, found.violations[:3]
-        if self.best is None or plan.objective_ps < self.best.objective_ps:
-            self.best = plan
-            self.history.append((self.clock(), plan.objective_ps))
-
-    def bound(self, bound: int, source: str) -> None:
-        pass
-
-    def follows(self, guide: str) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        print(text, file=sys.stderr)
-
-    def incumbent(self) -> tuple[Any, int | None]:
-        return None, None
-
-    def hints(self) -> tuple[Hint, ...]:
-        return () if self._hint is None or self.clock() < self._after else (self._hint,)
-
-    def stop(self) -> bool:
-        return self.clock() >= self.options.time_limit
-
-    def remaining(self) -> float:
-        return max(0.0, self.options.time_limit - self.clock())
 
 
 def shuffled(hint: Hint, seed: int) -> Hint:
@@ -167,22 +124,6 @@ def filled(problem: Problem) -> tuple[Hint, float]:
     began = time.process_time()
     hint = filled_hint(problem)
     return hint, time.process_time() - began
-
-
-def child(arguments: argparse.Namespace) -> None:
-    """One search, in this process; prints its history, and saves its plan where it is asked to."""
-    problem = Problem.load(arguments.child)
-    hint = None if arguments.hint is None else Hint.load(arguments.hint)
-    families = ("heuristic", "learned") if os.environ.get(GUIDE.variable) else ("heuristic",)
-    options = Options(time_limit=arguments.seconds, seed=arguments.seed, candidates=families)
-    # Reading the problem and the hint is not part of a worker's start.
-    context = Clocked(problem, options, hint, arguments.after, arguments.spent)
-    candidates.FILLS = "beside" if arguments.fill else "never"
-    candidates.time = SimpleNamespace(monotonic=context.clock)  # type: ignore[assignment]
-    candidates.search(problem, context)
-    if arguments.plan_out is not None and context.best is not None:
-        context.best.save(arguments.plan_out)
-    print(json.dumps(context.history))
 
 
 class Module:
@@ -249,7 +190,7 @@ class Module:
         if guide.startswith("shuffled"):
             assert hint is not None
             hint = shuffled(hint, seed)
-        command = [sys.executable, __file__, "--child", str(self._at), "--seconds", str(self._seconds), "--seed", str(seed)]
+        command = [sys.executable, str(SEARCH), str(self._at), "--seconds", str(self._seconds), "--seed", str(seed)]
         command += ["--plan-out", str(plan), "--spent", str(spent)] + ["--fill"] * (guide == "all_three")
         if hint is not None:
             hint.save(given)
@@ -285,16 +226,7 @@ def main() -> None:
     parser.add_argument("--json-out", type=Path)
     parser.add_argument("--plan-seconds", type=float, help="first look for the best plan, by a full run of so many seconds")
     parser.add_argument("--only-tables", action="store_true", help="of what --json-out has")
-    for name, kind in (("--child", Path), ("--hint", Path), ("--plan-out", Path)):
-        parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
-    parser.add_argument("--fill", action="store_true", help=argparse.SUPPRESS)
-    for name in ("--after", "--spent"):
-        parser.add_argument(name, type=float, default=0.0, help=argparse.SUPPRESS)
-    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.child is not None:
-        child(arguments)
-        return
     kept = arguments.json_out
     rows: dict[str, Any] = json.loads(kept.read_bytes()) if kept is not None and kept.exists() else {}
     if not arguments.only_tables:

@@ -115,7 +115,7 @@ class Guides:
         for hint in self._news():
             if self._context.stop():
                 break
-            state = best_guided(self._data, hint, self._context.stop)
+            state = best_guided(self._data, hint, self._context.stop, objective)
             if state.totals[0].total < (objective if best is None else best.totals[0].total):
                 best = state
                 self._context.plan(export_plan(self._problem, self._data, state), "guided")

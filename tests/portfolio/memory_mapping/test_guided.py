@@ -22,7 +22,18 @@ from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import arrays, candidates
-from stowplan.portfolio.memory_mapping.guided import ORDERS, THRESHOLDS, best_guided, followed, guide, guided
+from stowplan.portfolio.memory_mapping import guided as guided_plans
+from stowplan.portfolio.memory_mapping.guided import (
+    BY_PLACE,
+    MARGIN,
+    ORDERS,
+    THRESHOLDS,
+    Guide,
+    best_guided,
+    followed,
+    guide,
+    guided,
+)
 from stowplan.portfolio.memory_mapping.heuristics import Built, run
 from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 from tests.models.memory_mapping.brute_force import best_plan, optimum
@@ -112,6 +123,36 @@ def test_the_best_plan_as_a_hint_is_found_again_more_often_than_without() -> Non
         unguided += min(state.totals[0].total for state in built_states(problem)) == best.objective_ps
     assert unguided < found
     assert total < 2 * found
+
+
+@pytest.mark.parametrize("with_places", [False, True])
+def test_after_a_first_plan_far_from_what_there_is_no_other_is_built(
+    with_places: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[tuple[float, int]] = []
+
+    def counted(data: arrays.Data, values: Guide, least: float, by: int) -> Built:
+        tried.append((least, by))
+        return guided(data, values, least, by)
+
+    monkeypatch.setattr(guided_plans, "guided", counted)
+    orders = (BY_PLACE, *ORDERS) if with_places else ORDERS
+    every = [(least, by) for least in THRESHOLDS for by in orders]
+    for seed in range(10):
+        problem = wide_problem(seed)
+        data = arrays.build(problem)
+        given = hints.of_plan(problem, random_plan(problem, random.Random(seed)))
+        if not with_places:
+            given = hints.hint(problem, given.values["fast"], given.values["keep"])
+        best = best_guided(data, given, lambda: False)
+        assert tried == every
+        first = min(end_of(guided(data, guide(given), THRESHOLDS[0], by)).totals[0].total for by in orders[: 1 + with_places])
+        for objective, is_near in [(math.ceil(first / (1 + MARGIN)), True), (math.floor(first / (1 + MARGIN)) - 1, False)]:
+            tried.clear()
+            state = best_guided(data, given, lambda: False, objective)
+            assert tried == (every if is_near else every[: 1 + with_places])
+            assert state.totals[0].total == (best.totals[0].total if is_near else first)
+        tried.clear()
 
 
 def searching(problem: Problem, hint: Hint | None, **options: Any) -> Recorder:

@@ -1,0 +1,103 @@
+"""One search of memory mapping on the clock of its process, for ``guidance.py``.
+
+    python benchmarks/guidance_search.py problem.json --hint hint.json --after 1.2 --seconds 3 --seed 1
+
+Prints the seconds and objectives of the plans that it found, as JSON. What a worker loads is on the clock from the start of the
+process; reading the problem and the hint, which a worker is sent, and verifying plans, which its parent does, are not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from stowplan.models.hint import Hint
+from stowplan.models.memory_mapping.plan import Plan
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.verify import verify
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.memory_mapping import candidates
+from stowplan.portfolio.memory_mapping.learned import GUIDE
+
+
+class Clocked:
+    """A context with the processor's clock, on which ``spent`` seconds are; the hint is there ``after`` so many of them."""
+
+    start_plan = None
+
+    def __init__(self, problem: Problem, options: Options, hint: Hint | None, after: float, spent: float):
+        self.options = options
+        self._problem, self._hint, self._after = problem, hint, after
+        self._began = time.process_time() - spent
+        self.best: Plan | None = None
+        self.history: list[tuple[float, int]] = []
+
+    def clock(self) -> float:
+        return time.process_time() - self._began
+
+    def plan(self, plan: Plan, source: str) -> None:
+        at = time.process_time()
+        found = verify(self._problem, plan)
+        assert found.ok, found.violations[:3]
+        # Verifying is the parent's work.
+        self._began += time.process_time() - at
+        if self.best is None or plan.objective_ps < self.best.objective_ps:
+            self.best = plan
+            self.history.append((self.clock(), plan.objective_ps))
+
+    def bound(self, bound: int, source: str) -> None:
+        pass
+
+    def follows(self, guide: str) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr)
+
+    def incumbent(self) -> tuple[Any, int | None]:
+        return None, None
+
+    def hints(self) -> tuple[Hint, ...]:
+        return () if self._hint is None or self.clock() < self._after else (self._hint,)
+
+    def stop(self) -> bool:
+        return self.clock() >= self.options.time_limit
+
+    def remaining(self) -> float:
+        return max(0.0, self.options.time_limit - self.clock())
+
+
+def main() -> None:
+    """Search, print the history, and save the plan where it is asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("problem", type=Path)
+    parser.add_argument("--seconds", type=float, default=10.0, help="processor time, loading included")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--hint", type=Path)
+    parser.add_argument("--after", type=float, default=0.0, help="seconds after which the hint is there")
+    parser.add_argument("--spent", type=float, default=0.0, help="seconds that the hint took, to count with the search's")
+    parser.add_argument("--fill", action="store_true", help="follow memory filled by density, too")
+    parser.add_argument("--plan-out", type=Path)
+    arguments = parser.parse_args()
+    loaded = time.process_time()
+    problem = Problem.load(arguments.problem)
+    hint = None if arguments.hint is None else Hint.load(arguments.hint)
+    families = ("heuristic", "learned") if os.environ.get(GUIDE.variable) else ("heuristic",)
+    options = Options(time_limit=arguments.seconds, seed=arguments.seed, candidates=families)
+    context = Clocked(problem, options, hint, arguments.after, loaded + arguments.spent)
+    candidates.FILLS = "beside" if arguments.fill else "never"
+    candidates.time = SimpleNamespace(monotonic=context.clock)  # type: ignore[assignment]
+    candidates.search(problem, context)
+    if arguments.plan_out is not None and context.best is not None:
+        context.best.save(arguments.plan_out)
+    print(json.dumps(context.history))
+
+
+if __name__ == "__main__":
+    main()
