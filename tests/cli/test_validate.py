@@ -132,7 +132,7 @@ def test_a_kind_without_policies(cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     path = tmp_path / "buffers.csv"
     path.write_text("id,lower,upper,size\na,0,2,5\n")
-    assert "found a problem of packing, expected one of memory mapping" in error_line(cli("validate", path, "-q"))
+    assert f"{path}: found a problem of packing, expected one of memory mapping" in error_line(cli("validate", path, "-q"))
 
 
 def test_without_torch(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from stowplan import files, kinds
-from stowplan.errors import InputError, MissingDependencyError, UsageError
+from stowplan.errors import InputError, MissingDependencyError
 from stowplan.portfolio.kind import Kind, kind
 from stowplan.portfolio.validation.adapter import Adapter, Player
 
@@ -68,14 +68,12 @@ class Policies:
 
         Raises
         ------
-        UsageError
-            No policy plays the kind.
         InputError
-            The policies named are of other kinds, or the package's own cannot be read.
+            No policy plays the kind, the policies named are of other kinds, or the package's own cannot be read.
         """
         title = wanted.modules.title
         if not wanted.validation:
-            raise UsageError(f"found a problem of {title}, expected one of {', '.join(_playable())}: no policy plays others")
+            raise InputError(f"found a problem of {title}, expected one of {', '.join(_playable())}: no policy plays others")
         if self._named and wanted.name not in self._named:
             named = ", ".join(f"{path} (of {kinds.named(name).title})" for name, path in self._named.items())
             raise InputError(f"found the policy {named} for a problem of {title}, expected a policy of {title}")

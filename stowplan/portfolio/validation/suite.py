@@ -14,6 +14,7 @@ import numpy as np
 from stowplan import files
 from stowplan.arguments import whole
 from stowplan.deadline import Deadline, limit_after, reading_within
+from stowplan.errors import InputError
 from stowplan.frontends.targets import check_targets
 from stowplan.portfolio.batch import Item, Settings, check_settings, describe_failure, read_problem
 from stowplan.portfolio.kind import Kind, check, kind_of
@@ -130,7 +131,10 @@ class _Run(NamedTuple):
 
     def problem(self, problem: Any, name: str, source: str, began: float) -> ProblemReport:
         settings, kind = self.settings, kind_of(problem)
-        opened = self.policies.of(kind)
+        try:
+            opened = self.policies.of(kind)
+        except InputError as error:
+            raise error.within(source) from None
         limit = math.inf if settings.deterministic else limit_after(began, settings.time_limit)
         deadline = Deadline(limit, self.cancel)
         self.stage("exact")
