@@ -26,8 +26,8 @@ Results are kept in the JSON file as they come: a run that was interrupted goes 
 The candidate ``search`` runs alone in a process, with the clock of its processor time in place of the wall's
 (``guidance_search.py``), so that the load of the machine does not matter: what two workers do on a machine at leisure, without
 large-neighbourhood search. Loading the package, compiled code and the guide's own time count (not the loading of
-scikit-learn). Gaps are to the best bound known (``--bounds``:
-what ``memory_mapping.py --json-out`` wrote; else the relaxation's).
+scikit-learn). Gaps are to the best bound known (``--bounds``: what ``memory_mapping.py --json-out`` wrote; else the
+relaxation's).
 """
 
 from __future__ import annotations

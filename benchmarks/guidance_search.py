@@ -15,62 +15,44 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import candidates
 from stowplan.portfolio.memory_mapping.learned import GUIDE
 
+from alone import Alone  # isort: skip - stands beside this file
 
-class Clocked:
-    """A context with the processor's clock, on which ``spent`` seconds are; the hint is there ``after`` so many of them."""
 
-    start_plan = None
+class Clocked(Alone):
+    """The search alone, on the processor's clock with ``spent`` seconds on it; the hint is there ``after`` so many of them."""
 
     def __init__(self, problem: Problem, options: Options, hint: Hint | None, after: float, spent: float):
-        self.options = options
-        self._problem, self._hint, self._after = problem, hint, after
         self._began = time.process_time() - spent
-        self.best: Plan | None = None
+        super().__init__(problem, options, hints=() if hint is None else (hint,), clock=self.clock)
+        # What is spent already is part of the limit.
+        self._end = options.time_limit
+        self._after = after
         self.history: list[tuple[float, int]] = []
 
     def clock(self) -> float:
         return time.process_time() - self._began
 
     def plan(self, plan: Plan, source: str) -> None:
-        at = time.process_time()
-        found = verify(self._problem, plan)
-        assert found.ok, found.violations[:3]
+        at, before = time.process_time(), self.best
+        super().plan(plan, source)
         # Verifying is the parent's work.
         self._began += time.process_time() - at
-        if self.best is None or plan.objective_ps < self.best.objective_ps:
-            self.best = plan
+        if self.best is not before:
             self.history.append((self.clock(), plan.objective_ps))
-
-    def bound(self, bound: int, source: str) -> None:
-        pass
-
-    def follows(self, guide: str) -> None:
-        pass
 
     def note(self, text: str) -> None:
         print(text, file=sys.stderr)
 
-    def incumbent(self) -> tuple[Any, int | None]:
-        return None, None
-
     def hints(self) -> tuple[Hint, ...]:
-        return () if self._hint is None or self.clock() < self._after else (self._hint,)
-
-    def stop(self) -> bool:
-        return self.clock() >= self.options.time_limit
-
-    def remaining(self) -> float:
-        return max(0.0, self.options.time_limit - self.clock())
+        return super().hints() if self.clock() >= self._after else ()
 
 
 def main() -> None:

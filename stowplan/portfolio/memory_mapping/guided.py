@@ -25,10 +25,10 @@ from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 #: fast memory is worth trying, and one half is much worse (``docs/guidance.md``).
 THRESHOLDS = (0.2, 0.05)
 
-#: Part of an objective by which a plan that follows a hint may be worse and still be near it. On 32 modules, where one of the
-#: eight plans that follow the relaxation or the learned guide was better than all that follow nothing, the first was at most
-#: 0.7 % worse than those (but for resnet50_inf: 3.3 %, and the best of eight gained 0.01 %). With values at the wrong accesses
-#: it was 2 to 25 % worse on the six hard ones (``docs/guidance.md``).
+#: Part of an objective by which a plan that follows a hint may be worse and still be near it. On 31 modules, where one of the
+#: eight plans that follow the relaxation, the learned guide or memory filled by density was better than all that follow none,
+#: the first was no worse than those (but for resnet50_inf: 3.3 %, and the best of eight gained 0.01 %). With values at the
+#: wrong accesses it was 2 to 24 % worse on the six hard ones.
 MARGIN = 0.02
 
 
