@@ -77,9 +77,9 @@ class StopPolicy:
     def is_decided(self, unfinished: Sequence[Candidate], ahead: Sequence[Candidate]) -> bool:
         """Whether the plan of a deterministic run is the one that all its work would end with, so that nothing is waited for.
 
-        Without a proof all that make plans must finish. With one no plan is better, and of equals the one that stands first in
-        the order of candidates is kept: only those that stand before the best can change it. When the proof comes is a matter
-        of load, the plan is not.
+        Without a proof all that make plans must finish. With one there is no plan, or none is better, and of equals the one
+        that stands first in the order of candidates is kept: only those that stand before the best can change it. When the
+        proof comes is a matter of load, the plan is not.
 
         Parameters
         ----------
@@ -89,6 +89,8 @@ class StopPolicy:
             Those of them that were started before the one that made the best plan.
         """
         state = self._state
+        if state.infeasible:
+            return True
         only_ties_count = state.closed() == "optimal" and state.on_plan is None
         # A named baseline's plan goes before others that are as good, whoever makes it.
         if only_ties_count and state.best is not None and state.baseline in (None, state.best.source):
