@@ -373,7 +373,9 @@ class WorkerPool:
         for each in every:
             if isinstance(each, ThreadAssignment):
                 each.stop()
-        workers().finish([each for each in every if isinstance(each, Assignment)], at_limit=not is_early)
+        # Deterministic runs of small problems end by a proof with most candidates at work, and come one after the other.
+        processes = [each for each in every if isinstance(each, Assignment)]
+        workers().finish(processes, at_limit=not is_early, are_awaited=self._options.deterministic)
         for worker in self._workers:
             if worker.bound is not None and self._state.best is not None and worker.bound > self._state.best.objective:
                 worker.note(f"claimed a bound of {worker.bound}")

@@ -139,7 +139,7 @@ def test_a_proof_waits_for_an_equal_plan_that_stands_before_the_best(solve_fakes
 
 
 def test_a_proof_that_there_is_no_plan_is_no_run_cut_short(solve_fakes: SolveFakes) -> None:
-    nothing = {"initial": lambda problem: {}}
+    nothing: dict[str, Any] = {"initial": lambda problem: {}}
     result = solve_fakes("waits", "proves_infeasible", deterministic=True, workers=2, kind=nothing)
     assert (result.status, result.warnings) == ("infeasible", ())
 

@@ -17,6 +17,7 @@ from stowplan.models.operator_order.problem import Problem as OrderProblem
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.problem import Buffer
 from stowplan.models.packing.problem import Problem as PackingProblem
+from stowplan.portfolio.warm_workers import workers
 from tests.models.bank_mapping import cases as bank_mapping
 from tests.models.banked_packing import cases as banked_packing
 from tests.models.memory_mapping import cases as memory_mapping
@@ -71,7 +72,7 @@ def test_every_kind_is_among_them() -> None:
 def check(problem: Any, time_limit: float) -> None:
     """Twice: with two workers, then with one, where candidates come to their end in another order."""
     with no_hang():
-        found = [stowplan.solve(problem, deterministic=True, time_limit=time_limit, workers=workers) for workers in (2, 1)]
+        found = [stowplan.solve(problem, deterministic=True, time_limit=time_limit, workers=count) for count in (2, 1)]
     for result in found:
         # Neither "time_limit", which is the net for those that hang, nor cut short, which is a warning.
         assert result.stop_reason in ("optimal", "fits", "infeasible", "work_limit"), (problem.name, result.stop_reason)
@@ -84,7 +85,8 @@ def check(problem: Any, time_limit: float) -> None:
 
 @pytest.fixture
 def net(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work that does not end is ended by the tests' own guard."""
+    """Work that does not end is ended by the tests' own guard; no worker of another test takes the place of one of these."""
+    workers().close()
     monkeypatch.setattr(importlib.import_module("stowplan.portfolio.solve"), "NET", (1, HANG / 3))
 
 
