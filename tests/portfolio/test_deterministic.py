@@ -68,7 +68,9 @@ def test_the_same_bytes_from_the_real_candidates(tmp_path: Path) -> None:
     for each in (result, second, third):
         assert each["warnings"] == []
         assert each["objective"] < each["baselines"]["all_slow"]
-        assert {"search", "cpsat"} <= {report["name"] for report in each["candidates"] if report["outcome"] == "finished"}
+        # A proof may come before others have come to their end; no clock ends it.
+        assert each["stop_reason"] in ("optimal", "work_limit")
+        assert {report["outcome"] for report in each["candidates"]} <= {"finished", "stopped", "skipped"}
 
 
 def test_every_kind_is_among_them() -> None:
