@@ -49,6 +49,7 @@ import msgspec
 import numpy as np
 
 import stowplan
+from lib.memory_mapping.guide_file import save
 from stowplan.learned_guidance.memory_mapping.guide import checkpoint
 from stowplan.learned_guidance.memory_mapping.guide.features import features
 from stowplan.learned_guidance.memory_mapping.guide.filled import filled_hint
@@ -106,7 +107,7 @@ def untrained(path: Path, weights: checkpoint.Weights, seed: int) -> None:
             made[name] = (rng.normal(size=shape) * (1.5 / shape[0]) ** 0.5).astype(np.float32)
         elif name.endswith(".bias"):
             made[name] = np.zeros(shape, np.float32)
-    checkpoint.save(path, made)
+    save(path, made)
 
 
 def of_trees(problem: Problem, path: Path) -> tuple[Hint, float]:

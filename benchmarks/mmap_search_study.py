@@ -21,7 +21,7 @@ import torch
 from tables import table
 
 import stowplan
-from stowplan.learned_guidance.memory_mapping.baselines.deviations import ILLEGAL, deviations
+from lib.memory_mapping.deviations import ILLEGAL, deviations
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.variants import as_played
 from stowplan.learned_guidance.memory_mapping.muzero.play import Policy, Seat

@@ -24,10 +24,10 @@ import msgspec
 import torch
 
 import stowplan
+from lib.tier_placement.stacked import stacked
 from stowplan.learned_guidance.modulo_scheduling.ppo.guide import policy_hint as mapper_hint
 from stowplan.learned_guidance.modulo_scheduling.rollouts import warm_up
 from stowplan.learned_guidance.tier_placement.egrl.guide import policy_hint as placer_hint
-from stowplan.learned_guidance.tier_placement.variants import stacked
 from stowplan.models.hint import Hint
 from stowplan.models.modulo_scheduling.bounds import unrefuted_iis
 from stowplan.models.modulo_scheduling.plan import describe_objective

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from lib.memory_mapping import tree_search
+from lib.memory_mapping.optimum import game_optimum
+from lib.memory_mapping.random_play import play_at_random
+from lib.memory_mapping.tree_search import TreeSearchConfig, search_games
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.memory_mapping.baselines import tree_search
-from stowplan.learned_guidance.memory_mapping.baselines.random_play import play_at_random
-from stowplan.learned_guidance.memory_mapping.baselines.tree_search import TreeSearchConfig, search_games
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy, play_random
-from stowplan.learned_guidance.memory_mapping.game.optimum import game_optimum
 from stowplan.models.memory_mapping.verify import verify
 from tests.models.memory_mapping.cases import random_problem
 from tests.patience import no_hang

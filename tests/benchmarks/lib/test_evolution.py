@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lib.memory_mapping.evolution import EvolutionConfig, evolve, ranks
+from lib.memory_mapping.optimum import game_optimum
+from lib.memory_mapping.random_play import play_at_random
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.memory_mapping.baselines.evolution import EvolutionConfig, evolve, ranks
-from stowplan.learned_guidance.memory_mapping.baselines.random_play import play_at_random
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.game.optimum import game_optimum
 from stowplan.models.memory_mapping.verify import verify
 from tests.models.memory_mapping.cases import random_problem
 

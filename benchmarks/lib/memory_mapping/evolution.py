@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lib.memory_mapping.budget import Budget, games_at_once
 from stowplan.compiled import njit_outer
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.memory_mapping.baselines.budget import Budget, games_at_once
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_preferences

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from stowplan.learned_guidance.memory_mapping.baselines.deviations import ILLEGAL
+from lib.memory_mapping.deviations import ILLEGAL
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, ObservationTensors
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
@@ -105,7 +105,7 @@ def preferred(
     Parameters
     ----------
     returns
-        (M, 3) in ps, as :func:`~stowplan.learned_guidance.memory_mapping.baselines.deviations.deviations` has them.
+        (M, 3) in ps, as :func:`~lib.memory_mapping.deviations.deviations` has them.
     chosen
         (M,) actions that are preferred where there is nothing in it; not all need be legal.
     scale

@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from math import inf
 
+from lib.memory_mapping.future import Future, OptimisticReturn
 from stowplan.deadline import Deadline
-from stowplan.learned_guidance.memory_mapping.game.future import Future, OptimisticReturn
 from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, State
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem

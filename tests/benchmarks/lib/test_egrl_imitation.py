@@ -10,10 +10,10 @@ pytest.importorskip("torch")
 
 import torch
 
+from lib.tier_placement.imitation import Example, imitate, loss, relaxed
 from stowplan.errors import InputError
 from stowplan.learned_guidance.tier_placement.decode import Decoder
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
-from stowplan.learned_guidance.tier_placement.egrl.imitation import Example, imitate, loss, relaxed
 from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Shape
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from tests.learned_guidance.tier_placement.policies import featured, small_network

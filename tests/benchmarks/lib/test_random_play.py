@@ -6,11 +6,11 @@ import random
 
 import pytest
 
+from lib.memory_mapping.optimum import game_optimum
+from lib.memory_mapping.random_play import play_at_random
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.memory_mapping.baselines.random_play import play_at_random
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_random
-from stowplan.learned_guidance.memory_mapping.game.optimum import game_optimum
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from tests.models.memory_mapping.cases import random_problem

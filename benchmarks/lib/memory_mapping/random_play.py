@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from lib.memory_mapping.budget import Budget, games_at_once
 from stowplan.compiled import njit_outer
-from stowplan.learned_guidance.memory_mapping.baselines.budget import Budget, games_at_once
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_random

@@ -8,10 +8,10 @@ from collections.abc import Hashable, Iterator
 
 import pytest
 
+from lib.memory_mapping.future import Future, OptimisticReturn
+from lib.memory_mapping.optimum import GameOptimum, game_optimum
 from stowplan.learned_guidance.memory_mapping.game.channel import Window
-from stowplan.learned_guidance.memory_mapping.game.future import Future, OptimisticReturn
 from stowplan.learned_guidance.memory_mapping.game.game import Game, State, reset
-from stowplan.learned_guidance.memory_mapping.game.optimum import GameOptimum, game_optimum
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from tests.learned_guidance.memory_mapping.programs import play, play_on, program

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stowplan.learned_guidance.memory_mapping.baselines.deviations import ILLEGAL, deviations
+from lib.memory_mapping.deviations import ILLEGAL, deviations
+from lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.game.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.variants import as_played
 
 NEAREST = {0: (0, 1, 2), 1: (1, 0, 2), 2: (2, 1, 0)}

@@ -7,16 +7,20 @@ import math
 import numpy as np
 import pytest
 
-from stowplan.learned_guidance.memory_mapping.game.synthetic import synthetic
+from lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.guide.guide import guided_values
+from stowplan.learned_guidance.memory_mapping.guide.network import Numpy, graph, scores, values
 from stowplan.learned_guidance.memory_mapping.guide.program import program
 from stowplan.models.memory_mapping.milp.guide import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.problem import Problem
+from tests.learned_guidance.memory_mapping.guide.test_network import problems
+from tests.learned_guidance.memory_mapping.guide.weights import random_weights
 
 torch = pytest.importorskip("torch")
 
-from stowplan.learned_guidance.memory_mapping.guide.training import Example, Settings, example, train  # noqa: E402
+from lib.memory_mapping.guide_network import Torch, merged, scanned  # noqa: E402
+from lib.memory_mapping.guide_training import Example, Settings, example, train  # noqa: E402
 
 
 def relaxed(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
@@ -63,3 +67,16 @@ def test_each_network_learns_what_it_is_shown_and_nothing_else() -> None:
     for name in first:
         np.testing.assert_allclose(first[name], alone[name], atol=1e-4)
     assert any(np.abs(first[name] - second[name]).max() > 1e-3 for name in first)
+
+
+def test_with_torch_the_values_are_the_same_one_by_one_and_together() -> None:
+    weights = random_weights(1)
+    tensors = {name: torch.as_tensor(each) for name, each in weights.items()}
+    graphs = [graph(program(problem)) for problem in problems()]
+    plain = [values(weights, each, Numpy()) for each in graphs]
+    together = merged(graphs, "cpu")
+    found = scanned(*(each.double() for each in scores(tensors, together, Torch())), together)
+    for value, expected in zip(found, zip(*plain, strict=True), strict=True):
+        expected_ = np.concatenate(expected)
+        assert expected_.std() > 0.01
+        np.testing.assert_allclose(value.numpy(), expected_, atol=2e-5)

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from lib.memory_mapping.synthetic import FORMS, Form, synthetic
 from stowplan.learned_guidance.memory_mapping.game.game import Game
-from stowplan.learned_guidance.memory_mapping.game.synthetic import FORMS, Form, synthetic
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.kind import kind_of

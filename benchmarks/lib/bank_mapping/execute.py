@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lib.bank_mapping.operators import FUNCTIONS
 from stowplan.errors import UsageError
 from stowplan.hardware.affine.check import grid, which_piece
 from stowplan.hardware.affine.expression import evaluate
-from stowplan.hardware.affine.operators import FUNCTIONS
 from stowplan.hardware.affine.program import Copy, Load, Operator, Program
 
 Array = NDArray[np.float64]

@@ -7,9 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from stowplan.errors import InputError
-from stowplan.hardware.costs import CycleTable, StepCycles, make_problem
-from stowplan.hardware.costs.calibrate import (
+from lib.costs.calibrate import (
     FORMS,
     Samples,
     collect,
@@ -20,6 +18,8 @@ from stowplan.hardware.costs.calibrate import (
     score,
     to_roofline,
 )
+from stowplan.errors import InputError
+from stowplan.hardware.costs import CycleTable, StepCycles, make_problem
 from stowplan.hardware.program import Program, ProgramStep, ProgramTensor, ProgramUse
 from stowplan.hardware.targets import decode_target, load_target
 

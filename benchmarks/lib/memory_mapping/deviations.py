@@ -1,7 +1,7 @@
 """What every other action at each move of a game comes to, all later moves as they were wanted; and games made plain by it.
 
 A game found by search holds many choices that do not matter. What an action is worth against its alternatives says which do: a
-policy that imitates the game learns from those (:mod:`~stowplan.learned_guidance.memory_mapping.muzero.imitation`). It is the
+policy that imitates the game learns from those (:mod:`~lib.memory_mapping.imitation`). It is the
 rollout algorithm of Bertsekas et al. 1997, with the game itself as base policy.
 """
 
@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.compiled import njit_outer
-from stowplan.learned_guidance.memory_mapping.baselines.local_search import adopt, play_on
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import COPY, DROP, LEGAL, NOCOPY, RESETS, RETURN_PS
 from stowplan.learned_guidance.memory_mapping.game.kernel.readers import benefit, used
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
+from stowplan.learned_guidance.memory_mapping.local_search import adopt, play_on
 
 #: Return of an action that is not legal.
 ILLEGAL = -(1 << 62)
