@@ -7,8 +7,7 @@ Each module of ../shared/corpus/tpu_v4 or tpu_v4_large (or below $STOWPLAN_SHARE
 * ``none``: no guide;
 * ``relaxation``: the relaxation's values, from the moment at which a second worker would have solved it;
 * ``shuffled``: these values shuffled among the accesses (the control);
-* ``learned``: the learned guide and no relaxation; ``both``: the relaxation after it, as the portfolio does; ``all_three``:
-  and ``filled``, beside the learned guide;
+* ``learned``: the learned guide and no relaxation; ``both``: the relaxation after it, as the portfolio does;
 * ``shuffled_learned``: the learned guide's values shuffled;
 * ``untrained``: the same network with random weights;
 * ``trees``: gradient-boosted trees on the same features, one for each value (``mmap_guide.py trees`` trains them);
@@ -170,9 +169,9 @@ class Module:
         at = self._folder / f"{self.name}.{guide}.{seed}"
         plan, given = at.with_suffix(f".{seed}.found.json"), at.with_suffix(f".{seed}.hint.json")
         hint, after, spent, network = None, 0.0, 0.0, None
-        if guide in ("relaxation", "shuffled", "both", "all_three"):
+        if guide in ("relaxation", "shuffled", "both"):
             hint, after = self._relaxation, LOADING + self.seconds
-        if guide in ("learned", "both", "all_three"):
+        if guide in ("learned", "both"):
             network = self._network
         if guide == "shuffled_learned":
             hint, spent = self._learned, self.learned_seconds
@@ -192,7 +191,7 @@ class Module:
             assert hint is not None
             hint = shuffled(hint, seed)
         command = [sys.executable, str(SEARCH), str(self._at), "--seconds", str(self._seconds), "--seed", str(seed)]
-        command += ["--plan-out", str(plan), "--spent", str(spent)] + ["--fill"] * (guide == "all_three")
+        command += ["--plan-out", str(plan), "--spent", str(spent)]
         if hint is not None:
             hint.save(given)
             command += ["--hint", str(given), "--after", str(after)]

@@ -20,7 +20,6 @@ from stowplan.frontends.dfg import kernels, lower
 from stowplan.learned_guidance.modulo_scheduling.graphs import generated
 from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
-from stowplan.models.hint import check
 from stowplan.models.modulo_scheduling.machine import Link
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
@@ -136,25 +135,6 @@ def run(name: str, problem: Problem, context: Recorder) -> list[tuple[str, int]]
     for plan, _ in context.plans:
         assert verify(problem, plan).ok, verify(problem, plan).violations
     return [(source, plan.objective) for plan, source in context.plans]
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_where_the_policy_places_is_a_hint_for_the_others(seed: int, player: Tuned, any_file: Path) -> None:
-    problem = generated(np.random.default_rng(seed))
-    context = Recorder(seed=seed)
-    assert run("ppo_hint", problem, context) == []
-    (hint,) = context.given
-    check(problem, hint)
-    sure = np.array(hint.confidence)
-    tiles = np.array([values for name, values in hint.values.items() if name != "time"])
-    # Shares of tiles among the roll-outs, of what any of them has placed.
-    assert {*sure.tolist()} <= {0.0, 1.0}
-    assert sure.any()
-    assert tiles.sum(axis=0) == pytest.approx(sure)
-    assert [each.split()[0] for each in context.followed] == ["ppo.pt"]
-    early = Recorder(looks=0)
-    run("ppo_hint", problem, early)
-    assert not early.given
 
 
 @pytest.mark.parametrize("name", LEARNED)
