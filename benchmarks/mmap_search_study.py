@@ -5,7 +5,7 @@
 For each program, along the policy's likeliest game: how far predicted rewards are from the true ones, by the number of steps
 imagined; how far values are from what the game came to; and, where a choice matters, how often the best action by the policy,
 by one imagined step (reward and value), and by one true step (true reward, value of the true state) is the best by playing on
-(``baselines/deviations.py``). Then games: likeliest, searched with more and more simulations, and searched by the true game.
+(``lib/memory_mapping/deviations.py``). Then games: likeliest, searched with more and more simulations, and searched by the true game.
 """
 
 from __future__ import annotations
