@@ -1,16 +1,21 @@
-"""The true game as the model that tree search asks, with a network's policy and values: a control for the learned dynamics."""
+"""Games searched by the true game, with a network's policy and values: a control for the learned dynamics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledState
+from stowplan.learned_guidance.mcts.search import search
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.muzero.model import Floats, TorchModel
+from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy, Seat
 from stowplan.learned_guidance.memory_mapping.observation.layout import empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
+from stowplan.models.memory_mapping.problem import Problem
 
 Numbers = NDArray[np.int64]
 
@@ -60,3 +65,18 @@ class TrueModel:
             logits[going] = np.where(legal, found, -np.inf)
             values[going] = worth
         return logits, values
+
+
+def searched(policy: Policy, problem: Problem | CompiledGame, simulations: int, seed: int = 0) -> Played:
+    """A game, each move searched, as ``Policy.searched`` does it: the same network, nothing imagined."""
+    rng = np.random.default_rng(seed)
+    config = replace(policy.config.search_at(policy.file.provenance.training_steps), simulations=simulations)
+    seat = Seat.of(problem, policy.config)
+    state = seat.game.reset()
+    model = TrueModel(policy.model, seat.observer)
+
+    def found(_: Any, legal: NDArray[np.bool_], games: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        result = search(model, [state], legal, config, rng, explore=False)
+        return result.action, result.value
+
+    return policy._play([seat], found, None, [state])[0]
