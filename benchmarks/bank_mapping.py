@@ -21,12 +21,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from lib.bank_mapping.traffic import traffic
 from stowplan.frontends.affine import Builder
 from stowplan.frontends.affine.problem import PRECISIONS, read_graph
 from stowplan.hardware.affine.program import Program
 from stowplan.hardware.inferentia.problem import MappedProgram, build_problem
 from stowplan.hardware.inferentia.target import load_target
-from stowplan.hardware.inferentia.traffic import traffic
 from stowplan.models.bank_mapping.assemble import assemble
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.verify import verify

@@ -14,12 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from stowplan import files
-from stowplan.errors import StowplanError
-from stowplan.frontends.hlo import read_program
-from stowplan.frontends.hlo.cycle_table import read_cycle_table
-from stowplan.hardware.costs import CycleTable
-from stowplan.hardware.costs.calibrate import (
+from lib.costs.calibrate import (
     FORMS,
     Samples,
     Scores,
@@ -31,6 +26,11 @@ from stowplan.hardware.costs.calibrate import (
     score,
     to_roofline,
 )
+from stowplan import files
+from stowplan.errors import StowplanError
+from stowplan.frontends.hlo import read_program
+from stowplan.frontends.hlo.cycle_table import read_cycle_table
+from stowplan.hardware.costs import CycleTable
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import decode_target, load_target
 

@@ -99,9 +99,9 @@ def alone(problem: Any, hint: Hint | None, arguments: argparse.Namespace) -> int
     module = importlib.import_module(f"stowplan.portfolio.{modules.name}.candidates")
     if hasattr(module, "time"):
         module.time = SimpleNamespace(monotonic=time.process_time)
-    if hasattr(module, "FILLS"):
+    if hasattr(module, "filled_hint"):
         # Without a hint is without any.
-        module.FILLS = "never"
+        module.filled_hint = lambda problem, context: None
     options = Options(time_limit=arguments.brief, seed=arguments.seed, workers=2, candidates=("heuristic", "exact"))
     start = None if hint is None else hints.plan_of(hint)
     context = Alone(problem, options, start=start, hints=() if hint is None else (hint,), clock=time.process_time)

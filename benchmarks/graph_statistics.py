@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lib.modulo_scheduling.collection import read_collection
 from stowplan.frontends.dfg import kernels, lower
-from stowplan.learned_guidance.modulo_scheduling.collection import read_collection
 from stowplan.learned_guidance.modulo_scheduling.graphs import generated
 from stowplan.learned_guidance.modulo_scheduling.order import topological_order
 from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform

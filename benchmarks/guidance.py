@@ -7,8 +7,7 @@ Each module of ../shared/corpus/tpu_v4 or tpu_v4_large (or below $STOWPLAN_SHARE
 * ``none``: no guide;
 * ``relaxation``: the relaxation's values, from the moment at which a second worker would have solved it;
 * ``shuffled``: these values shuffled among the accesses (the control);
-* ``learned``: the learned guide and no relaxation; ``both``: the relaxation after it, as the portfolio does; ``all_three``:
-  and ``filled``, beside the learned guide;
+* ``learned``: the learned guide and no relaxation; ``both``: the relaxation after it, as the portfolio does;
 * ``shuffled_learned``: the learned guide's values shuffled;
 * ``untrained``: the same network with random weights;
 * ``trees``: gradient-boosted trees on the same features, one for each value (``mmap_guide.py trees`` trains them);
@@ -49,6 +48,7 @@ import msgspec
 import numpy as np
 
 import stowplan
+from lib.memory_mapping.guide_file import save
 from stowplan.learned_guidance.memory_mapping.guide import checkpoint
 from stowplan.learned_guidance.memory_mapping.guide.features import features
 from stowplan.learned_guidance.memory_mapping.guide.filled import filled_hint
@@ -106,7 +106,7 @@ def untrained(path: Path, weights: checkpoint.Weights, seed: int) -> None:
             made[name] = (rng.normal(size=shape) * (1.5 / shape[0]) ** 0.5).astype(np.float32)
         elif name.endswith(".bias"):
             made[name] = np.zeros(shape, np.float32)
-    checkpoint.save(path, made)
+    save(path, made)
 
 
 def of_trees(problem: Problem, path: Path) -> tuple[Hint, float]:
@@ -169,9 +169,9 @@ class Module:
         at = self._folder / f"{self.name}.{guide}.{seed}"
         plan, given = at.with_suffix(f".{seed}.found.json"), at.with_suffix(f".{seed}.hint.json")
         hint, after, spent, network = None, 0.0, 0.0, None
-        if guide in ("relaxation", "shuffled", "both", "all_three"):
+        if guide in ("relaxation", "shuffled", "both"):
             hint, after = self._relaxation, LOADING + self.seconds
-        if guide in ("learned", "both", "all_three"):
+        if guide in ("learned", "both"):
             network = self._network
         if guide == "shuffled_learned":
             hint, spent = self._learned, self.learned_seconds
@@ -191,7 +191,7 @@ class Module:
             assert hint is not None
             hint = shuffled(hint, seed)
         command = [sys.executable, str(SEARCH), str(self._at), "--seconds", str(self._seconds), "--seed", str(seed)]
-        command += ["--plan-out", str(plan), "--spent", str(spent)] + ["--fill"] * (guide == "all_three")
+        command += ["--plan-out", str(plan), "--spent", str(spent)]
         if hint is not None:
             hint.save(given)
             command += ["--hint", str(given), "--after", str(after)]

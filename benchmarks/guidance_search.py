@@ -64,7 +64,6 @@ def main() -> None:
     parser.add_argument("--hint", type=Path)
     parser.add_argument("--after", type=float, default=0.0, help="seconds after which the hint is there")
     parser.add_argument("--spent", type=float, default=0.0, help="seconds that the hint took, to count with the search's")
-    parser.add_argument("--fill", action="store_true", help="follow memory filled by density, too")
     parser.add_argument("--plan-out", type=Path)
     arguments = parser.parse_args()
     loaded = time.process_time()
@@ -73,7 +72,8 @@ def main() -> None:
     families = ("heuristic", "learned") if os.environ.get(GUIDE.variable) else ("heuristic",)
     options = Options(time_limit=arguments.seconds, seed=arguments.seed, candidates=families)
     context = Clocked(problem, options, hint, arguments.after, loaded + arguments.spent)
-    candidates.FILLS = "beside" if arguments.fill else "never"
+    # No hint but the one that is given, or the learned guide's.
+    candidates.filled_hint = lambda problem, context: None  # type: ignore[assignment]
     candidates.time = SimpleNamespace(monotonic=context.clock)  # type: ignore[assignment]
     candidates.search(problem, context)
     if arguments.plan_out is not None and context.best is not None:

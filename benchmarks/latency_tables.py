@@ -21,13 +21,13 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
+from lib.costs.signatures_training import collect, fit, held_out
 from stowplan.errors import StowplanError
 from stowplan.frontends.hlo import program_from_module, read_module
 from stowplan.frontends.hlo.signatures import read_assignment, sign_steps
 from stowplan.hardware.costs import CycleTable, StepCycles, make_problem
 from stowplan.hardware.costs.signatures import Assignment, LatencyTable, SignatureCosts, StepSignature
 from stowplan.hardware.costs.signatures.predictor import Predictor
-from stowplan.hardware.costs.signatures.training import collect, fit, held_out
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import Target, load_target
 

@@ -24,11 +24,11 @@ from mmap_demonstrations import Elite, in_processes, take
 from tables import table
 
 import stowplan
-from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
+from lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy
-from stowplan.learned_guidance.memory_mapping.game.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.variants import as_played
+from stowplan.learned_guidance.memory_mapping.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.portfolio.memory_mapping.learned import POLICY
 
@@ -145,7 +145,7 @@ def _searched(game: CompiledGame, actions: Any, seed: int, record: Record, secon
 
 def search(game: CompiledGame, seed: int, record: Record) -> None:
     """Tree search on the true game, uniform prior, random playouts."""
-    from stowplan.learned_guidance.memory_mapping.baselines.tree_search import search_games
+    from lib.memory_mapping.tree_search import search_games
 
     found = search_games(game, seed=seed, should_stop=lambda: record.left <= 0)
     _take(record, found.points)

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 import stowplan
-from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
+from lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy
-from stowplan.learned_guidance.memory_mapping.game.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.variants import as_played, training_variants, with_capacity
+from stowplan.learned_guidance.memory_mapping.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero import exploration_bias
 from stowplan.learned_guidance.memory_mapping.muzero.exploration_bias import play_biased
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer

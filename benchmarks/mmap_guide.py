@@ -27,8 +27,7 @@ from pathlib import Path
 import numpy as np
 from mmap_guide_data import family, keep_program, made, prepared, read_program
 
-from stowplan.learned_guidance.memory_mapping.game.synthetic import synthetic
-from stowplan.learned_guidance.memory_mapping.guide import checkpoint
+from lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.guide.program import Program
 
 from tables import table  # isort: skip - stands beside this file
@@ -95,8 +94,9 @@ def train(arguments: argparse.Namespace) -> None:
     """Train a network without each of the families, side by side, and write the weights."""
     import torch
 
-    from stowplan.learned_guidance.memory_mapping.guide.training import Settings, example
-    from stowplan.learned_guidance.memory_mapping.guide.training import train as train_guides
+    from lib.memory_mapping.guide_file import save
+    from lib.memory_mapping.guide_training import Settings, example
+    from lib.memory_mapping.guide_training import train as train_guides
 
     torch.set_num_threads(1)
     began = time.monotonic()
@@ -123,7 +123,7 @@ def train(arguments: argparse.Namespace) -> None:
     networks = train_guides(examples, np.array(shown).T, settings, show)
     for without, network in zip(left_out, networks, strict=True):
         path = Path(str(arguments.output).format(family=without))
-        checkpoint.save(path, network)
+        save(path, network)
         print(path)
 
 
@@ -131,7 +131,7 @@ def trees(arguments: argparse.Namespace) -> None:
     """Train a regressor for each of the two values, on some of the accesses, and pickle them."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    from stowplan.learned_guidance.memory_mapping.guide.training import example
+    from lib.memory_mapping.guide_training import example
 
     rng = np.random.default_rng(arguments.seed)
     parts: list[tuple[np.ndarray, ...]] = []

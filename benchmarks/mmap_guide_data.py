@@ -25,7 +25,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 import stowplan
-from stowplan.learned_guidance.memory_mapping.game.synthetic import FORMS, synthetic
+from lib.memory_mapping.synthetic import FORMS, synthetic
 from stowplan.learned_guidance.memory_mapping.game.variants import peak_live_bytes, window, with_capacity, with_copy_times
 from stowplan.learned_guidance.memory_mapping.guide.program import Program, program
 from stowplan.models.memory_mapping.hint import of_plan

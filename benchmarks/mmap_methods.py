@@ -12,13 +12,13 @@ from mmap_programs import small_program
 from mmap_runs import WARM_UP_SECONDS, Method
 from mmap_speedups import Player
 
-from stowplan.learned_guidance.memory_mapping.baselines.evolution import evolve
-from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
-from stowplan.learned_guidance.memory_mapping.baselines.random_play import play_at_random
-from stowplan.learned_guidance.memory_mapping.baselines.tree_search import search_games
+from lib.memory_mapping.evolution import evolve
+from lib.memory_mapping.random_play import play_at_random
+from lib.memory_mapping.tree_search import search_games
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState, play_greedy
+from stowplan.learned_guidance.memory_mapping.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.learned_guidance.training.settings import with_settings
 from stowplan.models.memory_mapping.plan import Plan

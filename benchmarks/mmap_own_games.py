@@ -14,9 +14,9 @@ import numpy as np
 from mmap_demonstrations import Demonstrated, Program, game_reward
 from numpy.typing import NDArray
 
-from stowplan.learned_guidance.memory_mapping.baselines.deviations import deviations
+from lib.memory_mapping.deviations import deviations
+from lib.memory_mapping.imitation import Positions, positions_of, preferred
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.muzero.imitation import Positions, positions_of, preferred
 from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy, Seat
 from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer

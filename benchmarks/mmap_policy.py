@@ -70,7 +70,7 @@ class Chunks:
 
     def flush(self, *sorts: str) -> None:
         """Write what is left."""
-        from stowplan.learned_guidance.memory_mapping.muzero.imitation import joined
+        from lib.memory_mapping.imitation import joined
 
         for sort in sorts or ("learn", "held"):
             if self._folder is None or not self._parts[sort]:
@@ -88,7 +88,7 @@ class Chunks:
 
 def load_chunks(folder: Path, sort: str) -> Iterator[Any]:
     """What :class:`Chunks` wrote."""
-    from stowplan.learned_guidance.memory_mapping.muzero.imitation import Positions
+    from lib.memory_mapping.imitation import Positions
     from stowplan.learned_guidance.memory_mapping.observation.layout import Observations
 
     width = len(Observations._fields)
@@ -179,7 +179,7 @@ def train(arguments: argparse.Namespace) -> int:
     """Imitate."""
     import torch
 
-    from stowplan.learned_guidance.memory_mapping.muzero.imitation import DataSet, imitate, judged
+    from lib.memory_mapping.imitation import DataSet, imitate, judged
     from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
 
     torch.set_num_threads(1)

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from lib.memory_mapping.optimum import GameOptimum, game_optimum
 from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
-from stowplan.learned_guidance.memory_mapping.game.optimum import GameOptimum, game_optimum
 from stowplan.learned_guidance.memory_mapping.game.variants import peak_live_bytes, window, with_capacity
 from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Tensor, Use
 

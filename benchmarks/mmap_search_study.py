@@ -5,7 +5,8 @@
 For each program, along the policy's likeliest game: how far predicted rewards are from the true ones, by the number of steps
 imagined; how far values are from what the game came to; and, where a choice matters, how often the best action by the policy,
 by one imagined step (reward and value), and by one true step (true reward, value of the true state) is the best by playing on
-(``baselines/deviations.py``). Then games: likeliest, searched with more and more simulations, and searched by the true game.
+(``lib/memory_mapping/deviations.py``). Then games: likeliest, searched with more and more simulations, and searched by the true
+game.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ import torch
 from tables import table
 
 import stowplan
-from stowplan.learned_guidance.memory_mapping.baselines.deviations import ILLEGAL, deviations
+from lib.memory_mapping.deviations import ILLEGAL, deviations
+from lib.memory_mapping.true_game import TrueModel, searched
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.variants import as_played
 from stowplan.learned_guidance.memory_mapping.muzero.play import Policy, Seat
-from stowplan.learned_guidance.memory_mapping.muzero.true_model import TrueModel
 from stowplan.learned_guidance.memory_mapping.observation.layout import empty_observations
 from stowplan.portfolio.memory_mapping.learned import POLICY
 
@@ -64,7 +65,7 @@ def study(
 
     third: list[object] = [name, reward(lambda: policy.rollout(game))]
     third += [reward(lambda count=count: policy.searched(game, simulations=count)[0]) for count in simulations]
-    third += [reward(lambda count=count: policy.searched(game, simulations=count, dynamics="true")[0]) for count in true]
+    third += [reward(lambda count=count: searched(policy, game, count)) for count in true]
     return first, second, third
 
 
@@ -116,8 +117,8 @@ def main() -> None:
     depths = [f"reward error, step {depth + 1}" for depth in range(DEPTH)]
     print(table(one, ["program", "moves", "that matter", "value error", "a constant's", *depths, "mean |reward|"]), end="\n\n")
     print(table(two, ["best action by (%)", "policy", "one imagined step", "one true step"]), end="\n\n")
-    searched = [f"{count} simulations" for count in options.simulations] + [f"{count}, true game" for count in options.true]
-    print(table(three, ["R (processor s)", "likeliest", *searched]))
+    columns = [f"{count} simulations" for count in options.simulations] + [f"{count}, true game" for count in options.true]
+    print(table(three, ["R (processor s)", "likeliest", *columns]))
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ from pathlib import Path
 from modulo_runs import problem_of
 from tables import table, write_into
 
+from lib.modulo_scheduling.equal_work import spend
 from stowplan.errors import InputError
 from stowplan.models.modulo_scheduling.bounds import least_ii
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling import annealing
-from stowplan.portfolio.modulo_scheduling.candidates import spend
 
 
 def interval(problem: Problem, seed: int, seconds: float, *, anneal: bool) -> int | None:

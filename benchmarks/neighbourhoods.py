@@ -4,10 +4,8 @@
 
 Each module of ../shared/corpus/tpu_v4 or tpu_v4_large (or below $STOWPLAN_SHARED) that is named begins with the best plan that
 follows the relaxation; then large-neighbourhood search alone goes on, for so many seconds of the processor, with the
-relaxation's values, with the same values at other accesses (the control), and without any. Named in ``--guesses``, there are
-more: ``fixing``, where what plan and values agree on is fixed in some neighbourhoods, ``fixing_shuffled``, its control, and
-``branching``, where CP-SAT branches as the values say. Printed are objectives in parts of the first plan's, mean and range of
-the seeds, and how many neighbourhoods there were.
+relaxation's values, with the same values at other accesses (the control), and without any. Printed are objectives in parts of
+the first plan's, mean and range of the seeds, and how many neighbourhoods there were.
 """
 
 from __future__ import annotations
@@ -35,9 +33,6 @@ from tables import table  # isort: skip - stands beside this file
 
 GUESSES = ("none", "shuffled", "relaxation")
 
-#: Ways in which neighbourhoods have decisions fixed, or branched on, where that is asked for.
-FIXING = ("lost", "window")
-
 
 def run(module: str, guess: str, seed: int, seconds: float) -> tuple[str, str, float, int]:
     """Objective in parts of the first plan's, and neighbourhoods, of one search."""
@@ -47,9 +42,7 @@ def run(module: str, guess: str, seed: int, seconds: float) -> tuple[str, str, f
     assert hint is not None
     data = arrays.build(problem)
     start = export_plan(problem, data, best_guided(data, hint, lambda: False))
-    hints = () if guess == "none" else (shuffled(hint, seed) if "shuffled" in guess else hint,)
-    search.FIXING = FIXING if guess.startswith("fixing") or guess == "branching" else ()
-    search.BRANCHES = guess == "branching"
+    hints = () if guess == "none" else (shuffled(hint, seed) if guess == "shuffled" else hint,)
     search.time = SimpleNamespace(monotonic=time.process_time, sleep=time.sleep)  # type: ignore[assignment]
     options = Options(time_limit=seconds, seed=seed, workers=1)
     alone = Alone(problem, options, start=start, hints=hints, clock=time.process_time)

@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 
 import stowplan
+from lib.tier_placement.stacked import stacked
 from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.learned_guidance.tier_placement.networks import FORMS
-from stowplan.learned_guidance.tier_placement.variants import generated, stacked
+from stowplan.learned_guidance.tier_placement.variants import generated
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.portfolio.tier_placement import arrays, heuristics
 from stowplan.portfolio.tier_placement.arrays import Data

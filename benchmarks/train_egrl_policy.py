@@ -20,19 +20,20 @@ import numpy as np
 import torch
 
 import stowplan
+from lib.tier_placement.imitation import Example, imitate
+from lib.tier_placement.stacked import stacked
 from stowplan.errors import InputError
 from stowplan.hardware.nnp_i import kernel
 from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.learned_guidance.tier_placement.decode import Decoder, Floats, warm_up
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import POLICY, policy_values
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
-from stowplan.learned_guidance.tier_placement.egrl.imitation import Example, imitate
 from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Shape
 from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
-from stowplan.learned_guidance.tier_placement.variants import generated, stacked
+from stowplan.learned_guidance.tier_placement.variants import generated
 from stowplan.learned_guidance.training import checkpoint
-from stowplan.models.tier_placement.bounds import linear_bound
 from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.relaxed import relaxation
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "data"
 NAMES = ("resnet50", "resnet101", "bert_base_s128", "bert_base_s384")
@@ -149,11 +150,11 @@ def held_out():  # type: ignore[no-untyped-def]
     """Networks that no policy of this file was trained on, with the bound of the linear relaxation."""
     small = [(name, precision, read(name, precision)) for name in NAMES for precision in ("int8", "fp16")]
     for name, precision, problem in small:
-        yield f"{name} {precision}", problem, linear_bound(problem)
+        yield f"{name} {precision}", problem, relaxation(problem, time_limit=60.0)[1]
     for name, precision, problem in small:
         for scaled in (False, True) if precision == "int8" and not name.endswith("s384") else ():
             large = stacked(problem, LAYERS, scaled=scaled)
-            yield f"{name}, stacked{', more memory' if scaled else ''}", large, linear_bound(large, time_limit=300)
+            yield f"{name}, stacked{', more memory' if scaled else ''}", large, relaxation(large, time_limit=300)[1]
 
 
 def density(problem: Problem) -> Floats:

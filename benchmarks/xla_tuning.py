@@ -23,7 +23,7 @@ from stowplan.backends.xla.compiler import CompileError, Compiler
 from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.loop import tune_workload
 from stowplan.backends.xla.planned import planned
-from stowplan.backends.xla.proposals import harm_last, plan_first, random_steer
+from stowplan.backends.xla.proposals import harm_last, plan_first
 from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, Steer
 from stowplan.backends.xla.workload import Workload, by_name
 from stowplan.errors import StowplanError, TimeLimitError
@@ -48,6 +48,16 @@ def workload(corpus: Path, name: str) -> Workload:
         factory_arguments=[name],
         search_path=[str(Path(__file__).parent), str(corpus / "dump")],
         name=name,
+    )
+
+
+def random_steer(evidence: Evidence, chance: random.Random) -> Steer:
+    """The control: some tensors to the front and some to the back, by lot; 5 to 50 % of all."""
+    share = chance.uniform(0.05, 0.5)
+    sides = {tensor: chance.random() < 0.5 for tensor in sorted(evidence.values) if chance.random() < share}
+    return DEFAULT.moved(
+        first=evidence.names(tensor for tensor, side in sides.items() if side),
+        last=evidence.names(tensor for tensor, side in sides.items() if not side),
     )
 
 

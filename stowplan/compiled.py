@@ -191,9 +191,9 @@ def _compile(function: F, **options: Any) -> F:
         return function
     import numba
 
-    # A function of no room, as in a test, is kept beside the heuristics.
+    # A function of no room, as in a benchmark, may call any: its folder is that of the whole package.
     package, _, rest = function.__module__.partition(".")
-    room = rest.partition(".")[0] if package == __package__ and "." in rest else HEURISTICS
+    room = rest.partition(".")[0] if package == __package__ and "." in rest else ""
     # The place of a function's cache is fixed when it is decorated; other packages keep theirs.
     config: Any = numba.config
     before = config.CACHE_DIR

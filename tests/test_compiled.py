@@ -25,9 +25,10 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 ROOT = Path(compiled.__file__).parent
+ROOMS = ("hardware", "learned_guidance", "portfolio")
 
 
-@pytest.mark.parametrize("room", ["hardware", "learned_guidance", "portfolio"])
+@pytest.mark.parametrize("room", ROOMS)
 def test_every_compiled_source_is_part_of_the_digest(room: str) -> None:
     decorated = {path for path in (ROOT / room).rglob("*.py") if "\n@njit" in path.read_text()}
     assert decorated
@@ -210,3 +211,14 @@ def test_the_ordinary_cache_is_looked_at_too(fresh: Path, monkeypatch: pytest.Mo
     compiled.cache_folder.cache_clear()
     _give_away(monkeypatch, folder)
     assert tmp_path / "home" not in compiled.cache_folder().parents
+
+
+def test_a_function_of_no_room_is_compiled_again_with_any_room() -> None:
+    """Such as one of a benchmark, which may call functions of several."""
+    assert set(compiled.sources("")) >= {path for room in ROOMS for path in compiled.sources(room)}
+
+    def double(number: int) -> int:
+        return 2 * number
+
+    function: Any = compiled.njit(double)
+    assert Path(function._cache.cache_path).is_relative_to(compiled.cache_folder(""))

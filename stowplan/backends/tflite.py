@@ -65,18 +65,6 @@ def offsets(model: TfliteModel, plan: Plan) -> list[int]:
     return every
 
 
-def planned_offsets(data: bytes) -> list[int] | None:
-    """Offsets that a model has as metadata; None without any."""
-    old = FlatBuffer(data)
-    model = old.follow(0)
-    buffers = old.tables(model, _MODEL_BUFFERS)
-    for each in old.tables(model, _MODEL_METADATA):
-        if old.text(each, _METADATA_NAME) == NAME:
-            start, count = old.vector(buffers[old.number(each, _METADATA_BUFFER, "I")], 0)
-            return list(struct.unpack_from(f"<{count // 4}i", data, start))[3:]
-    return None
-
-
 def with_offsets(model: TfliteModel, every: list[int]) -> bytes:
     """The file with these offsets of its tensors as metadata."""
     old = FlatBuffer(model.data)

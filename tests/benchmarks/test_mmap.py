@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.game.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.variants import as_played
 from stowplan.models.memory_mapping import hint as hints
 

@@ -62,16 +62,6 @@ def plan_first(evidence: Evidence, fast: set[int]) -> Steer:
     return DEFAULT.moved(first=evidence.names(fast))
 
 
-def random_steer(evidence: Evidence, chance: random.Random) -> Steer:
-    """The control: some tensors to the front and some to the back, by lot; 5 to 50 % of all."""
-    share = chance.uniform(0.05, 0.5)
-    sides = {tensor: chance.random() < 0.5 for tensor in sorted(evidence.values) if chance.random() < share}
-    return DEFAULT.moved(
-        first=evidence.names(tensor for tensor, side in sides.items() if side),
-        last=evidence.names(tensor for tensor, side in sides.items() if not side),
-    )
-
-
 def plans(evidence: Evidence, chance: random.Random) -> Iterator[Proposal]:
     """A plan under everything measured so far, from the incumbent's on: what XLA keeps and the plan does not goes last.
 

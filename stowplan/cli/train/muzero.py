@@ -226,9 +226,9 @@ def _demonstrate(trainer: Trainer, options: Common, deadline: Deadline, cancel: 
     """Teach the trainer plans from files, and plans that are found now."""
     if not options.demonstrations and options.demonstrate is None:
         return
-    from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve_plan
     from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
     from stowplan.learned_guidance.memory_mapping.game.variants import as_played
+    from stowplan.learned_guidance.memory_mapping.local_search import improve_plan
     from stowplan.models.memory_mapping import plan as plan_files
     from stowplan.models.memory_mapping.verify import verify
     from stowplan.portfolio.solve import solve

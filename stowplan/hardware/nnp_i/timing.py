@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,28 +10,6 @@ import numpy.typing as npt
 from stowplan.models.tier_placement.problem import Problem
 
 IntArray = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class LayerTime:
-    """Where the time of one layer goes. Times in ps."""
-
-    layer: int
-    name: str
-    latency_ps: int
-    compute_ps: int
-    memory_ps: int
-    """All transfers, one after the other; the layer computes meanwhile."""
-    overhead_ps: int
-    bytes_by_tier: tuple[int, ...]
-    """Bytes moved from and to each tier."""
-    ps_by_tier: tuple[int, ...]
-    """Time of those transfers."""
-
-    @property
-    def bound(self) -> Literal["compute", "memory"]:
-        """What takes longer."""
-        return "memory" if self.memory_ps > self.compute_ps else "compute"
 
 
 class Timing:
@@ -78,28 +54,3 @@ class Timing:
     def _tiers(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> IntArray:
         both: IntArray = np.concatenate([np.asarray(weight_tiers, np.int64), np.asarray(output_tiers, np.int64)])
         return both[self._tensor]
-
-    def breakdown(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> list[LayerTime]:
-        """Where the time of every layer goes."""
-        tiers = self._tiers(weight_tiers, output_tiers)
-        moves = self._moves[np.arange(len(tiers)), tiers]
-        shape = (len(self.problem.layers), len(self.problem.tiers))
-        sizes, times = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        np.add.at(sizes, (self._layer, tiers), self._size)
-        np.add.at(times, (self._layer, tiers), moves)
-        sizes[:, 0] += [layer.external_bytes for layer in self.problem.layers]
-        times[:, 0] += self._external
-        latencies = self.layers_ps(weight_tiers, output_tiers)
-        return [
-            LayerTime(
-                layer=number,
-                name=layer.name,
-                latency_ps=int(latencies[number]),
-                compute_ps=layer.compute_ps,
-                memory_ps=int(times[number].sum()),
-                overhead_ps=layer.overhead_ps,
-                bytes_by_tier=tuple(sizes[number].tolist()),
-                ps_by_tier=tuple(times[number].tolist()),
-            )
-            for number, layer in enumerate(self.problem.layers)
-        ]

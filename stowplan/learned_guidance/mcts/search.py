@@ -66,7 +66,6 @@ def search(
     rng: np.random.Generator | Sequence[np.random.Generator],
     *,
     explore: bool,
-    root_rewards: Real | None = None,
 ) -> SearchResult:
     """Search a move for each of B states, none of them at the end of its game.
 
@@ -81,8 +80,6 @@ def search(
         state's numbers do not depend on those after it; or one for each, so that they do not depend on the others at all.
     explore
         Add noise at the root, and draw the action; else the search is deterministic and plays what it holds best.
-    root_rewards
-        (B, A): rewards of the roots' actions where they are known, NaN elsewhere; they take the place of the model's.
 
     Returns
     -------
@@ -97,9 +94,6 @@ def search(
     if legal.ndim != 2 or not legal.any(axis=1).all():
         raise ValueError("every state needs a row of flags, at least one of them a legal action")
     batch, count = legal.shape
-    known = np.full((batch, count), np.nan) if root_rewards is None else _float64(root_rewards)
-    if known.shape != legal.shape:
-        raise ValueError(f"root rewards of shape {known.shape}, expected {legal.shape}")
     hidden, logits, value = model.initial(observations)
     logits, value = _float64(logits), _float64(value)
     if logits.shape != legal.shape:
@@ -120,7 +114,7 @@ def search(
         for most in range(1, count + 1):
             tree.level[considered == most, :-1] = visit_levels(most, config.simulations)
 
-    _simulate(model, hidden, tree, rules, legal, known, config)
+    _simulate(model, hidden, tree, rules, legal, config)
 
     visits = tree.visits[:, 0].copy()
     q = np.where(visits > 0, tree.total[:, 0] / np.maximum(visits, 1), np.nan)
@@ -148,9 +142,7 @@ def visit_levels(considered: int, simulations: int) -> tuple[int, ...]:
     return tuple(levels[:simulations])
 
 
-def _simulate(
-    model: Model, hidden: Any, tree: Tree, rules: Rules, legal: Bools, root_rewards: Floats, config: SearchConfig
-) -> None:
+def _simulate(model: Model, hidden: Any, tree: Tree, rules: Rules, legal: Bools, config: SearchConfig) -> None:
     """All simulations; those of states with one legal action end early."""
     # One store for the whole search: [node, game] is the hidden state of a node.
     states = _empty_like(hidden, config.simulations + 1)
@@ -170,7 +162,7 @@ def _simulate(
         else:
             states[simulation + 1, games] = hidden
         trees.expand_and_back_up(
-            tree, config.discount, simulation + 1, games, _float64(reward), _float64(logits), _float64(value), root_rewards
+            tree, config.discount, simulation + 1, games, _float64(reward), _float64(logits), _float64(value)
         )
 
 

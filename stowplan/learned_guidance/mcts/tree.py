@@ -259,18 +259,16 @@ def expand_and_back_up(
     reward: Floats,
     logits: Floats,
     value: Floats,
-    root_rewards: Floats,
 ) -> None:
     """Put what the model says of the selected edges of ``games`` (G,) into new nodes ``node``, and its values up their paths.
 
-    ``reward`` (G,), ``logits`` (G, A), ``value`` (G,); ``root_rewards`` (B, A): known rewards of the roots' edges, or NaN.
+    ``reward`` (G,), ``logits`` (G, A), ``value`` (G,).
     """
     for index in range(len(games)):
         game = games[index]
         last = tree.depth[game] - 1
         parent, action = tree.path[game, last, 0], tree.path[game, last, 1]
-        known = root_rewards[game, action]
-        tree.reward[game, parent, action] = known if parent == 0 and not math.isnan(known) else reward[index]
+        tree.reward[game, parent, action] = reward[index]
         tree.child[game, parent, action] = node
         for each in range(logits.shape[1]):
             tree.logits[game, node, each] = logits[index, each]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping as AbstractMapping
-from typing import Any, Literal, SupportsFloat, TypeAlias, cast, get_args
+from typing import Any, Literal, SupportsFloat, cast, get_args
 
 import gymnasium
 import numpy as np
@@ -23,9 +22,6 @@ from stowplan.models.modulo_scheduling.problem import Problem
 First = Literal["ii", "latency"]
 Interval = Literal["rising", "least"]
 Shaping = Literal["none", "cycles", "placed"]
-
-#: (tile, slot) of instructions by id: a partial placement.
-Places: TypeAlias = AbstractMapping[str, tuple[int, int]]
 
 #: Iterations whose cycles the reward counts.
 ITERATIONS = 16

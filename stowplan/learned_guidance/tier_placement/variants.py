@@ -1,9 +1,8 @@
-"""More networks to train on: stacked, thinned, with other memories, and generated. All are the same for the same generator."""
+"""More networks to train on: with other memories, and generated. All are the same for the same generator."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -12,10 +11,9 @@ from stowplan.arguments import number, whole
 from stowplan.errors import UsageError
 from stowplan.hardware.network import Precision
 from stowplan.hardware.nnp_i.costs import build_problem
-from stowplan.hardware.nnp_i.features import FEATURES
 from stowplan.hardware.nnp_i.target import load_target
 from stowplan.learned_guidance.tier_placement.networks import FORMS, Form, random_network, rounded
-from stowplan.models.tier_placement.problem import Layer, Problem
+from stowplan.models.tier_placement.problem import Problem
 
 #: Layers of generated networks, where nothing else is asked for.
 LAYERS = 20, 400
@@ -24,56 +22,11 @@ LAYERS = 20, 400
 #: slowest: of the first number, it holds them all; of the last, most stay outside.
 WEIGHTS = 0.4, 8.0
 
-#: Fast memory of generated and thinned networks, times the target's; half of them have the target's own.
+#: Fast memory of generated networks, times the target's; half of them have the target's own.
 FAST_MEMORY = 0.5, 4.0
 
 #: Widths of generated networks.
 WIDTHS = 8, 8192
-
-#: Parts of what :func:`varied` gives that are a given network as it is, thinned, and stacked; the rest is generated.
-AS_IT_IS, THINNED, STACKED = 0.2, 0.25, 0.05
-
-#: A network is stacked so many times, at most.
-COPIES = 3
-
-#: Widths of thinned networks, in eighths of what they were: from the first to the last.
-EIGHTHS = 4, 12
-
-#: Operations whose weights are kernels, from all channels to all, and others that leave channels in z.
-_KERNELS = frozenset({"conv", "fc"})
-_KEEP_CHANNELS = _KERNELS | {
-    *("batchnorm", "softmax", "maxpool", "avgpool", "add", "mul", "bias_add", "activation", "gelu", "relu", "tanh", "sigmoid"),
-    *("concat", "resize"),
-}
-
-#: Blocks are looked for in so many layers.
-_LONGEST_BLOCK = 64
-
-_Rows = tuple[tuple[int, ...], ...]
-
-
-def stacked(problem: Problem, layers: int, *, scaled: bool = False) -> Problem:
-    """Copies of a network, one behind the other, cut off at a number of layers.
-
-    Parameters
-    ----------
-    layers
-        Of the result. Layers without inputs read the layer before, but for those of the first copy.
-    scaled
-        With as many times the fast memory as there are whole copies, so that there is as much to decide as in a single one.
-    """
-    whole("layers {}", layers, 1)
-    count = len(problem.layers)
-    made: list[Layer] = []
-    rows: list[tuple[int, ...]] = []
-    for at in range(layers):
-        copy, own = divmod(at, count)
-        layer = problem.layers[own]
-        inputs = tuple(source + copy * count for source in layer.inputs) or ((at - 1,) if copy else ())
-        made.append(msgspec.structs.replace(layer, name=f"{layer.name}.{copy}", inputs=inputs))
-        rows.extend(problem.features[own : own + 1])
-    result = _with_layers(problem, made, rows, "stacked")
-    return with_fast_memory(result, max(1, layers // count)) if scaled else result
 
 
 def with_fast_memory(problem: Problem, factor: float) -> Problem:
@@ -82,122 +35,6 @@ def with_fast_memory(problem: Problem, factor: float) -> Problem:
     slowest, *faster = problem.tiers
     tiers = (slowest, *(msgspec.structs.replace(tier, capacity=int(tier.capacity * factor)) for tier in faster))
     return msgspec.structs.replace(problem, tiers=tiers)
-
-
-def with_width(problem: Problem, eighths: int) -> Problem:
-    """The same network with so many eighths of the channels in all maps whose channels are a multiple of 8.
-
-    Kernels grow with both their inputs and outputs, times to compute with what is computed. Only for networks in which
-    channels stay in z; others are returned as they are: attention, which reshapes, and convolutions in a few groups.
-    """
-    whole("eighths {}", eighths, 1)
-    rows = np.array(problem.features, np.int64)
-    layers = problem.layers
-    if not len(rows) or eighths == 8:
-        return problem
-    column = {name: rows[:, number] for number, name in enumerate(FEATURES)}
-    joined = {source for layer in layers if layer.op == "concat" for source in layer.inputs}
-    if not _KEEP_CHANNELS.issuperset(layer.op for layer in layers) or any(column["ofm_z"][source] % 8 for source in joined):
-        return problem
-    is_given = np.array([not layer.inputs for layer in layers])
-    before = np.stack([column["ifm_z"], column["ofm_z"]])
-    after = np.where((before % 8 > 0) | np.stack([is_given, np.zeros_like(is_given)]), before, before * eighths // 8)
-    depthwise = (column["groups"] > 1) & (column["groups"] == column["ifm_z"])
-    if (column["groups"] > 1)[~depthwise].any():
-        return problem
-    # Of a kernel, inputs times outputs; of biases and scales, outputs.
-    area = np.maximum(1, column["kernel_x"] * column["kernel_y"])
-    made: list[Layer] = []
-    changed = rows.copy()
-    for at, layer in enumerate(layers):
-        (ins, outs), (new_ins, new_outs) = before[:, at].tolist(), after[:, at].tolist()
-        reads = 1 if depthwise[at] else ins
-        new_reads = 1 if depthwise[at] else new_ins
-        is_kernel = layer.op in _KERNELS
-        kernel = int(area[at]) * reads * outs if is_kernel else 0
-        width = layer.output_bytes // int(column["ofm_size"][at] * column["batch"][at])
-        rest = layer.weight_bytes - kernel * width
-        if rest < 0 or layer.weight_read_bytes is not None:
-            return problem
-        weights = int(area[at]) * new_reads * new_outs * width * is_kernel + rest * new_outs // outs
-        work = new_reads * new_outs / max(1, reads * outs) if is_kernel else max(new_ins, new_outs) / max(ins, outs)
-        made.append(
-            msgspec.structs.replace(
-                layer,
-                output_bytes=layer.output_bytes // outs * new_outs,
-                weight_bytes=weights,
-                compute_ps=round(layer.compute_ps * work),
-            )
-        )
-        for name, old, new in (("ifm", ins, new_ins), ("ofm", outs, new_outs)):
-            changed[at, FEATURES.index(f"{name}_z")] = new
-            changed[at, FEATURES.index(f"{name}_size")] = rows[at, FEATURES.index(f"{name}_size")] // max(1, old) * new
-        changed[at, FEATURES.index("weight_size")] = weights
-        if depthwise[at]:
-            changed[at, FEATURES.index("groups")] = new_ins
-    return _with_layers(problem, made, [tuple(row) for row in changed.tolist()], f"x{eighths}/8")
-
-
-def thinned(problem: Problem, chance: np.random.Generator) -> Problem:
-    """The same network with some blocks left out, another width, and half the time other capacities of fast memory.
-
-    A block is a run of layers with one way in and one way out, both of one shape, in which what comes in is read more than
-    once: a residual block, attention, a feed-forward pair. What read its output reads its input instead. For widths see
-    :func:`with_width`.
-    """
-    part = float(chance.uniform(0.1, 0.6))
-    left_out = [block for block in blocks(problem) if chance.random() < part]
-    result = with_width(without(problem, left_out), int(chance.integers(EIGHTHS[0], EIGHTHS[1] + 1)))
-    return with_fast_memory(result, _fast_memory(chance))
-
-
-def blocks(problem: Problem) -> list[tuple[int, int]]:
-    """``(u, v)`` for each smallest block, ascending: layers u + 1 to v read u and each other, layers after them only v."""
-    layers, last = problem.layers, problem.last_use
-    shape = [layer.output_bytes for layer in layers]
-    if problem.features:
-        begin = FEATURES.index("ofm_x")
-        shape_of = [(size, *row[begin : begin + 3]) for size, row in zip(shape, problem.features, strict=True)]
-    else:
-        shape_of = [(size,) for size in shape]
-    found: list[tuple[int, int]] = []
-    for way_in in range(len(layers)):
-        # The smallest that begins here; of nested ones the inner, which begins later, wins.
-        end, reads = way_in, 0
-        for way_out in range(way_in + 1, min(len(layers) - 1, way_in + _LONGEST_BLOCK) + 1):
-            layer = layers[way_out]
-            if not layer.inputs or layer.inputs[0] < way_in:
-                break
-            reads += way_in in layer.inputs
-            end = max(end, last[way_out - 1])
-            is_closed = end <= way_out and last[way_out] > way_out
-            if is_closed and reads > 1 and shape_of[way_out] == shape_of[way_in]:
-                while found and found[-1][1] > way_in:
-                    found.pop()
-                found.append((way_in, way_out))
-                break
-    return found
-
-
-def without(problem: Problem, left_out: list[tuple[int, int]]) -> Problem:
-    """The network without these blocks ``(u, v)``, see :func:`blocks`: whatever read v reads u."""
-    stands_for = list(range(len(problem.layers)))
-    for way_in, way_out in left_out:
-        stands_for[way_in + 1 : way_out + 1] = [-1] * (way_out - way_in)
-        stands_for[way_out] = way_in
-    kept = [at for at, other in enumerate(stands_for) if other == at]
-    place = {at: new for new, at in enumerate(kept)}
-
-    def new(source: int) -> int:
-        while stands_for[source] != source:
-            source = stands_for[source]
-        return place[source]
-
-    made = [
-        msgspec.structs.replace(problem.layers[at], inputs=tuple(sorted({new(source) for source in problem.layers[at].inputs})))
-        for at in kept
-    ]
-    return _with_layers(problem, made, [problem.features[at] for at in kept] if problem.features else [], "thinned")
 
 
 def generated(
@@ -246,37 +83,6 @@ def generated(
         size = sum(layer.weights_read for layer in problem.layers)
         width = min(WIDTHS[1], max(WIDTHS[0], rounded(width * math.sqrt(ratio * problem.tiers[1].capacity / size))))
     return msgspec.structs.replace(made(width), name=f"{form}-{seed % 10**6:06}")
-
-
-def varied(problems: Sequence[Problem], chance: np.random.Generator) -> Problem:
-    """A network to train on: one of ``problems`` as it is, thinned or stacked, or a generated one; without any, generated."""
-    kind = chance.random() if problems else 1.0
-    if kind >= AS_IT_IS + THINNED + STACKED:
-        return generated(chance)
-    problem = problems[int(chance.integers(len(problems)))]
-    if kind < AS_IT_IS:
-        return problem
-    if kind < AS_IT_IS + THINNED:
-        return thinned(problem, chance)
-    copies = int(chance.integers(2, COPIES + 1))
-    return stacked(problem, copies * len(problem.layers), scaled=bool(chance.random() < 0.5))
-
-
-def _with_layers(problem: Problem, layers: list[Layer], rows: list[tuple[int, ...]], what: str) -> Problem:
-    features = recounted(tuple(rows), layers) if problem.features else ()
-    return msgspec.structs.replace(problem, layers=tuple(layers), features=features, name=f"{problem.name} {what}")
-
-
-def recounted(rows: _Rows, layers: list[Layer]) -> _Rows:
-    """Node features with what they say of the layers that follow put right: ``n_ops_left`` and ``n_w_left``."""
-    operations, weights = FEATURES.index("n_ops_left"), FEATURES.index("n_w_left")
-    left, found = 0, []
-    for after, (row, layer) in enumerate(zip(reversed(rows), reversed(layers), strict=True)):
-        left += layer.weight_bytes
-        changed = list(row)
-        changed[operations], changed[weights] = after, left
-        found.append(tuple(changed))
-    return tuple(reversed(found))
 
 
 def _fast_memory(chance: np.random.Generator) -> float:

@@ -7,15 +7,15 @@ import re
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 
-#: CBC's last word when it stops before the optimum, or within a gap that it was told to leave.
-_CBC_BOUND = re.compile(rf"^Lower bound:\s+{_NUMBER}\s*$", re.MULTILINE)
+#: A bound as these solvers end a MILP with it: "Lower bound:" (CBC, where it stops before the optimum, or within a gap that it
+#: was told to leave), "Dual bound" (HiGHS, SCIP), ", best bound" (Gurobi), "Current MIP best bound =" (CPLEX).
+_BOUND = re.compile(
+    rf"(?:^\s*|, |MIP )(?:lower|dual|best) bound\s*[:=]?\s+{_NUMBER}\s*(?:$|,|\()", re.MULTILINE | re.IGNORECASE
+)
+_FAMILIES = ("cbc", "highs", "scip", "gurobi", "cplex")
+
 _CBC_RESULT = re.compile(r"^Result - (.*?)\s*$", re.MULTILINE)
 _CBC_OBJECTIVE = re.compile(rf"^Objective value:\s+{_NUMBER}\s*$", re.MULTILINE)
-#: HiGHS' report at the end of a MILP.
-_HIGHS_BOUND = re.compile(rf"^\s*Dual bound\s+{_NUMBER}\s*$", re.MULTILINE)
-_SCIP_BOUND = re.compile(rf"^Dual Bound\s+:\s+{_NUMBER}\s*$", re.MULTILINE)
-_GUROBI_BOUND = re.compile(rf"best bound {_NUMBER}")
-_CPLEX_BOUND = re.compile(rf"^(?:Current MIP b|B)est bound =\s+{_NUMBER}", re.MULTILINE | re.IGNORECASE)
 
 #: CBC prunes nodes that are better than the incumbent by less than this.
 CBC_INCREMENT = 1e-5
@@ -24,20 +24,14 @@ CBC_INCREMENT = 1e-5
 def bound_in_log(family: str, text: str) -> float | None:
     """Last dual bound that a log proves, for a minimisation; None where it says none.
 
-    ``family`` is ``cbc``, ``highs``, ``scip``, ``gurobi`` or ``cplex``. A printed number is lowered by one unit of its
-    last digit, which the solver may have rounded up.
+    ``family`` is ``cbc``, ``highs``, ``scip``, ``gurobi`` or ``cplex``; of other solvers nothing is known. A printed number is
+    lowered by one unit of its last digit, which the solver may have rounded up.
     """
-    if family == "cbc":
-        return _cbc_bound(text)
-    pattern = {"highs": _HIGHS_BOUND, "scip": _SCIP_BOUND, "gurobi": _GUROBI_BOUND, "cplex": _CPLEX_BOUND}.get(family)
-    found = pattern.findall(text) if pattern is not None else []
-    return rounded_down(found[-1]) if found else None
-
-
-def _cbc_bound(text: str) -> float | None:
-    bounds = _CBC_BOUND.findall(text)
+    bounds = _BOUND.findall(text) if family in _FAMILIES else []
     if bounds:
         return rounded_down(bounds[-1])
+    if family != "cbc":
+        return None
     results, objectives = _CBC_RESULT.findall(text), _CBC_OBJECTIVE.findall(text)
     if results and results[-1] == "Optimal solution found" and objectives:
         return rounded_down(objectives[-1]) - CBC_INCREMENT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from stowplan.models.tier_placement.problem import Problem
@@ -53,25 +52,3 @@ def floor_bound(problem: Problem) -> int:
         memory = sum(map(fastest.move_ps, moved)) + problem.tiers[0].move_ps(layer.external_bytes)
         total += layer.overhead_ps + max(layer.compute_ps, memory)
     return total
-
-
-def linear_bound(
-    problem: Problem, *, time_limit: float = 60.0, seed: int = 0, should_stop: Callable[[], bool] | None = None
-) -> int:
-    """Latency that the MILP's linear relaxation proves, by its duals in exact arithmetic.
-
-    Parameters
-    ----------
-    time_limit
-        Seconds.
-    should_stop
-        Asked now and then; True ends HiGHS.
-
-    Returns
-    -------
-    int
-        ps; the floors, where HiGHS does not finish.
-    """
-    from stowplan.models.tier_placement.relaxed import relaxation
-
-    return relaxation(problem, time_limit=time_limit, seed=seed, should_stop=should_stop)[1]

@@ -37,10 +37,6 @@ LARGE_USES, LARGE_PART, WITHIN_PART = 15_000, 0.5, 0.25
 #: is at most that part of the limit.
 GUIDE_SECONDS, FILLED_SECONDS = 2e-5, 1e-5
 
-#: When plans follow the hint that learns nothing: ``instead`` of the learned guide's, where that is left out or not to be had;
-#: ``beside`` it, too, which gains nothing more; or ``never`` (``docs/guidance.md``).
-FILLS = "instead"
-
 #: In a deterministic run so many simplex iterations for each second of the limit, fewer for large programs, of which each takes
 #: longer.
 ITERATIONS, ITERATION_USES = 6000.0, 5000.0
@@ -141,11 +137,9 @@ class Guides:
         """What can be had at once where nobody has given a hint."""
         problem, context = self._problem, self._context
         learned = learned_hint(problem, context) if "learned" in context.options.candidates else None
-        found = [] if learned is None else [learned]
-        if FILLS == "beside" or (FILLS == "instead" and not found):
-            filled = filled_hint(problem, context)
-            found += [] if filled is None else [filled]
-        return found
+        # Beside the learned guide's, the hint that learns nothing gains nothing more.
+        found = filled_hint(problem, context) if learned is None else learned
+        return [] if found is None else [found]
 
 
 def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, state: State, guides: Guides) -> None:

@@ -93,8 +93,7 @@ def _heuristic_and_exact(problem: Problem, options: Options, room: float) -> lis
         found.append(Candidate("cpsat", "exact", f"{_HERE}.candidates:complete", share=improving))
     if problem.use_count:
         found.append(Candidate("lns", "exact", f"{_HERE}.lns:lns", share=improving))
-    by_name: dict[str, Any] = {"share": 0.4, "proves_only": True, "by_name_only": True}
-    found += [Candidate(name, "exact", f"{_HERE}.milp_candidate:{name}", **by_name) for name in ("milp", "milp_hint")]
+    found.append(Candidate("milp", "exact", f"{_HERE}.milp_candidate:milp", share=0.4, proves_only=True, by_name_only=True))
     return found
 
 

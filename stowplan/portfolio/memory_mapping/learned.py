@@ -73,8 +73,8 @@ def policy_tuned(problem: Problem, context: Context) -> None:
     """The policy trained on for this program alone, with the best plan known to learn from; the best game on the way."""
     if not problem.use_count:
         return
-    from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve_plan
     from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+    from stowplan.learned_guidance.memory_mapping.local_search import improve_plan
     from stowplan.learned_guidance.memory_mapping.muzero.play import TUNING, Played
 
     options = context.options

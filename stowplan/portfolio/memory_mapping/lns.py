@@ -14,7 +14,6 @@ from typing import NamedTuple
 import msgspec
 
 from stowplan.models.memory_mapping.cpsat import Improvement, Neighbourhood, improve, size_estimate
-from stowplan.models.memory_mapping.cpsat.guess import Guess
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.problem import Problem
@@ -39,14 +38,6 @@ EASY = 0.4
 #: Tensors freed together: at first, at least, and how their number grows and shrinks.
 FIRST_COUNT, LEAST_COUNT, GROWTH, SHRINKAGE = 16, 3, 1.15, 0.8
 
-#: Ways that are tried, beside as they are, with what plan and guess agree on fixed, and tensors freed at first; none, for that
-#: gains nothing (``docs/guidance.md``).
-FIXING: tuple[str, ...] = ()
-FIXED_COUNT = 48.0
-
-#: Whether CP-SAT branches as the guess says in those, in place of fixing.
-BRANCHES = False
-
 #: Literals of a neighbourhood, at most.
 MOST_LITERALS = 8000
 
@@ -69,8 +60,6 @@ class Arm:
 
     way: str
     frozen: bool
-    fixes: bool = False
-    """Whether what the guess and the plan agree on is fixed, so that more tensors can be free."""
     count: float = FIRST_COUNT
     gained: float = 0.0
     """Picoseconds saved lately."""
@@ -177,10 +166,6 @@ class LargeNeighbourhoodSearch:
         """Seconds reckoned for what has been done, the same at every run."""
         clocks = [False, True] if self._problem.stalls == "allowed" and self._problem.channels == 1 else [True]
         self.arms = [Arm(way, frozen) for way in self._chooser.ways for frozen in clocks]
-        hint = next(iter(context.hints()), None)
-        self._guess = None if hint is None or not FIXING else Guess(facts.sequences, hint)
-        if self._guess is not None:
-            self.arms += [Arm(way, clocks[0], fixes=True, count=FIXED_COUNT) for way in FIXING]
         self._untried = [*self.arms]
 
     def run(self) -> None:
@@ -195,7 +180,7 @@ class LargeNeighbourhoodSearch:
                 self._report()
                 self._adopt()
         self._report()
-        used = ", ".join(f"{arm.way}{'*' if arm.frozen else ''}{'=' if arm.fixes else ''} {arm.count:.0f}" for arm in self.arms)
+        used = ", ".join(f"{arm.way}{'*' if arm.frozen else ''} {arm.count:.0f}" for arm in self.arms)
         self._context.note(f"{rounds} neighbourhoods ({used})")
 
     def _is_over(self) -> bool:
@@ -238,8 +223,6 @@ class LargeNeighbourhoodSearch:
                     time_limit=left if deterministic else min(limit, left),
                     seed=self._seed + number,
                     deterministic_limit=limit / SECONDS_PER_DETERMINISTIC if deterministic else None,
-                    guess=self._guess if arm.fixes else None,
-                    branches=BRANCHES,
                     should_stop=self._context.stop,
                 )
                 solving = SECONDS_PER_DETERMINISTIC * outcome.deterministic if deterministic else outcome.seconds

@@ -1,14 +1,9 @@
-"""Candidates around the MILP: one proves a bound with a solver other than the built-in one, one makes a guess of it."""
+"""The candidate that proves a bound of the MILP with a solver other than the built-in one."""
 
 from __future__ import annotations
 
-import time
-
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.context import Context
-
-#: Decisions that a guess may have other than the best plan, and the part of the time that finding it may take.
-RADIUS, GUESS_SHARE = 100, 0.2
 
 
 def milp(problem: Problem, context: Context) -> None:
@@ -33,33 +28,3 @@ def milp(problem: Problem, context: Context) -> None:
     )
     context.bound(found.bound_ps, "milp")
     context.note(f"{solver}, {found.formulation.matrix.columns} columns" + (", solved to the end" if found.optimal else ""))
-
-
-def milp_hint(problem: Problem, context: Context) -> None:
-    """What the MILP would change in the best plan known, as a hint for the others; and the relaxation's bound."""
-    from stowplan.models.memory_mapping.milp.around import guess_around
-    from stowplan.models.memory_mapping.milp.matrix import formulate
-    from stowplan.models.memory_mapping.milp.model import RelaxationModel
-    from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
-
-    options = context.options
-    model = RelaxationModel(problem)
-    search = RelaxationSearch(model, Effort(time.monotonic() + context.remaining(), options.seed, should_stop=context.stop))
-    search.linear()
-    context.bound(search.bound, "relaxation")
-    plan, _ = context.incumbent()
-    if plan is None or search.solution is None or context.stop():
-        context.note("found no plan to begin with" if plan is None else "no time is left")
-        return
-    hint = guess_around(
-        formulate(model, [*search.windows.found], names=False),
-        plan,
-        radius=RADIUS,
-        time_limit=min(context.remaining(), GUESS_SHARE * options.time_limit),
-        seed=options.seed,
-        should_stop=context.stop,
-    )
-    if hint is None:
-        context.note("found nothing better around the best plan")
-    else:
-        context.hint(hint)

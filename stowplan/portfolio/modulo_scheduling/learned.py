@@ -20,9 +20,6 @@ POLICY = PolicySource(file="ppo.pt", variable="STOWPLAN_PPO_POLICY", command="st
 #: What a step of a first batch takes for an instruction: seconds, on one core at leisure.
 STEP_SECONDS = 5e-3
 
-#: Initiation intervals that a hint is looked for at, from the least upwards.
-INTERVALS = 8
-
 #: Instructions placed in a deterministic run, for each second of its limit.
 DETERMINISTIC_PLACEMENTS = 1_000
 
@@ -33,7 +30,7 @@ def candidates(problem: Problem, options: Options, others: int) -> list[Candidat
     ``others`` is how many candidates of other families run.
     """
     seconds = STEP_SECONDS * len(problem.instructions)
-    return POLICY.candidates(options, others, quick="ppo", seconds=seconds, slow=("ppo_tuned", "ppo_hint"), module=__name__)
+    return POLICY.candidates(options, others, quick="ppo", seconds=seconds, slow=("ppo_tuned",), module=__name__)
 
 
 def ppo(problem: Problem, context: Context) -> None:
@@ -82,22 +79,6 @@ def ppo_tuned(problem: Problem, context: Context) -> None:
     )
     tally.placements += tuned.evaluations * tally.body.count
     heuristics.report(context, tally, "ppo_tuned")
-
-
-def ppo_hint(problem: Problem, context: Context) -> None:
-    """Where the policy tends to place instructions, as a hint for the others, and no plan of its own."""
-    from stowplan.learned_guidance.modulo_scheduling.ppo.guide import policy_hint
-    from stowplan.portfolio.modulo_scheduling import candidates as heuristics
-
-    tally = heuristics.prepare(problem, context, "ppo_hint")
-    if tally is None or not problem.instructions or context.stop():
-        return
-    player = _load()
-    seen = msgspec.structs.replace(problem, rules=msgspec.structs.replace(problem.rules, pass_through=False))
-    hint = policy_hint(player, seen, tally.body.iis[:INTERVALS], context.options.seed, stop=heuristics.stopper(context))
-    if hint is not None:
-        context.follows(POLICY.described)
-        context.hint(msgspec.structs.replace(hint, problem=problem.digest))
 
 
 def _load() -> Policy:

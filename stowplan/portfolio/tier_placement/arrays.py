@@ -125,10 +125,3 @@ def latency(data: Data, tier: Ints) -> int:
     owner = np.repeat(np.arange(len(data.size)), np.diff(data.touch))
     np.add.at(moved, data.touched, data.cost[np.arange(len(owner)), tier[owner]])
     return int(np.maximum(moved, data.compute).sum()) + data.fixed
-
-
-def floor(data: Data) -> int:
-    """A latency that no map can beat: every layer with all its tensors where it likes them best."""
-    moved = data.external.copy()
-    np.add.at(moved, data.touched, data.cost.min(axis=1))
-    return int(np.maximum(moved, data.compute).sum()) + data.fixed

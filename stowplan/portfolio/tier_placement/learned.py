@@ -39,7 +39,7 @@ def candidates(problem: Problem, options: Options, others: int) -> list[Candidat
         others,
         quick="egrl",
         seconds=LAYER_SECONDS * len(problem.layers),
-        slow=("egrl_tuned", "egrl_hint"),
+        slow=("egrl_tuned",),
         module=__name__,
         unavailable=unavailable,
         always=len(problem.layers) > LARGE,
@@ -89,22 +89,6 @@ def egrl_tuned(problem: Problem, context: Context) -> None:
         context.note(f"egrl_tuned: {error}")
     else:
         context.note(f"egrl_tuned: {tuned.trainer.evaluations} evaluations")
-
-
-def egrl_hint(problem: Problem, context: Context) -> None:
-    """What the policy believes, as a hint for the others, and no plan of its own."""
-    from stowplan.learned_guidance.tier_placement.egrl.guide import policy_hint
-
-    policy = _load()
-    if context.stop():
-        return
-    try:
-        hint = policy_hint(policy, problem)
-    except InputError as error:
-        context.note(f"egrl_hint: {error}")
-        return
-    context.follows(POLICY.described)
-    context.hint(hint)
 
 
 def _placed(policy: Policy, problem: Problem, context: Context) -> Plan | None:

@@ -79,8 +79,8 @@ class Node:
 
 
 class PlainSearch:
-    def __init__(self, model, state, legal, config, *, noise=None, gumbel=(0, 0, 0), root_rewards=(math.nan,) * 3):
-        self.model, self.config, self.gumbel, self.root_rewards = model, config, gumbel, root_rewards
+    def __init__(self, model, state, legal, config, *, noise=None, gumbel=(0, 0, 0)):
+        self.model, self.config, self.gumbel = model, config, gumbel
         self.seen: list[float] = []
         self.root = self.node(state, [action for action in range(3) if legal[action]])
         if noise is not None:
@@ -109,8 +109,7 @@ class PlainSearch:
                 break
             node = edge.child
             action = self.by_puct(node) if self.config.method == "puct" else self.by_improved_policy(node)
-        known = self.root_rewards[action] if node is self.root else math.nan
-        edge.reward = self.model.reward[node.state, action] if math.isnan(known) else known
+        edge.reward = self.model.reward[node.state, action]
         edge.child = self.node(self.model.next[node.state, action], range(3))
         found = edge.child.value
         for edge in reversed(path):
@@ -191,10 +190,9 @@ def test_puct_equals_a_plain_search(seed, simulations, span):
     rng, batch = np.random.default_rng(seed), 12
     model, legal, states = TableModel(seed), random_legal(rng, batch), rng.integers(300, size=batch)
     config = replace(PUCT, simulations=simulations, forced_simulations=simulations, span=span)
-    known = np.where(rng.random((batch, 3)) < 0.5, rng.normal(size=(batch, 3)), np.nan)
-    result = search(model, states, legal, config, rng, explore=False, root_rewards=known)
+    result = search(model, states, legal, config, rng, explore=False)
     for game in range(batch):
-        root = PlainSearch(model, states[game], legal[game], config, root_rewards=known[game]).root
+        root = PlainSearch(model, states[game], legal[game], config).root
         assert {action: edge.visits for action, edge in root.edges.items()} == {
             action: result.visits[game, action] for action in np.flatnonzero(legal[game])
         }
@@ -213,11 +211,10 @@ def test_gumbel_equals_a_plain_search(seed, simulations, max_considered, span):
     rng, batch = np.random.default_rng(seed), 12
     model, legal, states = TableModel(seed), random_legal(rng, batch), rng.integers(300, size=batch)
     config = replace(GUMBEL, simulations=simulations, forced_simulations=simulations, max_considered=max_considered, span=span)
-    known = np.where(rng.random((batch, 3)) < 0.5, rng.normal(size=(batch, 3)), np.nan)
     drawn = -np.log(-np.log(np.random.default_rng(seed).random((batch, 7))[:, :3]))
-    result = search(model, states, legal, config, np.random.default_rng(seed), explore=True, root_rewards=known)
+    result = search(model, states, legal, config, np.random.default_rng(seed), explore=True)
     for game in range(batch):
-        plain = PlainSearch(model, states[game], legal[game], config, gumbel=drawn[game], root_rewards=known[game])
+        plain = PlainSearch(model, states[game], legal[game], config, gumbel=drawn[game])
         policy, completed = plain.improved_policy(plain.root), plain.root.completed
         assert {action: edge.visits for action, edge in plain.root.edges.items()} == {
             action: result.visits[game, action] for action in np.flatnonzero(legal[game])
@@ -424,17 +421,6 @@ def test_gumbel_improves_any_policy_whose_values_are_known(simulations):
     assert np.mean(gains) > 0.02
 
 
-def test_known_rewards_of_the_root_are_used():
-    model, states = TableModel(6), np.full(2, 11)
-    known = np.array([[np.nan, np.nan, np.nan], [5.0, np.nan, np.nan]])
-    config = replace(GUMBEL, simulations=3)
-    result = search(model, states, np.ones((2, 3), bool), config, np.random.default_rng(0), explore=False, root_rewards=known)
-    after = model.next[11, 0]
-    assert result.q[0, 0] == pytest.approx(model.reward[11, 0] + config.discount * model.value[after])
-    assert result.q[1, 0] == pytest.approx(5 + config.discount * model.value[after])
-    assert result.action[1] == 0
-
-
 def test_hidden_states_may_be_tensors():
     torch = pytest.importorskip("torch")
 
@@ -460,8 +446,6 @@ def test_bad_calls_are_refused():
         search(model, np.arange(2), np.array([[True, False, False], [False] * 3]), PUCT, rng, explore=False)
     with pytest.raises(ValueError, match="3 generators for 2 states"):
         search(model, np.arange(2), np.ones((2, 3), bool), PUCT, [rng] * 3, explore=True)
-    with pytest.raises(ValueError, match="root rewards"):
-        search(model, np.arange(2), np.ones((2, 3), bool), PUCT, rng, explore=True, root_rewards=np.zeros((2, 2)))
     model.value[1] = np.nan
     with pytest.raises(ValueError, match="no finite numbers"):
         search(model, np.arange(2), np.ones((2, 3), bool), PUCT, rng, explore=False)

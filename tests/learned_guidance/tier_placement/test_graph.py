@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import stowplan
+from lib.tier_placement.stacked import stacked
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.network import OPS
 from stowplan.hardware.nnp_i.features import FEATURES
 from stowplan.learned_guidance.tier_placement.graph import BOUND, FeatureSet, columns, graph_of
-from stowplan.learned_guidance.tier_placement.variants import generated, stacked, with_fast_memory
+from stowplan.learned_guidance.tier_placement.variants import generated, with_fast_memory
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from tests.models.tier_placement.cases import chain
 from tests.paths import EXAMPLES, ROOT

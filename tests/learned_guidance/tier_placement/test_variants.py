@@ -1,4 +1,4 @@
-"""Networks to train on: stacked, thinned and generated ones are valid, have the right features, and have something to gain."""
+"""Networks to train on: generated ones are valid, have the right features, and have something to gain."""
 
 from __future__ import annotations
 
@@ -12,34 +12,20 @@ import stowplan
 from stowplan.errors import UsageError
 from stowplan.hardware.network import Network
 from stowplan.hardware.nnp_i.chip import Chip
-from stowplan.hardware.nnp_i.costs import build_problem
 from stowplan.hardware.nnp_i.features import FEATURES
-from stowplan.hardware.nnp_i.target import load_target
 from stowplan.learned_guidance.tier_placement.networks import FORMS, Form, random_network
 from stowplan.learned_guidance.tier_placement.variants import (
     FAST_MEMORY,
     WEIGHTS,
-    blocks,
     generated,
-    stacked,
-    thinned,
-    varied,
     with_fast_memory,
-    with_width,
-    without,
 )
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import arrays, heuristics
 from tests.models.tier_placement.cases import chain
-from tests.paths import EXAMPLES
 
 COLUMN = {name: number for number, name in enumerate(FEATURES)}
-
-
-def read(name: str, precision: str = "int8") -> Problem:
-    problem: Problem = stowplan.read(EXAMPLES / f"{name}.layers.json", "nnp-i", precision=precision)
-    return problem
 
 
 def saved(problem: Problem) -> Problem:
@@ -63,124 +49,6 @@ def check_features(problem: Problem) -> None:
         inputs = [problem.features[source] for source in layer.inputs]
         shapes = [other[COLUMN["ofm_x"] : COLUMN["ofm_z"] + 1] for other in inputs]
         assert not inputs or row[COLUMN["ifm_x"] : COLUMN["ifm_z"] + 1] in shapes or layer.external_bytes
-
-
-@pytest.mark.parametrize("name", ["resnet50", "bert_base_s128"])
-def test_stacked_networks_are_copies_one_behind_the_other(name: str) -> None:
-    problem = read(name)
-    count = len(problem.layers)
-    found = stacked(problem, 2 * count + 3)
-    assert len(found.layers) == 2 * count + 3
-    assert found.tiers == problem.tiers
-    assert found.layers[count].inputs == (count - 1,)
-    assert found.layers[count + 5].inputs == tuple(source + count for source in problem.layers[5].inputs)
-    assert [layer.compute_ps for layer in found.layers[count : 2 * count]] == [layer.compute_ps for layer in problem.layers]
-    assert found.features[0][COLUMN["n_ops_left"]] == 2 * count + 2
-    left = [sum(layer.weight_bytes for layer in found.layers[at:]) for at in range(len(found.layers))]
-    assert [row[COLUMN["n_w_left"]] for row in found.features] == left
-    assert [row[: COLUMN["n_ops_left"]] for row in found.features[count : 2 * count]] == [
-        row[: COLUMN["n_ops_left"]] for row in problem.features
-    ]
-    assert [tier.capacity for tier in stacked(problem, 3 * count, scaled=True).tiers] == [
-        problem.tiers[0].capacity,
-        *(3 * tier.capacity for tier in problem.tiers[1:]),
-    ]
-
-
-def test_one_copy_is_the_network_itself() -> None:
-    problem = read("resnet101")
-    found = stacked(problem, len(problem.layers), scaled=True)
-    assert found.features == problem.features
-    names = tuple(layer.name for layer in problem.layers)
-    renamed = tuple(msgspec.structs.replace(layer, name=name) for layer, name in zip(found.layers, names, strict=True))
-    assert renamed == problem.layers
-
-
-def test_networks_without_features_are_stacked_without() -> None:
-    assert stacked(chain(4), 10).features == ()
-    assert without(chain(4), []).features == ()
-
-
-def test_blocks_are_those_of_the_architectures() -> None:
-    # 3, 4, 6 and 3 bottlenecks, of which the first of each stage changes the shape.
-    found = blocks(read("resnet50"))
-    assert len(found) == 2 + 3 + 5 + 2
-    assert found[0] == (5, 8)
-    # Attention and feed-forward pair of 12 layers.
-    found = blocks(read("bert_base_s128"))
-    assert len(found) == 24
-    assert found[:2] == [(1, 24), (25, 31)]
-
-
-def test_without_a_block_its_readers_read_what_it_read() -> None:
-    problem = read("resnet50")
-    found = without(problem, [(5, 8), (8, 11)])
-    assert len(found.layers) == len(problem.layers) - 6
-    assert found.layers[5].name == problem.layers[5].name
-    assert found.layers[6].name == problem.layers[12].name
-    assert found.layers[6].inputs == (5,)
-    # Layer 15 read 11, which stands for 5 now, and 14.
-    assert found.layers[9].inputs == (5, 8)
-    check_features(found)
-    assert len(blocks(without(problem, blocks(problem)))) == 0
-
-
-@pytest.mark.parametrize("form", ["residual", "unet"])
-@pytest.mark.parametrize("eighths", [4, 12, 16])
-def test_other_widths_are_what_the_network_would_be_built_with(form: Form, eighths: int) -> None:
-    chip, compared = load_target("nnp-i"), 0
-    for seed in range(8):
-        wide, narrow = (
-            build_problem(random_network(form, np.random.default_rng(seed), layers=40, width=width), chip, "fp16")
-            for width in (64, 8 * eighths)
-        )
-        if any(layer.op == "fc" and layer.output_bytes < 100 for layer in wide.layers[:-2]):
-            # Squeezed maps are rounded to multiples of 8.
-            continue
-        found = with_width(wide, eighths)
-        check_features(found)
-        for at, (layer, other) in enumerate(zip(found.layers, narrow.layers, strict=True)):
-            if layer.op in ("fc", "softmax") or at == len(found.layers) - 1:
-                # Classes, which are no channels.
-                continue
-            assert layer.compute_ps == pytest.approx(other.compute_ps, abs=4)
-            assert msgspec.structs.replace(layer, compute_ps=other.compute_ps) == other
-            left = slice(COLUMN["n_ops_left"], COLUMN["n_w_left"] + 1)
-            rows = list(found.features[at]), list(narrow.features[at])
-            rows[0][left] = rows[1][left] = []
-            assert rows[0] == rows[1]
-            compared += 1
-    assert compared > 40
-
-
-def test_widths_of_real_networks() -> None:
-    problem = read("resnet50")
-    found = with_width(problem, 4)
-    check_features(found)
-    # Most weights are kernels between hidden maps, a quarter of what they were.
-    assert 0.25 < found.features[0][COLUMN["n_w_left"]] / problem.features[0][COLUMN["n_w_left"]] < 0.27
-    assert with_width(problem, 8) == problem
-    # In attention channels do not stay in z.
-    assert with_width(read("bert_base_s128"), 4) == read("bert_base_s128")
-    assert with_width(chain(4), 4) == chain(4)
-
-
-@pytest.mark.parametrize("name", ["resnet50", "bert_base_s384"])
-def test_thinned_networks_are_valid(name: str) -> None:
-    problem = read(name, "fp16")
-    sizes, memories = set(), set()
-    for seed in range(12):
-        found = thinned(problem, np.random.default_rng(seed))
-        check_features(found)
-        sizes.add(len(found.layers))
-        memories.add(found.tiers[1].capacity)
-        assert found == thinned(problem, np.random.default_rng(seed))
-        assert saved(found) == found
-        chip = Chip(found)
-        assert verify(found, chip.plan(chip.compiler)).ok
-    assert max(sizes) <= len(problem.layers)
-    assert len(sizes) > 4
-    assert 3 < len(memories) < 11
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -252,23 +120,11 @@ def test_a_network_of_a_form_is_a_network() -> None:
     assert network == random_network("unet", np.random.default_rng(1), layers=30, width=16)
 
 
-def test_varied_draws_of_all_kinds() -> None:
-    problems = [read("resnet50"), read("resnet101", "fp16")]
-    chance = np.random.default_rng(5)
-    drawn = [varied(problems, chance) for _ in range(60)]
-    kinds = {word for each in drawn for word in each.name.partition("-")[0].split() if "/" not in word}
-    assert kinds == {"resnet50", "resnet101", "thinned", "stacked", *FORMS}
-    assert drawn[0] == varied(problems, np.random.default_rng(5))
-    assert all(varied([], chance).name.startswith(FORMS) for _ in range(5))
-
-
 def test_errors() -> None:
     chance = np.random.default_rng(0)
     with pytest.raises(UsageError, match="found form 'tree', expected one of residual, transformer"):
         generated(chance, form="tree")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="found layers 3, expected at least 8"):
         generated(chance, layers=3)
-    with pytest.raises(UsageError, match="found layers 0"):
-        stacked(chain(3), 0)
     with pytest.raises(UsageError, match="found factor 0"):
         with_fast_memory(chain(3), 0)

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import stowplan
+from lib.bank_mapping.execute import run
+from lib.bank_mapping.memcopies import insert_copies
+from lib.bank_mapping.traffic import traffic
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check
-from stowplan.hardware.affine.execute import run
-from stowplan.hardware.inferentia.memcopies import insert_copies
 from stowplan.hardware.inferentia.problem import build_problem
 from stowplan.hardware.inferentia.target import BankTarget, load_target
-from stowplan.hardware.inferentia.traffic import traffic
 from stowplan.models.bank_mapping import cpsat, milp
 from stowplan.models.bank_mapping.assemble import assemble
 from stowplan.models.bank_mapping.plan import BankCopy, Plan

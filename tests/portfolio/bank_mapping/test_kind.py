@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 
 import stowplan
+from lib.bank_mapping.execute import run
+from lib.bank_mapping.memcopies import insert_copies
+from lib.bank_mapping.traffic import traffic
 from stowplan.cli import main
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check
-from stowplan.hardware.affine.execute import run
 from stowplan.hardware.affine.expression import evaluate
 from stowplan.hardware.affine.program import Program
-from stowplan.hardware.inferentia.memcopies import insert_copies
 from stowplan.hardware.inferentia.problem import MappedProgram, build_problem
 from stowplan.hardware.inferentia.target import decode_target, is_bank_target, load_target
-from stowplan.hardware.inferentia.traffic import traffic
 from stowplan.models.bank_mapping.assemble import assemble
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.verify import verify

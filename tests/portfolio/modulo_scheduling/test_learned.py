@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lib.modulo_scheduling.equal_work import spend
 from stowplan.errors import UsageError
 from stowplan.frontends.dfg import kernels, lower
 from stowplan.learned_guidance.modulo_scheduling.graphs import generated
 from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
-from stowplan.models.hint import check
-from stowplan.models.modulo_scheduling.bounds import find_obstacle, least_ii
 from stowplan.models.modulo_scheduling.machine import Link
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
@@ -29,9 +28,8 @@ from stowplan.portfolio import policies
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.modulo_scheduling import learned
 from stowplan.portfolio.modulo_scheduling.body import Body
-from stowplan.portfolio.modulo_scheduling.candidates import spend
 from stowplan.portfolio.modulo_scheduling.kind import KIND
-from stowplan.portfolio.modulo_scheduling.rollouts import FIRST_BATCH, RollOuts
+from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 from stowplan.portfolio.modulo_scheduling.search import Tally
 from stowplan.portfolio.solve import solve
 from stowplan.portfolio.solve_arguments import chosen_candidates
@@ -137,25 +135,6 @@ def run(name: str, problem: Problem, context: Recorder) -> list[tuple[str, int]]
     for plan, _ in context.plans:
         assert verify(problem, plan).ok, verify(problem, plan).violations
     return [(source, plan.objective) for plan, source in context.plans]
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_where_the_policy_places_is_a_hint_for_the_others(seed: int, player: Tuned, any_file: Path) -> None:
-    problem = generated(np.random.default_rng(seed))
-    context = Recorder(seed=seed)
-    assert run("ppo_hint", problem, context) == []
-    (hint,) = context.given
-    check(problem, hint)
-    sure = np.array(hint.confidence)
-    tiles = np.array([values for name, values in hint.values.items() if name != "time"])
-    # Shares of tiles among the roll-outs, of what any of them has placed.
-    assert {*sure.tolist()} <= {0.0, 1.0}
-    assert sure.any()
-    assert tiles.sum(axis=0) == pytest.approx(sure)
-    assert [each.split()[0] for each in context.followed] == ["ppo.pt"]
-    early = Recorder(looks=0)
-    run("ppo_hint", problem, early)
-    assert not early.given
 
 
 @pytest.mark.parametrize("name", LEARNED)
@@ -308,34 +287,3 @@ def test_a_file_that_is_no_policy(any_file: Path) -> None:
     (report,) = result.candidates
     assert report.outcome == "failed"
     assert str(any_file) in report.note
-
-
-# Equal work
-
-
-@pytest.mark.parametrize("name", ["list", "search", "random", "evolution", "rollouts"])
-def test_heuristics_in_a_number_of_evaluations(name: str) -> None:
-    """They begin no work beyond it, say what they had by when, and repeat."""
-    problem = generated(np.random.default_rng(3), instructions=8)
-    assert find_obstacle(problem) is None
-    tallies = [spend(problem, name, count, seed=1, player=Uniform()) for count in (80, 80, 160)]
-    assert [each.progress for each in tallies[:1]] == [each.progress for each in tallies[1:2]]
-    assert 80 <= tallies[0].evaluations <= 80 * (2.5 if name in ("evolution", "rollouts") else 1.2)
-    best = tallies[2].best
-    assert best is not None
-    assert verify(problem, best).ok
-    assert best.ii >= least_ii(problem)
-    assert tallies[2].within(0) is None
-    assert tallies[2].within(10**6) == best.objective
-    within = [tallies[2].within(count) or 10**12 for count in (20, 80, 160)]
-    assert within == sorted(within, reverse=True)
-
-
-def test_a_stop_ends_them_sooner() -> None:
-    problem = generated(np.random.default_rng(3), instructions=16)
-    for name in ("list", "search", "random", "evolution", "rollouts"):
-        assert spend(problem, name, 10**6, player=Uniform(), should_stop=lambda: True).evaluations <= 64 + FIRST_BATCH
-    with pytest.raises(UsageError, match="found the heuristic 'best', expected one of list, search, random, evolution, or"):
-        spend(problem, "best", 1)
-    with pytest.raises(UsageError, match="rollouts with a player"):
-        spend(problem, "rollouts", 1)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stowplan.models.tier_placement.bounds import floor_bound
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import arrays, engine, heuristics
@@ -69,7 +70,7 @@ def test_state_after_many_moves(seed: int, moves: int, temperature: float) -> No
     fresh = engine.start(data, state.tier.copy(), 0)
     assert now == engine.latency(data, state) == engine.latency(data, fresh) == arrays.latency(data, state.tier)
     assert least == arrays.latency(data, best)
-    assert arrays.floor(data) <= least <= now
+    assert floor_bound(problem) <= least <= now
     assert heuristics.is_valid(data, state.tier)
     assert heuristics.is_valid(data, best)
     for name in ("moved", "top", "every", "stored", "many"):

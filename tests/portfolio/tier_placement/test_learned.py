@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 from stowplan.errors import UsageError
 from stowplan.hardware.nnp_i.compiler import compiler_plan
-from stowplan.models.hint import check
 from stowplan.models.tier_placement.problem import Problem, Tier
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio import policies
@@ -162,22 +160,6 @@ def test_training_on_is_shown_the_best_plan_there_is(policy: Path) -> None:
     assert plan is not None
     context: Any = Recorder(deterministic=True, time_limit=0.2, start_plan=plan)
     assert run("egrl_tuned", problem, context)
-
-
-def test_what_the_policy_believes_is_a_hint_for_the_others(policy: Path) -> None:
-    problem = small_network()
-    context = Recorder()
-    assert run("egrl_hint", problem, context) == []
-    (hint,) = context.given
-    check(problem, hint)
-    # Probabilities: those of a tensor add up to one.
-    assert np.array([*hint.values.values()]).sum(axis=0) == pytest.approx(1.0)
-    assert context.followed == [f"egrl.pt sha256:{hashlib.sha256(policy.read_bytes()).hexdigest()}"]
-    early = Recorder(looks=0)
-    assert (run("egrl_hint", problem, early), early.given) == ([], [])
-    more = msgspec.structs.replace(problem, tiers=(*problem.tiers, Tier(name="faster", capacity=10, bandwidth=10**13)))
-    other = Recorder()
-    assert (run("egrl_hint", more, other), other.given, len(other.notes)) == ([], [], 1)
 
 
 def test_a_chip_of_other_tiers_is_a_note(policy: Path) -> None:

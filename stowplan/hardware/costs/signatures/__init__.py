@@ -3,7 +3,7 @@
 from stowplan.hardware.costs.signatures.costs import SignatureCosts, StepCosts
 from stowplan.hardware.costs.signatures.instruction import NO_USE, Assignment, Leaf, StepPlacement, StepSignature
 from stowplan.hardware.costs.signatures.predictor import Prediction, Predictor
-from stowplan.hardware.costs.signatures.table import LatencyTable, is_table
+from stowplan.hardware.costs.signatures.table import LatencyTable
 
 __all__ = [
     "NO_USE",
@@ -16,5 +16,4 @@ __all__ = [
     "StepCosts",
     "StepPlacement",
     "StepSignature",
-    "is_table",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -79,19 +79,3 @@ class Assignment(msgspec.Struct, frozen=True):
             for name, placement in self.steps.items()
             if placement.cycles is not None and name in signatures
         )
-
-
-def bits(pattern: int) -> Iterator[int]:
-    """Numbers of the bits that are set, ascending."""
-    while pattern:
-        low = pattern & -pattern
-        yield low.bit_length() - 1
-        pattern ^= low
-
-
-def union(patterns: Iterable[int]) -> int:
-    """Bits that are set in any of the patterns."""
-    found = 0
-    for pattern in patterns:
-        found |= pattern
-    return found

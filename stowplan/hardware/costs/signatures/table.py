@@ -149,8 +149,3 @@ class LatencyTable:
         rows = self._rows.setdefault(signature, {})
         self.conflicts += rows.get(pattern, cycles) != cycles
         rows[pattern] = cycles
-
-
-def is_table(data: bytes) -> bool:
-    """Whether the content of a file is a latency table."""
-    return files.peek_format(data) == FORMAT

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -63,9 +62,3 @@ class Best:
         self.actions = np.array(actions, np.int8)
         self.points.append(Point(self.seconds, self.games, self.return_ps))
         return True
-
-
-def best_at(points: Sequence[Point], seconds: float) -> int | None:
-    """Best return that a curve has reached by a moment, in picoseconds; None before its first point."""
-    number = bisect_right(points, seconds, key=lambda point: point.seconds)
-    return points[number - 1].return_ps if number else None

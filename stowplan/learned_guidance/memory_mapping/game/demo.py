@@ -17,7 +17,7 @@ def demo_problem() -> Problem:
 
     Fast memory is scarce, steps are bound by slow memory, and copies must share one channel: all three actions have their
     moments. Latencies follow a roofline, the larger of computing and moving bytes. The best game has a normalised return of
-    0.823, as :func:`~stowplan.learned_guidance.memory_mapping.game.optimum.game_optimum` proves in a minute or so.
+    0.823, as ``benchmarks/lib/memory_mapping/optimum.py`` proves in a minute or so.
     """
     layers = range(len(WEIGHTS))
     weight = {layer: layer for layer in layers}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,23 +20,6 @@ VERSION = 1
 SHIPPED = Path(str(resources.files("stowplan.learned_guidance") / "checkpoints" / "mmap_guide.npz"))
 
 Weights = dict[str, NDArray[np.float32]]
-
-
-def save(path: Path, weights: Mapping[str, NDArray[np.float32]]) -> None:
-    """Write the weights, in half precision where they are not statistics of features.
-
-    Raises
-    ------
-    InputError
-        The file cannot be written.
-    """
-    kept: dict[str, Any] = {
-        name: weights[name].astype(np.float32 if name in ("mean", "scale") else np.float16) for name in shapes()
-    }
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        np.savez_compressed(file, format=np.array(FORMAT), version=np.array(VERSION), **kept)
-    temporary.replace(path)
 
 
 @cache

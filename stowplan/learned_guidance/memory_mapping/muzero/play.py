@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from stowplan.learned_guidance.memory_mapping.muzero.progress import Progress
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import as_f32, first_rows
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
 from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
-from stowplan.learned_guidance.memory_mapping.muzero.true_model import TrueModel
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from stowplan.learned_guidance.training import checkpoint
@@ -35,8 +34,6 @@ from stowplan.models.memory_mapping.problem import Problem
 Stop = Callable[[], bool]
 #: What is played at B positions: observations, legal actions and numbers of the games to actions, and to values in units.
 Chooser = Callable[[Observations, NDArray[np.bool_], NDArray[np.intp]], tuple[NDArray[np.int64], NDArray[Any]]]
-#: Which states a search looks ahead by: those that the network imagines, or the game's own.
-Dynamics = Literal["learned", "true"]
 
 
 #: How a policy is trained on for one program, where that is not as from scratch: few games side by side, which end soon, no
@@ -224,7 +221,6 @@ class Policy:
         count: int = 1,
         simulations: int | None = None,
         explore: bool = False,
-        dynamics: Dynamics = "learned",
         seed: int = 0,
         hint: Hint | None = None,
         should_stop: Stop | None = None,
@@ -239,8 +235,6 @@ class Policy:
             For each move; None is what the policy was trained with.
         explore
             Whether the search adds noise at its root.
-        dynamics
-            What is looked ahead by. The true game is the control: the same network, nothing imagined.
         hint
             Of the problem, whose values are shown to the policy.
         should_stop
@@ -257,19 +251,14 @@ class Policy:
             config = replace(config, simulations=simulations)
 
         seat = Seat.of(problem, self.config, hint)
-        states = [seat.game.reset() for _ in range(count)]
-        true = TrueModel(self.model, seat.observer)
 
         def found(
             observations: Observations, legal: NDArray[np.bool_], games: NDArray[np.intp]
         ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-            if dynamics == "true":
-                searched = search(true, [states[game] for game in games], legal, config, rng, explore=explore)
-            else:
-                searched = search(self.model, observations, legal, config, rng, explore=explore)
+            searched = search(self.model, observations, legal, config, rng, explore=explore)
             return searched.action, searched.value
 
-        return self._play([seat] * count, found, should_stop, states)
+        return self._play([seat] * count, found, should_stop)
 
     def _play(
         self, seats: Sequence[Seat], choose: Chooser, should_stop: Stop | None, states: list[CompiledState] | None = None
@@ -337,12 +326,9 @@ class Policy:
         training_steps: int | None = None,
         seed: int = 0,
         demonstrations: Sequence[Sequence[int] | NDArray[np.integer[Any]]] = (),
-        hint: Hint | None = None,
         changes: dict[str, Any] | None = None,
         should_stop: Stop | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
         on_better: Callable[[Played], None] | None = None,
-        device: str = "cpu",
     ) -> FineTuned:
         """Train on from this policy's weights on one program, and keep the best game that is played on the way.
 
@@ -352,12 +338,8 @@ class Policy:
             What ends it: seconds, training steps, a callback.
         demonstrations
             Actions of whole games of the program, to learn from.
-        hint
-            Of the problem, whose values are shown to the policy.
         changes
             Fields of the training configuration to change.
-        on_progress
-            Called after each iteration.
         on_better
             Called after each iteration, and at the end, with a game that is better than all before and the demonstrations.
 
@@ -376,16 +358,14 @@ class Policy:
         changes = changes or {}
         if training_steps is not None:
             changes = {**changes, "training_steps": training_steps}
-        trainer = self.trainer([problem], changes=changes, seed=seed, device=device, hints=[hint])
+        trainer = self.trainer([problem], changes=changes, seed=seed)
         for actions in demonstrations:
             trainer.demonstrate(0, actions)
         game, best = trainer.programs[0].game, trainer.best[0]
         reported = best.return_ps
 
-        def report(progress: Progress | None = None) -> None:
+        def report(_: Progress | None = None) -> None:
             nonlocal reported
-            if progress is not None and on_progress is not None:
-                on_progress(progress)
             if on_better is not None and best.actions is not None and best.return_ps != reported:
                 reported = best.return_ps
                 on_better(Played.of(game, best.actions))

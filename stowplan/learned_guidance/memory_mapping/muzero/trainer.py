@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.arguments import whole
-from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
 from stowplan.learned_guidance.memory_mapping.game.best import Best
+from stowplan.learned_guidance.memory_mapping.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero import exploration_bias
 from stowplan.learned_guidance.memory_mapping.muzero.batches import make_batch
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import (

@@ -56,7 +56,7 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Moves, of all programs together, of the warm-start episodes: played before all others by random biases alone, quick, and
     of all kinds. Some microseconds each. With a time limit, they end after half of it."""
     local_search_moves: int = 0
-    """Local search (``baselines/local_search.py``) that one of the best games gets in each iteration, and after the warm start:
+    """Local search (``local_search.py``) that one of the best games gets in each iteration, and after the warm start:
     as many rounds as the program's length goes into this number."""
     greedy_games: int = 0
     """Of the games played side by side, so many always play the move that their search likes best."""

@@ -96,7 +96,6 @@ class Policy:
         demonstrations: Sequence[Plan] = (),
         changes: dict[str, Any] | None = None,
         should_stop: Stop | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
         on_better: Callable[[Plan], None] | None = None,
     ) -> FineTuned:
         """Train on from this policy's weights on one loop body, and keep the best plan of the way.
@@ -132,10 +131,8 @@ class Policy:
             trainer.demonstrate(0, plan)
         reported = 1 << 60
 
-        def report(progress: Progress) -> None:
+        def report(_: Progress) -> None:
             nonlocal reported
-            if on_progress is not None:
-                on_progress(progress)
             if on_better is not None and trainer.curriculum.objectives[0] < reported:
                 reported = trainer.curriculum.objectives[0]
                 found = trainer.plan(0)

@@ -106,7 +106,6 @@ class Policy:
         demonstrations: Sequence[Plan] = (),
         changes: dict[str, Any] | None = None,
         should_stop: Stop | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
         on_better: Callable[[Plan], None] | None = None,
     ) -> FineTuned:
         """Train on from this policy's weights on one network, and keep the best map that is evaluated on the way.
@@ -122,8 +121,6 @@ class Policy:
             Plans of the network to learn from.
         changes
             Fields of the training configuration to change.
-        on_progress
-            Called after each generation.
         on_better
             Called after each generation, and at the end, with a plan that is better than all before.
 
@@ -151,10 +148,8 @@ class Policy:
         network = trainer.networks[0]
         reported: int | None = None
 
-        def report(progress: Progress | None = None) -> None:
+        def report(_: Progress | None = None) -> None:
             nonlocal reported
-            if progress is not None and on_progress is not None:
-                on_progress(progress)
             if on_better is not None and network.best.latency_ps is not None and network.best.latency_ps != reported:
                 reported = network.best.latency_ps
                 plan = network.plan()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Value
 from stowplan.models.memory_mapping.cpsat.canonical import decisions_of
-from stowplan.models.memory_mapping.cpsat.guess import Guess, branch, fix
 from stowplan.models.memory_mapping.cpsat.local_run import play_locally, total_ps
 from stowplan.models.memory_mapping.cpsat.merge import Merger
 from stowplan.models.memory_mapping.cpsat.model import MemoryMappingModel, size_estimate
@@ -95,8 +94,6 @@ def improve(
     time_limit: float,
     seed: int = 0,
     deterministic_limit: float | None = None,
-    guess: Guess | None = None,
-    branches: bool = False,
     should_stop: Callable[[], bool] | None = None,
 ) -> Improvement:
     """Best plan in a neighbourhood, by CP-SAT on one worker.
@@ -107,10 +104,6 @@ def improve(
         Seconds of solving. Building takes some 50 us a literal and is not counted.
     deterministic_limit
         The same in CP-SAT's deterministic seconds, one of which takes about ten seconds here.
-    guess
-        Decisions of the plan that it agrees with are fixed.
-    branches
-        Instead, CP-SAT branches as the guess says, the surest decision first.
     should_stop
         Asked every 50 ms; True ends the search.
 
@@ -127,20 +120,13 @@ def improve(
     if not neighbourhood.free or size_estimate(neighbourhood.sequences) > MAX_LITERALS:
         return Improvement("empty", None)
     built = NeighbourhoodModel(neighbourhood)
-    values = built.add_hint()
-    parameters: dict[str, Any] = dict(WITHOUT_PROBING)
-    if guess is not None:
-        said = guess.said(built.complete.variables, neighbourhood.use_of)
-        if branches:
-            parameters |= branch(built.model, said)
-        else:
-            fix(built.model, said, values)
+    built.add_hint()
     run = cpsat_runner.run(
         built.model,
         time_limit=time_limit,
         seed=seed,
         deterministic_limit=deterministic_limit,
-        parameters=parameters,
+        parameters=WITHOUT_PROBING,
         should_stop=should_stop,
     )
     spent = run.seconds, run.deterministic

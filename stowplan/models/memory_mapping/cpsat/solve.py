@@ -10,8 +10,6 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from stowplan.models import cpsat_runner
-from stowplan.models.hint import Hint
-from stowplan.models.memory_mapping.cpsat.guess import Guess, fix
 from stowplan.models.memory_mapping.cpsat.model import MemoryMappingModel
 from stowplan.models.memory_mapping.cpsat.variables import BuildStopped
 from stowplan.models.memory_mapping.plan import Plan
@@ -24,9 +22,6 @@ PACKING_SHARE = 0.2
 
 #: Part of the time in which a problem with stalls is first solved without them, where there is no hint.
 STALL_FREE_SHARE = 0.3
-
-#: Part of the time in which the model restricted by a guess is solved.
-RESTRICTED_SHARE = 0.3
 
 #: Probing thousands of literals of residencies and copies takes longer than it saves: 12 s of 40 s at 300 uses.
 WITHOUT_PROBING = {"cp_model_probing_level": 0}
@@ -50,7 +45,6 @@ def solve(
     seed: int = 0,
     deterministic_limit: float | None = None,
     hint: Plan | None = None,
-    guess: Hint | None = None,
     lower_bound_ps: int | None = None,
     on_plan: Callable[[Plan], None] | None = None,
     on_bound: Callable[[int], None] | None = None,
@@ -68,9 +62,6 @@ def solve(
         Limit in CP-SAT's deterministic seconds, for each of the two models.
     hint
         A valid plan to start from.
-    guess
-        Values: a part of the time goes into the model in which all is fixed that they and the plan to start from agree on. What
-        that proves is not counted.
     lower_bound_ps
         A proven bound, such as :class:`~stowplan.models.memory_mapping.milp.segments.SegmentBounds` gives.
     on_plan, on_bound
@@ -96,8 +87,6 @@ def solve(
         search.offer_plan(hint)
     elif problem.stalls == "allowed":
         search.start_without_stalls()
-    if guess is not None:
-        search.run_restricted(guess)
     search.run(offsets=False)
     if not search.is_done:
         search.run(offsets=True)
@@ -173,32 +162,6 @@ class _Search:
         )
         if outcome.plan is not None:
             self.offer_plan(msgspec.structs.replace(outcome.plan, problem=self.problem.digest))
-
-    def run_restricted(self, guess: Hint) -> None:
-        """Improve the plan with what it and the guess agree on fixed. Bounds and proofs of that hold for no other plans."""
-        if self.is_done or self.plan is None:
-            return
-        try:
-            model = MemoryMappingModel(self.problem, offsets=False, lower_bound_ps=self.bound, should_stop=lambda: self.is_done)
-        except BuildStopped:
-            return
-        values = model.add_hint(self.plan)
-        if values is None:
-            return
-        fix(model.model, Guess(model.variables.sequences, guess).said(model.variables), values)
-        deterministic = self._deterministic_limit
-        run = cpsat_runner.run(
-            model.model,
-            time_limit=RESTRICTED_SHARE * self.left,
-            workers=self._workers,
-            seed=self._seed,
-            deterministic_limit=None if deterministic is None else RESTRICTED_SHARE * deterministic,
-            parameters=WITHOUT_PROBING,
-            on_solution=lambda value: self.offer_plan(model.extract(value, exact=False)),
-            should_stop=self._should_stop,
-        )
-        if run.is_found:
-            self.offer_plan(model.extract(run.value, time_limit=max(0.1, PACKING_SHARE * self.left)))
 
     def run(self, *, offsets: bool) -> None:
         """Solve the model with or without offsets, within what is left of the time."""

@@ -1,10 +1,8 @@
 """Curves of best returns."""
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
-from stowplan.learned_guidance.memory_mapping.game.best import Best, Point, best_at
+from stowplan.learned_guidance.memory_mapping.game.best import Best, Point
 
 
 class Clock:
@@ -45,16 +43,3 @@ def test_a_resumed_run_goes_on_counting():
     clock.now += 2
     best.offer(1, [0])
     assert best.points == [Point(52.0, 9, 1)]
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-9, 9)), max_size=30), st.floats(0, 50))
-def test_best_at_is_the_maximum_so_far(offers, moment):
-    clock = Clock()
-    best = Best(clock=clock)
-    so_far = []
-    for wait, value in offers:
-        clock.now += wait
-        best.offer(value, [])
-        if best.seconds <= moment:
-            so_far.append(value)
-    assert best_at(best.points, moment) == max(so_far, default=None)

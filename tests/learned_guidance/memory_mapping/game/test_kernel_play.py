@@ -203,7 +203,7 @@ def read_all(tables: Tables, data: Ints, tensors: Ints, slots: Ints, uses: Ints,
         slots[number, 0] = readers.supply_ps(tables, data, number)
         slots[number, 1] = readers.windows_over(tables, data, number)
     for number in range(len(uses)):
-        uses[number] = readers.is_fast(tables, data, number)
+        uses[number] = readers.action_of(tables, data, tables.uses[number].move) in (0, 1)
     for number in range(data[layout.RESIDENCIES]):
         residencies[number] = readers.residency(tables, data, number)[:4]
     for number in range(len(groups)):

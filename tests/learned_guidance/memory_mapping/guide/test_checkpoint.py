@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lib.memory_mapping.guide_file import save
 from stowplan.errors import InputError
 from stowplan.learned_guidance.memory_mapping.guide import checkpoint
 from tests.learned_guidance.memory_mapping.guide.weights import random_weights
@@ -18,7 +19,7 @@ from tests.learned_guidance.memory_mapping.guide.weights import random_weights
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    checkpoint.save(tmp_path / "guide.npz", random_weights())
+    save(tmp_path / "guide.npz", random_weights())
     return tmp_path / "guide.npz"
 
 

@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from stowplan.learned_guidance.memory_mapping.game.synthetic import synthetic
+from lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.guide.guide import guided_values
-from stowplan.learned_guidance.memory_mapping.guide.network import Numpy, graph, scores, values
+from stowplan.learned_guidance.memory_mapping.guide.network import Numpy, graph, values
 from stowplan.learned_guidance.memory_mapping.guide.program import program
 from stowplan.models.memory_mapping.accesses import access_sequences
 from stowplan.models.memory_mapping.problem import Problem
@@ -36,22 +36,6 @@ def test_the_two_values_of_accesses_agree_with_each_other() -> None:
                 if sequence.size > problem.capacity:
                     assert fast[number] < 1e-9
                 number += 1
-
-
-def test_with_torch_the_values_are_the_same_one_by_one_and_together() -> None:
-    torch = pytest.importorskip("torch")
-    from stowplan.learned_guidance.memory_mapping.guide.torch_network import Torch, merged, scanned
-
-    weights = random_weights(1)
-    tensors = {name: torch.as_tensor(each) for name, each in weights.items()}
-    graphs = [graph(program(problem)) for problem in problems()]
-    plain = [values(weights, each, Numpy()) for each in graphs]
-    together = merged(graphs, "cpu")
-    found = scanned(*(each.double() for each in scores(tensors, together, Torch())), together)
-    for value, expected in zip(found, zip(*plain, strict=True), strict=True):
-        expected_ = np.concatenate(expected)
-        assert expected_.std() > 0.01
-        np.testing.assert_allclose(value.numpy(), expected_, atol=2e-5)
 
 
 def test_accesses_hear_of_other_tensors() -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
 from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy, Seat
+from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-from stowplan.learned_guidance.memory_mapping.muzero.true_model import TrueModel
 from stowplan.learned_guidance.training.run import run
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
@@ -119,23 +117,3 @@ def test_fine_tuning_begins_with_the_policy_s_weights_and_stops_when_told_to(pol
 def test_a_policy_file_says_what_it_is(policy: Policy, tmp_path: Path) -> None:
     assert policy.digest == policy.file.digest
     assert policy.file.provenance.training_steps == 30
-
-
-def test_a_search_by_the_true_game_plays_whole_games_and_knows_the_rewards(policy: Policy) -> None:
-    problem = small_program()
-    (played,) = policy.searched(problem, simulations=8, dynamics="true")
-    check(problem, played)
-    seat = Seat.of(problem, policy.config)
-    model, state = TrueModel(policy.model, seat.observer), seat.game.reset()
-    numbers, logits, _ = model.initial([state])
-    assert (np.isfinite(logits[0]) == state.legal).all()
-    total = 0.0
-    while not state.is_over:
-        action = int(np.flatnonzero(state.legal)[-1])
-        numbers, rewards, logits, values = model.recurrent(numbers, np.array([action]))
-        assert rewards[0] == pytest.approx(state.step(action) / seat.game.unit_ps, abs=1e-6)
-        total += float(rewards[0])
-    assert total == pytest.approx(state.return_ps / seat.game.unit_ps, abs=1e-5)
-    assert (values.tolist(), logits.tolist()) == ([0.0], [[0.0, 0.0, 0.0]])
-    _, rewards, _, _ = model.recurrent(numbers, np.array([0]))
-    assert rewards.tolist() == [0.0]

@@ -11,10 +11,10 @@ pytest.importorskip("torch")
 
 import torch
 
+from lib.memory_mapping.optimum import game_optimum
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.memory_mapping.baselines.local_search import improve
 from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
-from stowplan.learned_guidance.memory_mapping.game.optimum import game_optimum
+from stowplan.learned_guidance.memory_mapping.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero import trainer as training
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import CHECKPOINT, POLICY
 from stowplan.learned_guidance.memory_mapping.muzero.progress import COLUMNS, Progress

@@ -5,14 +5,12 @@ from __future__ import annotations
 from stowplan.compiled import njit_inner, njit_outer
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import (
     ACTION,
-    COPY,
     END,
     FLAGS,
     IS_LOST,
     LATEST,
     LEGAL,
     MARKS,
-    NOCOPY,
     OFFSET,
     PLACE_END,
     PLACE_OFFSET,
@@ -67,12 +65,6 @@ def action_of(tables: Tables, data: Ints, position: int) -> int:
     if position >= data[POSITION]:
         return -1
     return data[tables.program[0].at_rows + ROW * position + ACTION]  # type: ignore[no-any-return]
-
-
-@njit_inner
-def is_fast(tables: Tables, data: Ints, use: int) -> bool:
-    """Whether a use is served from fast memory; False while it is undecided."""
-    return action_of(tables, data, tables.uses[use].move) in (COPY, NOCOPY)
 
 
 @njit_inner

@@ -1,0 +1,1 @@
+"""Cost models: how their parameters are fitted."""

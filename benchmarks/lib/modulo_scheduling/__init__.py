@@ -1,0 +1,1 @@
+"""Modulo scheduling: suites of graphs, and comparisons of equal work."""

@@ -1,0 +1,91 @@
+"""What is learned of latency tables holds for programs that were not seen."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import numpy as np
+import pytest
+
+from stowplan.errors import InputError
+from stowplan.hardware.costs.signatures import (
+    Assignment,
+    LatencyTable,
+    StepPlacement,
+    StepSignature,
+)
+from stowplan.hardware.costs.signatures.features import Known, StepFacts, as_bits
+from tests.hardware.test_costs_signatures import step, table
+
+
+def _made_up(name: str, rng: random.Random) -> tuple[str, dict[str, StepSignature], LatencyTable]:
+    """A program whose cycles follow a rule: reads from fast memory are three times as quick, writes there cost more."""
+    steps, found = {}, LatencyTable()
+    for number in range(40):
+        sizes = [rng.randint(1, 64) << 16 for _ in range(rng.randint(2, 5))]
+        each = step(f"{name}{number}", sizes)
+        steps[each.signature] = each
+        for pattern in {0, *(rng.randrange(1 << len(sizes)) for _ in range(6))}:
+            cycles = 700.0
+            for bit, leaf in enumerate(each.leaves):
+                is_fast = pattern >> bit & 1
+                cycles += leaf.moved / 300 * ((1.2 if leaf.is_output else 0.33) if is_fast else 1.0)
+            found.add(Assignment({each.signature: StepPlacement(pattern, round(cycles))}), {each.signature: each})
+    return name, steps, found
+
+
+class TestTraining:
+    def test_what_is_learned_holds_for_other_programs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("sklearn")
+        from lib.costs import signatures_training as training
+        from lib.costs.signatures_training import collect, fit, held_out
+
+        monkeypatch.setattr(training, "MIDDLE_TREES", 40)
+        monkeypatch.setattr(training, "SPREAD_TREES", 10)
+        rng = random.Random(1)
+        programs = [_made_up(name, rng) for name in "abc"]
+        samples = collect(programs)
+        assert samples.modules == ("a", "b", "c")
+        parts = held_out(samples, folds=3)
+        assert [part.modules for part in parts] == [("a",), ("b",), ("c",)]
+        errors, held, plain = [], [], []
+        for part, (_, steps, full) in zip(parts, programs, strict=True):
+            for each in steps.values():
+                rows = full.rows(each.signature)
+                asked = [pattern for pattern in rows if pattern]
+                known = Known.of({0: rows[0]}, len(each.leaves))
+                found = part.predictor.predict(StepFacts(each), known, as_bits(asked, len(each.leaves)))
+                true = np.array([rows[pattern] for pattern in asked])
+                errors += (np.abs(found.cycles / true - 1)).tolist()
+                plain += (np.abs(rows[0] / true - 1)).tolist()
+                held += ((found.low <= true) & (true <= found.high)).tolist()
+        assert np.median(errors) < 0.04 < np.median(plain)
+        assert 0.75 < np.mean(held) <= 1.0
+        monkeypatch.setattr(training, "MIDDLE_TREES", 5)
+        assert fit(samples, folds=2).middle.value.tolist() == fit(samples, folds=3).middle.value.tolist()
+
+    def test_trees_are_the_librarys(self) -> None:
+        ensemble = pytest.importorskip("sklearn.ensemble")
+        from lib.costs.signatures_training import _trees
+
+        rng = np.random.default_rng(0)
+        rows = rng.normal(size=(500, 3)).round(1)
+        model = ensemble.HistGradientBoostingRegressor(max_iter=20).fit(rows, rows[:, 0] * rows[:, 1] + rows[:, 2])
+        assert _trees(model).predict(rows) == pytest.approx(model.predict(rows), rel=1e-5, abs=1e-5)
+
+    def test_learning_without_the_package_says_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from lib.costs.signatures_training import collect, fit
+        from stowplan.errors import MissingDependencyError
+
+        samples = collect([_made_up(name, random.Random(2)) for name in "ab"])
+        monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
+        with pytest.raises(MissingDependencyError, match=r"pip install 'stowplan\[xla\]'"):
+            fit(samples)
+
+    def test_one_pattern_teaches_nothing(self) -> None:
+        from lib.costs.signatures_training import collect
+
+        one = step("aa", [4, 4])
+        with pytest.raises(InputError, match="found no instruction with two patterns"):
+            collect([("a", {"s": one}, table(one, {0: 1}))])

@@ -1,0 +1,45 @@
+"""``benchmarks/count.py``: what counts as a line of code, and how rooms are shown."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any
+
+TEXT = '''"""Of a module."""
+
+# a comment
+def f(x):
+    """Of a function.
+
+    Longer.
+    """
+    "a string alone"
+    return (  # with a comment
+        x +
+
+        """not a docstring
+        of two lines"""
+    )
+
+
+class C:
+    """Of a class."""
+
+    y = 1; z = 2
+'''
+
+
+def test_only_code_counts(benchmarks: Any) -> None:
+    # def, return, x +, two lines of a string, ), class, y
+    assert benchmarks.count.code_lines(TEXT) == 8
+
+
+def test_a_large_room_is_shown_with_its_folders(benchmarks: Any) -> None:
+    files = {PurePath("a/b/x.py"): 7, PurePath("a/c.py"): 2, PurePath("d/e/f.py"): 3, PurePath("g.py"): 1}
+    assert benchmarks.count.rooms(files, split=5) == [
+        ("a", 9, 2),
+        ("a/b", 7, 1),
+        ("a/*.py", 2, 1),
+        ("d", 3, 1),
+        ("*.py", 1, 1),
+    ]
