@@ -38,7 +38,7 @@ LARGE_USES, LARGE_PART, WITHIN_PART = 15_000, 0.5, 0.25
 GUIDE_SECONDS, FILLED_SECONDS = 2e-5, 1e-5
 
 #: When plans follow the hint that learns nothing: ``instead`` of the learned guide's, where that is left out or not to be had;
-#: ``beside`` it, too, which gains nothing more; or ``never`` (``docs/guidance.md``).
+#: ``beside`` it, too, which gains nothing more; or ``never`` (``docs/results/tried.md``).
 FILLS = "instead"
 
 #: In a deterministic run so many simplex iterations for each second of the limit, fewer for large programs, of which each takes

@@ -40,7 +40,7 @@ EASY = 0.4
 FIRST_COUNT, LEAST_COUNT, GROWTH, SHRINKAGE = 16, 3, 1.15, 0.8
 
 #: Ways that are tried, beside as they are, with what plan and guess agree on fixed, and tensors freed at first; none, for that
-#: gains nothing (``docs/guidance.md``).
+#: gains nothing (``docs/results/tried.md``).
 FIXING: tuple[str, ...] = ()
 FIXED_COUNT = 48.0
 
