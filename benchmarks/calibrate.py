@@ -88,7 +88,7 @@ def write_roofline(path: Path, section: str) -> None:
         raise SystemExit(f"{path}: found no [roofline] section, expected one at the end")
     kept = [line for line in head.splitlines() if not line.startswith("# Fitted by")]
     head = "\n".join(kept).rstrip() + "\n\n"
-    comment = "# Fitted by benchmarks/calibrate.py --write to XLA's estimated cycles; docs/costs.md has the figures.\n"
+    comment = "# Fitted by benchmarks/calibrate.py --write to XLA's estimated cycles; docs/results/costs.md has the figures.\n"
     text = head + comment + section
     decode_target(text.encode(), source=path)
     files.write_atomic(path, text.encode())

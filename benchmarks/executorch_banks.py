@@ -3,7 +3,7 @@
     pip install 'stowplan[executorch]'         # and torchvision, timm for the models of theirs
     python benchmarks/executorch_banks.py [--time-limit 10] [--cases unet8:256,resnet50:2048] [--tight nasnet_cells]
 
-Prints one row for each model and size (KiB) of the fast bank, as a table in Markdown: what docs/executorch.md shows.
+Prints one row for each model and size (KiB) of the fast bank, as a table in Markdown: what docs/results/executorch.md shows.
 ``--tight`` names models that are exported into a single bank as large as their load: whether each planner finds a plan.
 """
 

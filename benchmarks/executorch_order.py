@@ -3,8 +3,8 @@
     pip install 'stowplan[executorch]'         # and torchvision, timm for the models of theirs
     python benchmarks/executorch_order.py [--time-limit 20] [--models nasnet_cells,mtl_towers] [--run]
 
-Prints one row a model as a table in Markdown: what docs/executorch.md shows. ``--run`` runs both programs, and says whether
-their results are the same to the last bit.
+Prints one row a model as a table in Markdown: what docs/results/executorch.md shows. ``--run`` runs both programs, and says
+whether their results are the same to the last bit.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     pip install 'stowplan[executorch]'         # and torchvision, timm for the models of theirs
     python benchmarks/executorch_planning.py [--time-limit 10] [--models resnet50,unet8] [--json out.json]
 
-Prints one row a model as a table in Markdown: what docs/executorch.md shows. The load is the most bytes that live at once (and
-what is reserved), which no plan can be below. Models that are not installed, or do not export, are named at the end.
+Prints one row a model as a table in Markdown: what docs/results/executorch.md shows. The load is the most bytes that live at
+once (and what is reserved), which no plan can be below. Models that are not installed, or do not export, are named at the end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Cost models against a compiler's cycles, over many assignments of each program: errors, intervals, correlations.
 
-    python benchmarks/latency_tables.py COMPILES                  # print the tables of docs/costs.md
+    python benchmarks/latency_tables.py COMPILES                  # print the tables of docs/results/costs.md
     python benchmarks/latency_tables.py COMPILES --write FILE     # and learn the predictor that comes with the package
     python benchmarks/latency_tables.py COMPILES --least          # what the cheapest patterns would save, nothing else
 

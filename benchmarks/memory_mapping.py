@@ -123,7 +123,7 @@ def summary(rows: dict[str, dict[str, Any]]) -> list[str]:
             lines.append(
                 f"  No plans can be more than {statistics.fmean(limits):.4f} times better on arithmetic average, that is every "
                 "plan at its bound: by this target's cost model, and over XLA's plan as repaired to our rules on import, which "
-                "is not quite the plan that XLA runs (docs/xla-plan.md)."
+                "is not quite the plan that XLA runs (docs/reference/xla.md)."
             )
     beaten = sum(
         min(row["sources"].get(name, math.inf) for name in ("insertion", "guided")) < row["sources"]["greedy"]

@@ -143,7 +143,9 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="bounds at the same time")
     parser.add_argument("--variants", default=",".join(VARIANTS), help=f"of {', '.join(VARIANTS)}")
     parser.add_argument("--only", default="", help="modules whose names contain one of these, with commas between")
-    parser.add_argument("--objectives", type=Path, default=Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md")
+    parser.add_argument(
+        "--objectives", type=Path, default=Path(__file__).resolve().parents[1] / "docs" / "results" / "memory-mapping.md"
+    )
     parser.add_argument("--json-out", type=Path, default=Path("ablation.json"))
     options = parser.parse_args()
     variants = options.variants.split(",")

@@ -1,7 +1,7 @@
 """Cost as programs grow: seconds until a plan is proven to be within a gap, against uses, on logarithmic axes.
 
     python benchmarks/memory_mapping.py --time-limit 60 --json-out results.json
-    python benchmarks/time_to_gap.py results-60s.json --gap 0.02 --png docs/time-to-gap.png
+    python benchmarks/time_to_gap.py results-60s.json --gap 0.02 --png docs/results/time-to-gap.png
 
 Modules that did not come so far within their limit are drawn apart, at the limit, and are left out of the fitted power law,
 which is therefore that of the modules that did; the numbers of both are printed.

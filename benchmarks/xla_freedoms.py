@@ -1,8 +1,8 @@
 """What XLA's plans need that the strict rules lack: ``python benchmarks/xla_freedoms.py CORPUS [NAME...]``.
 
-Imports every plan with more and more of the freedoms of docs/memory-mapping.md, and counts what of it has no place (dropped),
-another place (moved), and other times (delayed, postponed or advanced). Then plays the plan with all freedoms on a copy engine
-that serves copies one by one, and on one that shares its bandwidth evenly among those under way.
+Imports every plan with more and more of the freedoms of docs/reference/memory-mapping.md, and counts what of it has no place
+(dropped), another place (moved), and other times (delayed, postponed or advanced). Then plays the plan with all freedoms on a
+copy engine that serves copies one by one, and on one that shares its bandwidth evenly among those under way.
 """
 
 from __future__ import annotations

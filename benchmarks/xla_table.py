@@ -2,7 +2,8 @@
 
 CORPUS holds ``tpu_v4`` (modules before memory-space assignment), ``tpu_v4_xla_plan`` (after it, with offsets) and, for some
 of them, ``tpu_v4_cycles`` (with the cycles the compiler estimates, with its plan and with everything in slow memory); more
-modules are in ``tpu_v4_large``. Problems have the freedoms of XLA's plans (docs/memory-mapping.md), with ``--strict`` none.
+modules are in ``tpu_v4_large``. Problems have the freedoms of XLA's plans (docs/reference/memory-mapping.md), with ``--strict``
+none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What steering XLA's memory-space assignment gives, by XLA's own estimates: each way of steering at equal compiles.
 
     python benchmarks/xla_tuning.py CORPUS --folder DIR --results FILE              # compile and append to FILE
-    python benchmarks/xla_tuning.py CORPUS --folder DIR --results FILE --print      # the tables of docs/xla.md
+    python benchmarks/xla_tuning.py CORPUS --folder DIR --results FILE --print      # the tables of docs/results/xla.md
 
 CORPUS has ``dump/workloads.py``, the JAX functions, and ``tpu_v4``, which names them. Every way has ``--compiles`` compiles,
 XLA's default and all in slow memory among them; ways that propose one steer have three. Compiles are kept in ``--folder``,

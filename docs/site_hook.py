@@ -5,6 +5,7 @@ A site has no source files to link to. That the links are right in the repositor
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,11 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Drop links that leave the folder."""
-    return _LINK.sub(lambda link: link[1] if link[2].startswith("../") else link[0], markdown)
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Drop links that leave ``docs``; pages of a shelf link to other shelves by ``../``."""
+    shelf = posixpath.dirname(page.file.src_uri)
+
+    def leaves(target: str) -> bool:
+        return posixpath.normpath(posixpath.join(shelf, target)).startswith("..")
+
+    return _LINK.sub(lambda link: link[1] if leaves(link[2]) else link[0], markdown)

@@ -34,9 +34,9 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     donation: str | None = None
     """``free`` (the default) or ``tied``: whether a donated parameter and the output in its storage are one tensor."""
     evictions: str | None = None
-    """``whole_steps`` (the default) or ``between_steps``: when a copy out leaves its place (docs/memory-mapping.md)."""
+    """``whole_steps`` (default) or ``between_steps``: when a copy out leaves its place (docs/reference/memory-mapping.md)."""
     prefetches: str | None = None
-    """``whole`` (the default) or ``sliced``: whether copies in may come in slices (docs/memory-mapping.md)."""
+    """``whole`` (the default) or ``sliced``: whether copies in may come in slices (docs/reference/memory-mapping.md)."""
     cycles: tuple[str | Path, ...] | None = None
     """For the table cost model two files: the module compiled without and with a fast-memory plan, cycles in both. For the
     signatures cost model latency tables, or any number of such modules."""

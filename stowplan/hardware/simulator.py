@@ -1,8 +1,8 @@
 """Plays a program with a memory-mapping plan on a copy engine, with stalls.
 
-This is the machine of ``docs/memory-mapping.md`` ("Copy engine"): steps run one after the other, copies run beside them on a
-few channels, first come, first served, and a step waits for the copies that must be complete before it. Any plan can be
-played, also one that breaks the rule against stalls (a production compiler's, say); whether it is valid in every other
+This is the machine of ``docs/reference/memory-mapping.md`` ("Copy engine"): steps run one after the other, copies run beside
+them on a few channels, first come, first served, and a step waits for the copies that must be complete before it. Any plan can
+be played, also one that breaks the rule against stalls (a production compiler's, say); whether it is valid in every other
 respect is the verifier's business.
 """
 

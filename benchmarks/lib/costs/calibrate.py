@@ -135,7 +135,7 @@ class Form:
 _WORK = ((_OVERHEAD,), (_COMPUTE,), (_ELEMENTS,))
 _SPLIT = (*_WORK, (_VECTOR,), (_SLOW_READ,), (_SLOW_WRITE, _FAST_WRITE), (_FAST_READ,))
 
-#: The forms compared in ``docs/costs.md``. The first is the one the roofline model has.
+#: The forms compared in ``docs/results/costs.md``. The first is the one the roofline model has.
 FORMS: dict[str, Form] = {
     "sum": Form(_sum, _SPLIT),
     "sum, fast writes apart": Form(_sum, (*_WORK, (_VECTOR,), (_SLOW_READ,), (_SLOW_WRITE,), (_FAST_READ,), (_FAST_WRITE,))),

@@ -1,7 +1,7 @@
 """XLA's own plan as a plan of ours, as faithful as the rules allow, and a report of what became of it on the way.
 
-What the rules of ``docs/memory-mapping.md`` cannot express is dropped: the uses that stay would serve become slow, which is
-always possible, and the result says what was dropped and why.
+What the rules of ``docs/reference/memory-mapping.md`` cannot express is dropped: the uses that stay would serve become slow,
+which is always possible, and the result says what was dropped and why.
 """
 
 from __future__ import annotations

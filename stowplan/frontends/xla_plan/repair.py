@@ -1,9 +1,9 @@
 """From stays in XLA's module to residencies that our rules allow: when each starts and ends, and where it stands.
 
-XLA's rules are a little freer than those of ``docs/memory-mapping.md`` without options. Its copies come in slices that take
-their place one by one; a result may take the place of a donated operand, or of what was copied out between the same two steps.
-A problem that does not have these freedoms needs a place whole, and for whole steps. So some copies begin later or earlier
-there, some stays move to another offset, and a few have no place at all.
+XLA's rules are a little freer than those of ``docs/reference/memory-mapping.md`` without options. Its copies come in slices
+that take their place one by one; a result may take the place of a donated operand, or of what was copied out between the same
+two steps. A problem that does not have these freedoms needs a place whole, and for whole steps. So some copies begin later or
+earlier there, some stays move to another offset, and a few have no place at all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measured latencies of single steps, one for each subset of up to eight of their uses. Formats: ``docs/costs.md``."""
+"""Measured latencies of steps, one for each subset of up to eight of their uses. Formats: ``docs/reference/costs.md``."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def make_problem(
     stalls
         May the program wait for copies? The target's default where None.
     alias_rule
-        What values that share storage must have in common, see ``docs/memory-mapping.md``.
+        What values that share storage must have in common, see ``docs/reference/memory-mapping.md``.
     name
         Name of the problem; the program's where None.
 

@@ -8,8 +8,8 @@
                    + fast reads / fast read bandwidth + fast writes / fast write bandwidth)
 
 Slow and fast traffic are added, not overlapped, so that no further fast use makes a step slower on a target whose fast memory
-is the faster one. ``docs/costs.md`` compares this form with others on a compiler's estimates. A step that neither computes nor
-moves anything (a buffer being allocated) takes no time.
+is the faster one. ``docs/results/costs.md`` compares this form with others on a compiler's estimates. A step that neither
+computes nor moves anything (a buffer being allocated) takes no time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Targets by name or from a file: :func:`load_target`, :func:`target_names`. The file format is in ``docs/targets.md``."""
+"""Targets by name or from a file: :func:`load_target`, :func:`target_names`. File format: ``docs/reference/targets.md``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a target is: its memories, copy engines and speeds. The file format is in ``docs/targets.md``."""
+"""What a target is: its memories, copy engines and speeds. The file format is in ``docs/reference/targets.md``."""
 
 from __future__ import annotations
 

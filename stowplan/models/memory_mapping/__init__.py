@@ -1,1 +1,1 @@
-"""Memory mapping: which tensors stand in fast memory, where and when (``docs/memory-mapping.md``)."""
+"""Memory mapping: which tensors stand in fast memory, where and when (``docs/reference/memory-mapping.md``)."""

@@ -6,7 +6,7 @@ made at an access (served from fast memory or not) or in a gap (stay resident, l
 
 Loops restrict boundaries. A copy neither starts nor ends strictly inside any loop; a residency neither starts nor ends
 strictly inside a loop that its tensor is *outside* of; a tensor that is *internal* to a loop is never copied.
-(``docs/memory-mapping.md``, rule ``loop_partial``.)
+(``docs/reference/memory-mapping.md``, rule ``loop_partial``.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The copy engine of ``docs/memory-mapping.md`` for the models: when copies begin and when steps run, for what was decided.
+"""The copy engine for the models: when copies begin and when steps run, for what was decided.
 
-Verifier, simulator and the compiled replay of local search have engines of their own, written apart, so that an error in one of
-them shows as a difference.
+The rules are in ``docs/reference/memory-mapping.md``. Verifier, simulator and the compiled replay of local search have engines
+of their own, written apart, so that an error in one of them shows as a difference.
 """
 
 from __future__ import annotations

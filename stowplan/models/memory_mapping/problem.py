@@ -1,8 +1,8 @@
 """The memory-mapping problem: a program with latencies, on a target with fast and slow memory.
 
-The rules are in ``docs/memory-mapping.md``; the problem follows "Optimizing Memory Mapping Using Deep Reinforcement Learning"
-(Wang et al. 2023), section 4.1 and appendix A. Durations are integer picoseconds (``_ps``), sizes and offsets integer bytes,
-ranges half-open.
+The rules are in ``docs/reference/memory-mapping.md``; the problem follows "Optimizing Memory Mapping Using Deep Reinforcement
+Learning" (Wang et al. 2023), section 4.1 and appendix A. Durations are integer picoseconds (``_ps``), sizes and offsets integer
+bytes, ranges half-open.
 """
 
 from __future__ import annotations

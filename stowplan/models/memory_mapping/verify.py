@@ -1,7 +1,7 @@
 """Solver-free check of a memory-mapping plan: every broken rule, and the objective from scratch.
 
-The rules and their codes are those of ``docs/memory-mapping.md``. This module and its two helpers, ``_audit`` and ``_replay``,
-share no code with the simulator, the exact models or the heuristics, so that an error made there is seen here.
+The rules and their codes are those of ``docs/reference/memory-mapping.md``. This module and its two helpers, ``_audit`` and
+``_replay``, share no code with the simulator, the exact models or the heuristics, so that an error made there is seen here.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ MAX_LISTED = 100
 
 
 class Reason(StrEnum):
-    """Why a plan is not valid; ``docs/memory-mapping.md`` states each rule."""
+    """Why a plan is not valid; ``docs/reference/memory-mapping.md`` states each rule."""
 
     WRONG_PROBLEM = "wrong_problem"
     BAD_INDEX = "bad_index"

@@ -22,7 +22,7 @@ from stowplan.portfolio.memory_mapping.space import BEST_FIT, FIRST_FIT
 from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 
 #: A tensor comes in where its value is at least this, and stays where that one is. Small: what a relaxation has a little of in
-#: fast memory is worth trying, and one half is much worse (``docs/guidance.md``).
+#: fast memory is worth trying, and one half is much worse (``docs/results/guidance.md``).
 THRESHOLDS = (0.2, 0.05)
 
 #: Part of an objective by which a plan that follows a hint may be worse and still be near it. On 31 modules, where one of the

@@ -30,7 +30,7 @@ QUICK_USES = 4_000
 
 #: What the relaxation gets of the time where others wait for its place: so many seconds a use, until which its bound grows
 #: quickly, and at least and at most so much of all. Of what is left, a large problem's plan gains more than its bound does,
-#: for neighbourhoods begin from a guided plan (``docs/guidance.md``).
+#: for neighbourhoods begin from a guided plan (``docs/results/guidance.md``).
 RELAXATION_SECONDS, RELAXATION_SHARE = 9e-4, (0.4, 0.6)
 
 

@@ -1,6 +1,7 @@
 """When ruin and recreate makes way for a second large-neighbourhood search.
 
-On large programs it finds most of what it finds in seconds, and neighbourhoods go on for minutes (``docs/guidance.md``).
+On large programs it finds most of what it finds in seconds, and neighbourhoods go on for minutes
+(``docs/results/guidance.md``).
 """
 
 from __future__ import annotations

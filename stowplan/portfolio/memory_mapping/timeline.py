@@ -1,6 +1,6 @@
 """When things happen in a partial plan, compiled: the copy queue is played, from the first change on.
 
-The rules are in ``docs/memory-mapping.md``, "Copy engine". Where stalls are forbidden the queue is played with floor
+The rules are in ``docs/reference/memory-mapping.md``, "Copy engine". Where stalls are forbidden the queue is played with floor
 latencies, and a plan that stalls costs :data:`~stowplan.portfolio.memory_mapping.state.NEVER`.
 
 Replaying everything after each change would take most of the time of a search. At a boundary where all channels are idle,

@@ -33,7 +33,7 @@ class Prediction(NamedTuple):
 
     cycles: Array
     low: Array
-    """The interval holds the compiler's cycles in nine of ten cases (``docs/costs.md`` has the measured share)."""
+    """The interval holds the compiler's cycles in nine of ten cases (``docs/results/costs.md`` has the measured share)."""
     high: Array
 
 

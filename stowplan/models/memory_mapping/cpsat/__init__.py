@@ -2,7 +2,7 @@
 
 :func:`solve` finds and proves optimal plans of problems of up to some hundred uses, and gives plans and bounds beyond. Its
 parts: ``variables``, ``constraints``, ``objective``, ``offsets``, ``hint``. Why the model is complete is argued in
-``docs/memory-mapping-models.md``; constraints name its lemmas.
+``docs/reference/memory-mapping-models.md``; constraints name its lemmas.
 
 :func:`improve` solves the same model of a :class:`Neighbourhood` of a plan: some tensors within a window, all else as it is.
 Its parts: ``neighbourhood`` (what is free, as a small problem), ``fixed_part`` (the rest, as constants), ``local_run`` and

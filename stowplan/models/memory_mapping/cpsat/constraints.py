@@ -1,6 +1,7 @@
 """Constraints of the complete model: every valid plan that is worth having satisfies them, and every solution is a valid plan.
 
-Each names the lemma (L1 to L8) of ``docs/memory-mapping-models.md`` that it rests on, or a rule of ``docs/memory-mapping.md``.
+Each names the lemma (L1 to L8) of ``docs/reference/memory-mapping-models.md`` that it rests on, or a rule of
+``docs/reference/memory-mapping.md``.
 """
 
 from __future__ import annotations

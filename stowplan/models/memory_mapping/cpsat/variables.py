@@ -93,7 +93,7 @@ class Variables:
     ----------
     reached, open, left : one int variable for each boundary, where stalls are allowed; else constants
         Moments in ps at which a boundary is reached, queues its copies, and is left. With one channel ``open`` is ``reached``
-        for copies that start, and ``left`` for those that end (L7 of ``docs/memory-mapping-models.md``).
+        for copies that start, and ``left`` for those that end (L7 of ``docs/reference/memory-mapping-models.md``).
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Mixed-integer rounding of the rows of a relaxation, in whole numbers: cuts that hold for every plan, whatever a solver errs.
 
-The formula is lemma B4 of ``docs/memory-mapping-models.md`` (Marchand and Wolsey, "Aggregation and mixed integer rounding to
-solve MIPs", 2001). Before it, columns x near one are replaced by ``1 - x``, and columns s by their distance from a bound.
+The formula is lemma B4 of ``docs/reference/memory-mapping-models.md`` (Marchand and Wolsey, "Aggregation and mixed integer
+rounding to solve MIPs", 2001). Before it, columns x near one are replaced by ``1 - x``, and columns s by their distance from a
+bound.
 """
 
 from __future__ import annotations

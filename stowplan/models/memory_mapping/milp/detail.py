@@ -5,7 +5,7 @@ before its use. Here both are told apart by *when* the copy ends or starts. The 
 short ones next to the access at hand, where most copies run, and longer ones farther away. A copy out that ends in a group
 keeps its tensor resident up to the group's first boundary; a copy in that starts in a group takes up memory from the group's
 last boundary on, and has the shorter window of the group on the copy channels (lemma B3 of
-``docs/memory-mapping-models.md``).
+``docs/reference/memory-mapping-models.md``).
 
 Memory is a row for each step at which it is fullest, rather than a chain of levels: cuts find covers in it.
 """

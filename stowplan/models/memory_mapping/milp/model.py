@@ -7,8 +7,8 @@ tensor it asks
   *in flight* over access ``j - 1``, which is then read from slow memory; begun by a pure write; preloaded;
 * ``out[m, j]``: the content that access ``m`` wrote fast is copied out in time for access ``j`` (or for the end).
 
-Every valid plan gives values to the columns that satisfy all rows (lemma B1 of ``docs/memory-mapping-models.md``), so the least
-cost over the rows is a lower bound on the objective of every plan. Rows:
+Every valid plan gives values to the columns that satisfy all rows (lemma B1 of ``docs/reference/memory-mapping-models.md``), so
+the least cost over the rows is a lower bound on the objective of every plan. Rows:
 
 * capacity: the occupied units at each step, as a chain of differences between steps, which keeps the matrix sparse;
 * slow memory: who reads a tensor from it, or copies it in, finds the content valid;

@@ -1,6 +1,6 @@
 """A segment of a program as a problem of its own, whose optimum is no more than what the segment takes in any plan.
 
-Why, and why such bounds add up, is lemma B5 of ``docs/memory-mapping-models.md``.
+Why, and why such bounds add up, is lemma B5 of ``docs/reference/memory-mapping-models.md``.
 """
 
 from __future__ import annotations

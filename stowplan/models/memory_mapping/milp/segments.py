@@ -5,7 +5,7 @@ cut into segments (:mod:`~stowplan.models.memory_mapping.milp.segment_problem`);
 (:mod:`~stowplan.models.memory_mapping.milp.detail`), first linear, then with cuts. Then pairs of neighbours become one segment,
 whose relaxation also knows what its parts take at least; up to the whole. After that the same is done again, from shorter
 segments on, with integers. The bound of the program is the best sum over disjoint segments (lemma B5 of
-``docs/memory-mapping-models.md``); steps in none of them take their least latency.
+``docs/reference/memory-mapping-models.md``); steps in none of them take their least latency.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Rows of the copy channels: copies that must run within a window take no more time than passes in it (lemma B2 of
-``docs/memory-mapping-models.md``).
+``docs/reference/memory-mapping-models.md``).
 
 Where stalls are forbidden, that is the time the steps of the window take at least. Where they are allowed, it is a sum of
 columns, waits included. There are as many rows as pairs of boundaries; only those that a solution violates are added.
