@@ -60,7 +60,7 @@ class Provenance(msgspec.Struct, frozen=True):
     checkpoint: str | None = None
     """Hash of the checkpoint of a learned candidate."""
     guides: tuple[str, ...] = ()
-    """File and sha256 of each learned guide whose hint was followed."""
+    """File and sha256 of each learned guide whose values a candidate took up."""
     family: str = ""
     """Of the candidate whose plan it is: ``heuristic``, ``learned``, ``exact`` or ``baseline``; ``given`` of plans at hand."""
 

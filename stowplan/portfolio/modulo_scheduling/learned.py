@@ -96,7 +96,6 @@ def ppo_hint(problem: Problem, context: Context) -> None:
     seen = msgspec.structs.replace(problem, rules=msgspec.structs.replace(problem.rules, pass_through=False))
     hint = policy_hint(player, seen, tally.body.iis[:INTERVALS], context.options.seed, stop=heuristics.stopper(context))
     if hint is not None:
-        context.follows(POLICY.described)
         context.hint(msgspec.structs.replace(hint, problem=problem.digest))
 
 

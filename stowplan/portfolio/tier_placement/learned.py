@@ -103,7 +103,6 @@ def egrl_hint(problem: Problem, context: Context) -> None:
     except InputError as error:
         context.note(f"egrl_hint: {error}")
         return
-    context.follows(POLICY.described)
     context.hint(hint)
 
 
