@@ -59,6 +59,8 @@ class Provenance(msgspec.Struct, frozen=True):
     options: dict[str, Any] = {}
     checkpoint: str | None = None
     """Hash of the checkpoint of a learned candidate."""
+    checkpoint_training: str = ""
+    """How that policy was trained, of the package's own."""
     guides: tuple[str, ...] = ()
     """File and sha256 of each learned guide whose values a candidate took up."""
     family: str = ""
