@@ -199,7 +199,18 @@ def text_of(validation: Validation) -> str:
     return "\n".join(lines)
 
 
-_HEAD = ("program", "optimum", "policy", "gap", "best sample", "gap", "untrained", "best sample", "baseline", "value corr. at equal")
+_HEAD = (
+    "program",
+    "optimum",
+    "policy",
+    "gap",
+    "best sample",
+    "gap",
+    "untrained",
+    "best sample",
+    "baseline",
+    "value corr. at equal",
+)
 
 
 def _problem_row(problem: ProblemReport) -> tuple[str, ...]:

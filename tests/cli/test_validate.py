@@ -92,7 +92,7 @@ def test_an_input_that_fails_among_others(cli: Cli, scripted: None, folder: Path
 
 
 def test_the_column_of_values_is_that_at_equal_positions(cli: Cli, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    # Right about how much of the game is left, and about nothing else: games that have the same left, it ranks the wrong way round.
+    # Right about how much of the game is left; where that is the same, it ranks the wrong way round.
     knows_the_length = Scripted(sampled=(ONE_BAD, BEST), estimate=lambda so_far, to_come: round(to_come, -1) * 10 - to_come)
     monkeypatch.setattr(suite, "solve", lambda problem, **rest: solved(problem))
     monkeypatch.setattr(policies, "Policies", lambda paths, seed: Fixed(knows_the_length))

@@ -49,7 +49,9 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any other hyperparameter, again and again (its page lists them)."),
 ]
-Plans = Annotated[Path | None, typer.Option("--plans", metavar="FOLDER", help="Write the best plan of each input here; the folder is made.")]
+Plans = Annotated[
+    Path | None, typer.Option("--plans", metavar="FOLDER", help="Write the best plan of each input here; the folder is made.")
+]
 Demonstrations = Annotated[
     list[Path] | None,
     typer.Option("--demonstrations", metavar="PLAN", help="Plan of one of the inputs to learn from, again and again."),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 
+import torch
 from torch import nn
 from torch_geometric.nn import GINEConv
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 
+import torch
 from torch.nn import functional
 from torch_geometric.nn import GATConv, GraphNorm, TopKPooling
 from torch_geometric.utils import subgraph
