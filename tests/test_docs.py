@@ -14,7 +14,8 @@ import pytest
 from tests.paths import ROOT
 from tests.patience import HANG
 
-SITE = sorted((ROOT / "docs").glob("*.md"))
+DOCS = ROOT / "docs"
+SITE = sorted(DOCS.rglob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *SITE]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -43,7 +44,7 @@ def dead_links(page: Path) -> Iterator[str]:
             yield link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_and_pictures_are_there(page: Path) -> None:
     assert not list(dead_links(page))
 
@@ -62,12 +63,14 @@ def test_the_check_sees_dead_links(tmp_path: Path) -> None:
 
 def test_the_site_has_every_page() -> None:
     listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert sorted(listed) == sorted(["index.md", *(page.name for page in SITE)])
+    assert sorted(listed) == sorted(["index.md", *(page.relative_to(DOCS).as_posix() for page in SITE)])
 
 
-def test_the_readme_names_every_page() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert not [page.name for page in SITE if f"(docs/{page.name}" not in text]
+@pytest.mark.parametrize("shelf", ["guide", "reference", "results"])
+def test_the_first_page_of_a_shelf_names_every_page_of_it(shelf: str) -> None:
+    text = (DOCS / shelf / "index.md").read_text(encoding="utf-8")
+    pages = [page.relative_to(DOCS / shelf).as_posix() for page in SITE if page.is_relative_to(DOCS / shelf)]
+    assert not [page for page in pages if page != "index.md" and f"({page}" not in text]
 
 
 def test_every_picture_of_the_gallery_has_its_command() -> None:
@@ -88,7 +91,7 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     start = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert "memory-mapping.html" in start
     # Nothing is fetched by whoever reads it.
-    for page in (tmp_path / "site").glob("*.html"):
+    for page in (tmp_path / "site").rglob("*.html"):
         assert not re.findall(
             r'<(?:script|link|img)[^>]*(?:src|href)="(?:https?:)?//[^"]*"', page.read_text(encoding="utf-8")
         ), page
