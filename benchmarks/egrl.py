@@ -2,6 +2,7 @@
 
     python benchmarks/egrl.py --only figure3        # best speedup over evaluations, beside the baselines and the optimum
     python benchmarks/egrl.py --only attribution    # what each part of EGRL is worth
+    python benchmarks/egrl.py --only paper          # the paper's hyperparameters
     python benchmarks/egrl.py --only noise          # the same order where measurements are noisy?
     python benchmarks/egrl.py --only figure4        # policies on networks that they were not trained on
     python benchmarks/egrl.py --only maps           # figures 5 to 7: the best maps, and those near the compiler's
@@ -26,7 +27,7 @@ import egrl_charts
 import egrl_maps
 import egrl_tables
 import egrl_transfer
-from egrl_methods import METHODS, OPTIMUM, VARIANTS, perform, run_of, seeds_of
+from egrl_methods import GREEDY, METHODS, OPTIMUM, VARIANTS, perform, run_of, seeds_of
 from egrl_runs import ROOT, Record, Run, finished, load, make_all, outlook, problem_of
 from egrl_tables import Place, Records
 from one_core import ONE_THREAD
@@ -59,6 +60,7 @@ class Part:
 PARTS = {
     "figure3": Part(tuple(METHODS), PRECISIONS, 5),
     "attribution": Part(tuple(VARIANTS), ("int8",), 3),
+    "paper": Part(("paper", "egrl", "ea", *GREEDY), ("int8",), 5),
     "noise": Part(tuple(name for name, method in METHODS.items() if method.noisy), ("int8",), 5, noise=0.05),
     "figure4": Part(("egrl",), ("int8",), 5, others=(OPTIMUM, "greedy_dp")),
     "maps": Part(("egrl",), ("int8",), 5),
@@ -82,7 +84,7 @@ def runs_of(name: str, options: argparse.Namespace) -> list[Run]:
     found = [run_of(method, *place, 0, options.evaluations) for place in places for method in part.others]
     for seed in seeds:
         found += [
-            run_of(method, *place, seed, options.evaluations, part.noise)
+            run_of(method, *place, seed, options.evaluations, part.noise, options.seconds if method == "paper" else None)
             for place in places
             for method in _methods(name, options)
             if seed in seeds_of(method, seeds, part.noise)
@@ -125,9 +127,9 @@ def _with_picture(options: argparse.Namespace, name: str, what: str, *texts: str
     return "\n\n".join(filter(None, [picture, *texts]))
 
 
-def _seeds(records: Records, noise: float = 0.0) -> str:
-    """How many seeds EGRL has, at least and at most."""
-    counts = sorted({len(found) for place in records.places if (found := records.of(place, "egrl", noise))})
+def _seeds(records: Records, noise: float = 0.0, method: str = "egrl") -> str:
+    """How many seeds EGRL or another method has, at least and at most."""
+    counts = sorted({len(found) for place in records.places if (found := records.of(place, method, noise))})
     if len(counts) > 1:
         return f"{counts[0]} to {counts[-1]} seeds"
     return "no seed" if not counts else "one seed" if counts == [1] else f"{counts[0]} seeds"
@@ -152,6 +154,12 @@ def attribution(options: argparse.Namespace) -> Texts:
     budget = f"{options.evaluations:,} evaluations, {_seeds(records)}."
     table = egrl_tables.attribution(records, methods)
     return {"attribution": _with_picture(options, "egrl-attribution.png", what, budget, table)}
+
+
+def paper(options: argparse.Namespace) -> Texts:
+    methods, records = _methods("paper", options), Records(finished(runs_of("paper", options), options.folder))
+    seeds = f"Int8, {_seeds(records, method='paper')}."
+    return {"paper": f"{seeds}\n\n{egrl_tables.at_equal(records, 'paper', methods)}"}
 
 
 def noise(options: argparse.Namespace) -> Texts:
@@ -221,6 +229,7 @@ def _best(records: Records, place: Place) -> Record | None:
 REPORTS: dict[str, Callable[[argparse.Namespace], Texts]] = {
     "figure3": figure3,
     "attribution": attribution,
+    "paper": paper,
     "noise": noise,
     "figure4": figure4,
     "maps": maps,
@@ -248,6 +257,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     add("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS)
     add("--precisions", nargs="+", default=[], choices=PRECISIONS, help="default: both in figure 3, int8 elsewhere")
     add("--evaluations", type=int, default=BUDGET, help="of each run")
+    add("--seconds", type=float, help="stop each run of the paper's preset after so long, however many evaluations it has made")
     add("--processes", type=int, default=1, help="runs at a time, each on one core")
     add("--folder", type=Path, default=Path("results") / "egrl", help="where runs are kept")
     what = parser.add_mutually_exclusive_group()

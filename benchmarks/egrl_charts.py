@@ -33,6 +33,7 @@ LINES: Mapping[str, tuple[str, str, float]] = {
     "ea": (ORANGE, "-", 1.6),
     "pg": (PURPLE, "-", 1.6),
     "greedy_dp": (INK, "--", 1.4),
+    "greedy_dp_repaired": (INK, "-.", 1.4),
     "random": (GREY, ":", 1.6),
     "annealing": (SKY, "--", 1.4),
     "search": (GREEN, "-.", 1.6),

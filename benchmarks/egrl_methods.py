@@ -62,6 +62,7 @@ METHODS = {
     "ea": Method("EA", EgrlConfig.evolution_only),
     "pg": Method("PG", EgrlConfig.gradient_only),
     "greedy_dp": Method("Greedy-DP"),
+    "greedy_dp_repaired": Method("Greedy-DP, repaired"),
     "random": Method("random", noisy=False),
     "annealing": Method("annealing", noisy=False),
     "search": Method("search", noisy=False),
@@ -85,22 +86,28 @@ VARIANTS = {
     "no_niches": Method("without parts kept for each encoding", _changed(least_networks=0.0, least_chromosomes=0.0)),
     "paper_features": Method("the paper's 19 features alone", _changed(features="paper")),
     "chromosomes": Method("Boltzmann members alone, no learner", _changed(boltzmann_fraction=1.0, learner=False)),
-    "paper": Method("the paper's preset", lambda config: EgrlConfig.paper(evaluations=config.evaluations), seeds=2),
+    "paper": Method("the paper's preset", lambda config: EgrlConfig.paper(evaluations=config.evaluations)),
 }
 
 OPTIMUM = "optimum"
 
+#: Methods without anything random, but for noise.
+GREEDY = ("greedy_dp", "greedy_dp_repaired")
 
-def run_of(method: str, network: str, precision: str, seed: int, evaluations: int, noise: float = 0.0) -> Run:
-    """A run with the configuration as it stands."""
+
+def run_of(
+    method: str, network: str, precision: str, seed: int, evaluations: int, noise: float = 0.0, seconds: float | None = None
+) -> Run:
+    """A run with the configuration as it stands; ``seconds`` cut off a run that trains."""
     configure = (METHODS | VARIANTS)[method].configure if method != OPTIMUM else None
     config = configure(EgrlConfig.cpu(evaluations=evaluations)) if configure else None
-    return Run(network, precision, method, seed, evaluations if method != OPTIMUM else 0, noise, config)
+    budget = evaluations if method != OPTIMUM else 0
+    return Run(network, precision, method, seed, budget, noise, config, seconds if config else None)
 
 
 def seeds_of(method: str, seeds: list[int], noise: float) -> list[int]:
     """Those of the seeds that a method needs: one where there is nothing random in it."""
-    if method == "greedy_dp" and not noise:
+    if method in GREEDY and not noise:
         return seeds[:1]
     return seeds[: (METHODS | VARIANTS)[method].seeds]
 
@@ -159,10 +166,10 @@ def perform(run: Run) -> tuple[Record, Arrays]:
         return _prove(run, chip.compiler_ps), {}
     if run.config is not None:
         return _train(run, run.config)
-    if run.method == "greedy_dp":
+    if run.method in GREEDY:
         meter = Meter(chip)
         began = time.process_time()
-        greedy_dp(meter, problem, run.evaluations)
+        greedy_dp(meter, problem, run.evaluations, None if run.method == "greedy_dp" else lambda maps: chip.compiled(maps)[0])
         return _metered(run, chip, meter, time.process_time() - began), {}
     return _walk(run, chip.compiler_ps), {}
 
@@ -173,7 +180,7 @@ def _train(run: Run, config: EgrlConfig) -> tuple[Record, Arrays]:
     from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
 
     torch.set_num_threads(1)
-    began = time.process_time()
+    began, began_at = time.process_time(), time.monotonic()
     trainer = Trainer([run.problem], config, seed=run.seed, noise=run.noise)
     network = trainer.networks[0]
     meter = Meter(network.chip)
@@ -181,7 +188,7 @@ def _train(run: Run, config: EgrlConfig) -> tuple[Record, Arrays]:
     kept: Arrays = {}
     moments = [moment for moment in MOMENTS if run.method == "egrl" and not run.noise]
     judge, judged = Chip(run.problem), 0.0
-    while not trainer.done:
+    while not trainer.done and (run.seconds is None or time.monotonic() - began_at < run.seconds):
         trainer.tick()
         while moments and trainer.evaluations >= moments[0] / 100 * config.evaluations:
             paused = time.process_time()
@@ -191,7 +198,8 @@ def _train(run: Run, config: EgrlConfig) -> tuple[Record, Arrays]:
     assert network.best.latency_ps == meter.latency_ps
     if kept:
         kept |= meter.gathered()
-    return _metered(run, network.chip, meter, seconds), kept
+    found = _metered(run, network.chip, meter, seconds)
+    return msgspec.structs.replace(found, evaluations=trainer.evaluations), kept
 
 
 def _policies(moment: int, trainer: Trainer, judge: Chip) -> Arrays:
@@ -204,11 +212,22 @@ def _policies(moment: int, trainer: Trainer, judge: Chip) -> Arrays:
     return found
 
 
-def greedy_dp(evaluate: Callable[[np.ndarray], Evaluations], problem: Problem, evaluations: int) -> None:
+def greedy_dp(
+    evaluate: Callable[[np.ndarray], Evaluations],
+    problem: Problem,
+    evaluations: int,
+    repair: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> None:
     """Greedy-DP of the paper, seeing nothing but what is measured: layer by layer the best of all choices, in passes.
 
     :func:`stowplan.portfolio.tier_placement.heuristics.greedy_dp` is the same by the cost model's own numbers. It ends when a
     pass changes nothing, or after so many evaluations.
+
+    Parameters
+    ----------
+    repair
+        What the compiler makes of maps ``[K, N, 2]``: these are tried, and gone on from, in place of the maps themselves, as
+        EGRL's are.
     """
     tiers = len(problem.tiers)
     now = np.zeros((len(problem.layers), 2), np.int64)
@@ -222,6 +241,7 @@ def greedy_dp(evaluate: Callable[[np.ndarray], Evaluations], problem: Problem, e
             tried = tried[: evaluations - used]
             if not len(tried):
                 break
+            tried = tried if repair is None else repair(tried)
             speedups = evaluate(tried).speedups
             used += len(tried)
             # Where nothing is better, it stays as it is; so it does where what it is was not measured any more.

@@ -66,6 +66,8 @@ class Run:
     noise: float = 0.0
     config: EgrlConfig | None = None
     """Of methods that train."""
+    seconds: float | None = None
+    """After which a method that trains stops, short of its evaluations; None: it has all of them."""
 
     @property
     def name(self) -> str:
@@ -80,7 +82,7 @@ class Run:
 
     def file(self, folder: Path) -> Path:
         """Where its record is kept; another configuration, another budget, another cost model: another file."""
-        what = [self.problem.digest, self.evaluations, self.config]
+        what = [self.problem.digest, self.evaluations, self.config, *([] if self.seconds is None else [self.seconds])]
         digest = hashlib.sha256(msgspec.json.encode(what, order="sorted")).hexdigest()[:10]
         noise = f".noise{self.noise:g}" if self.noise else ""
         return folder / f"{self.network}.{self.precision}.{self.method}{noise}.seed{self.seed}.{digest}.json"
@@ -95,6 +97,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     noise: float
     evaluations: int
+    """Of a method that trains, those that it made; of the others, those that it might have made."""
     config: dict[str, Any] | None
     code: str
     """Digest of the sources it was made with."""

@@ -159,6 +159,19 @@ def attribution(records: Records, methods: Sequence[str]) -> str:
     return table(rows, ["EGRL", *places, "difference to EGRL"])
 
 
+def at_equal(records: Records, shortest: str, methods: Sequence[str]) -> str:
+    """Speedups after as many evaluations as the shortest run of one method has made on the network."""
+    rows = []
+    for place in records.places:
+        found = records.of(place, shortest)
+        if not found:
+            continue
+        used, best = min(record.evaluations for record in found), records.optimum(place)
+        cells = [mean_and_deviation([best_at(record, used) for record in records.of(place, method)]) for method in methods]
+        rows.append([*_name(place), f"{used:,}", *cells, "" if best is None else f"{best.speedup:.3f}"])
+    return table(rows, ["network", "precision", "evaluations", *titles(methods, METHODS | VARIANTS), "optimum"])
+
+
 def differences(records: Records, method: str) -> list[float]:
     """Of a variant's speedup to EGRL's of the same network and seed, as parts of the latter."""
     found = []

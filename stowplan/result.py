@@ -59,8 +59,10 @@ class Provenance(msgspec.Struct, frozen=True):
     options: dict[str, Any] = {}
     checkpoint: str | None = None
     """Hash of the checkpoint of a learned candidate."""
+    checkpoint_training: str = ""
+    """How that policy was trained, of the package's own."""
     guides: tuple[str, ...] = ()
-    """File and sha256 of each learned guide whose hint was followed."""
+    """File and sha256 of each learned guide whose values a candidate took up."""
     family: str = ""
     """Of the candidate whose plan it is: ``heuristic``, ``learned``, ``exact`` or ``baseline``; ``given`` of plans at hand."""
 

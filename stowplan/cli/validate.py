@@ -199,7 +199,18 @@ def text_of(validation: Validation) -> str:
     return "\n".join(lines)
 
 
-_HEAD = ("program", "optimum", "policy", "gap", "best sample", "gap", "untrained", "best sample", "baseline", "value corr.")
+_HEAD = (
+    "program",
+    "optimum",
+    "policy",
+    "gap",
+    "best sample",
+    "gap",
+    "untrained",
+    "best sample",
+    "baseline",
+    "value corr. at equal",
+)
 
 
 def _problem_row(problem: ProblemReport) -> tuple[str, ...]:
@@ -218,7 +229,7 @@ def _problem_row(problem: ProblemReport) -> tuple[str, ...]:
         _gap(control.likeliest),
         _gap(control.best),
         _gap(problem.baseline),
-        as_correlation(None if problem.values is None else problem.values.correlation),
+        as_correlation(None if problem.values is None else problem.values.at_equal_positions),
     )
 
 
@@ -243,10 +254,12 @@ def _summary_lines(summary: Summary) -> list[str]:
     head = ("gap", "plans", "lost", "mean", "quartile", "median", "quartile", "worst", "optimal", "<= 1%", "<= 5%")
     rows = [_spread_row(row.name, row.gaps) for row in summary.rows]
     rows += [_spread_row(f"{summary.second}: {row.name}", row.second_gaps) for row in summary.rows if row.second_gaps]
-    lines = [title, f"policy {summary.policy} ({summary.digest[:12]})", render(head, rows)]
-    within, equal = as_correlation(summary.correlation), as_correlation(summary.at_equal_positions)
-    rest = f" ({summary.values_note})" if summary.values_note else f"; at equal positions {equal}"
-    lines.append(f"values and returns, rank correlation: {within}{rest}")
+    training = f": {summary.training}" if summary.training else ""
+    lines = [title, f"policy {summary.policy} ({summary.digest[:12]}){training}", render(head, rows)]
+    # Over all positions it is mostly how much of the game is left, which any estimate knows.
+    equal, within = as_correlation(summary.at_equal_positions), as_correlation(summary.correlation)
+    rest = f" ({summary.values_note})" if summary.values_note else f"; over all positions {within}"
+    lines.append(f"values and returns, rank correlation at equal positions: {equal}{rest}")
     for reward in summary.rewards:
         what = {"simulated": "simulated latency", "compiled": "the compiler's cycles"}[reward.measured]
         lines.append(f"reward and {what}, Pearson: {as_correlation(reward.correlation)} ({reward.count} plans)")

@@ -65,7 +65,10 @@ class Context(Protocol):
         """Seconds left."""
 
     def follows(self, guide: str) -> None:
-        """Say which trained weights a hint came from that this candidate follows: file and sha256, for the provenance."""
+        """Say of which trained weights this candidate takes up the values now: file and sha256, for the provenance.
+
+        Who hands a hint on does not say so: others may never look at it.
+        """
 
     def note(self, text: str) -> None:
         """A remark for the report of the candidate."""

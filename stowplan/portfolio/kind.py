@@ -59,6 +59,8 @@ class Candidate:
     """Why it cannot run here; empty where it can."""
     checkpoint: str | None = None
     """Hash of the policy file that it plays with, of a learned one."""
+    training: str = ""
+    """How that policy was trained, of the package's own."""
 
     def load(self) -> Callable[[Any, Any], None]:
         """The function itself; its copy that needs no compiled code where that is to run in a thread."""

@@ -41,6 +41,8 @@ class PolicySource:
     """Environment variable that names another."""
     command: str
     """What trains one."""
+    training: str = ""
+    """How the package's own was trained, for people."""
 
     @property
     def path(self) -> Path:
@@ -102,7 +104,8 @@ class PolicySource:
         by_name_only = not always and others >= options.workers and share > POLICY_SHARE
         # On a busy machine it takes several times as long; it must not be stopped just before its plan.
         share = MOST_SHARE if always else min(share, MOST_SHARE)
-        make = partial(Candidate, family="learned", unavailable=unavailable, checkpoint=checkpoint)
+        training = "" if os.environ.get(self.variable) else self.training
+        make = partial(Candidate, family="learned", unavailable=unavailable, checkpoint=checkpoint, training=training)
         return [
             make(name=quick, function=f"{module}:{quick}", share=share, by_name_only=by_name_only),
             *(make(name=name, function=f"{module}:{name}", share=MOST_SHARE, by_name_only=True) for name in slow),

@@ -63,7 +63,7 @@ class RunState:
     hints: list[Hint] = field(default_factory=list)
     """Hints for the problem, checked: the caller's, then those of candidates."""
     guides: dict[str, None] = field(default_factory=dict)
-    """Learned guides that candidates follow, the first come first."""
+    """Learned guides whose values candidates took up, the first come first."""
     infeasible: bool = False
     why: dict[str, Any] = field(default_factory=dict)
     """Details of a proof that there is no plan."""

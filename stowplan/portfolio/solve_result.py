@@ -32,7 +32,7 @@ def result_of(run: Run, stop_reason: StopReason, *, chosen: Iterable[Candidate],
         What :func:`stowplan.solve` was given.
     """
     known = run.state
-    checkpoint = _checkpoint(run, chosen)
+    checkpoint, training = _checkpoint(run, chosen)
     baseline = known.baseline or known.kind.baseline
     status: Status
     if known.infeasible:
@@ -76,6 +76,7 @@ def result_of(run: Run, stop_reason: StopReason, *, chosen: Iterable[Candidate],
             | ({} if known.options.memory_limit is None else {"memory_limit": known.options.memory_limit})
             | ({} if hint is None else {"hint": hint.source if isinstance(hint, Hint) else "plan"}),
             checkpoint=checkpoint,
+            checkpoint_training=training,
             guides=(*known.guides,),
             family="" if known.best is None else known.families.get(known.best.source, "given"),
         ),
@@ -91,10 +92,11 @@ def result_of(run: Run, stop_reason: StopReason, *, chosen: Iterable[Candidate],
     )
 
 
-def _checkpoint(run: Run, chosen: Iterable[Candidate]) -> str | None:
-    """Hash of the policy that took part: others may have gone on from its plans."""
+def _checkpoint(run: Run, chosen: Iterable[Candidate]) -> tuple[str | None, str]:
+    """Hash of the policy that took part, and how it was trained: others may have gone on from its plans."""
     ran = {report.name for report in run.reports if report.outcome != "skipped"}
-    return next((candidate.checkpoint for candidate in chosen if candidate.checkpoint and candidate.name in ran), None)
+    took_part = (each for each in chosen if each.checkpoint and each.name in ran)
+    return next(((each.checkpoint, each.training) for each in took_part), (None, ""))
 
 
 def versions(*, with_policy: bool) -> dict[str, str]:

@@ -190,6 +190,7 @@ def _provenance(result: Result) -> str:
         ("Deterministic", "yes" if origin.deterministic else "no"),
         ("Problem", origin.problem_digest[:16]),
         *([("Checkpoint", origin.checkpoint)] if origin.checkpoint else []),
+        *([("Checkpoint's training", origin.checkpoint_training)] if origin.checkpoint_training else []),
         *(("Learned guide", guide) for guide in origin.guides),
         *((f"Option {name}", _plain(value)) for name, value in origin.options.items()),
         *((f"Version of {name}", value) for name, value in origin.versions.items()),

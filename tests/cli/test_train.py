@@ -54,7 +54,6 @@ def problem(tmp_path: Path) -> Path:
 def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: Path, problem: Path) -> None:
     other = tmp_path / "other.json"
     other_program().save(other)
-    (tmp_path / "plans").mkdir()
     files = {name: tmp_path / name for name in ("checkpoint.pt", "policy.pt", "curve.csv")}
     done = cli(
         "train", "muzero", problem, other, "-o", files["checkpoint.pt"], "--policy", files["policy.pt"],
@@ -154,7 +153,7 @@ BAD = [
     (["--resume"], "no checkpoint"),
     (["--time-limit", "-1"], "--time-limit"),
     (["--windows", "0"], "--windows"),
-    (["--plans", "nowhere"], "no such folder"),
+    (["--plans", "problem.json"], "is no folder"),
     (["--policy", "nowhere/policy.pt"], "no folder"),
     (["--from", "missing.pt"], "missing.pt"),
     (["--demonstrations", "missing.json"], "missing.json"),

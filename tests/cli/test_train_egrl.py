@@ -20,6 +20,7 @@ pytest.importorskip("torch")
 
 from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, load_policy
+from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.training.checkpoint import load
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.verify import verify
@@ -44,11 +45,10 @@ def problem(tmp_path: Path) -> Path:
 def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: Path, problem: Path) -> None:
     other = tmp_path / "other.json"
     small_network(3, seed=1).save(other)
-    (tmp_path / "plans").mkdir()
     files = {name: tmp_path / name for name in ("checkpoint.pt", "policy.pt", "curve.csv")}
     done = cli(
         "train", "egrl", problem, other, "-o", files["checkpoint.pt"], "--policy", files["policy.pt"], "--noise", 0.05,
-        "--curve", files["curve.csv"], "--plans", tmp_path / "plans", "--evaluations", 20, "--json", *SMALL,
+        "--curve", files["curve.csv"], "--plans", tmp_path / "made" / "plans", "--evaluations", 20, "--json", *SMALL,
     )  # fmt: skip
     assert done.code == 0, done
     printed = json.loads(done.out)
@@ -65,7 +65,7 @@ def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: P
     for number, (network, row) in enumerate(
         zip((small_network(4), small_network(3, seed=1)), printed["networks"], strict=True)
     ):
-        plan = Plan.load(tmp_path / "plans" / f"{number:03d}.plan.json")
+        plan = Plan.load(tmp_path / "made" / "plans" / f"{number:03d}.plan.json")
         assert not verify(network, plan).violations
         assert plan.objective_ps == row["latency_ps"]
         assert row["speedup"] == pytest.approx(row["compiler_ps"] / row["latency_ps"])
@@ -88,6 +88,25 @@ def test_a_run_is_resumed_and_its_curve_goes_on(cli: Cli, tmp_path: Path, proble
     assert len(after) > len(before)
     assert "exists" in error_line(cli(*base, *SMALL))
     assert cli(*base, "--evaluations", 5, "--overwrite", *SMALL).out.startswith("5 evaluations")
+
+
+def test_who_ends_by_evaluations_is_told_so(cli: Cli, tmp_path: Path, problem: Path) -> None:
+    output = tmp_path / "checkpoint.pt"
+    base = ("train", "egrl", problem, "-o", output, "-q")
+    done = cli(*base, "--evaluations", 14, "--time-limit", 600, *SMALL)
+    assert "ended because all 14 evaluations are done; --resume with a larger --evaluations goes on" in done.out
+    again = cli(*base, "--resume", "--time-limit", 600)
+    assert again.code == 0, again
+    assert "nothing was left to do: all 14 evaluations are done; --resume with a larger --evaluations goes on" in again.out
+    assert load(output, CHECKPOINT).values["counters"][0] == 14
+    more = cli(*base, "--resume", "--evaluations", 20, "--json")
+    assert (json.loads(more.out)["evaluations"], json.loads(more.out)["most_evaluations"]) == (20, 20)
+
+
+def test_help_names_the_evaluations_of_both_presets(cli: Cli) -> None:
+    printed = " ".join(cli("train", "egrl", "--help").out.replace("│", " ").split())
+    for preset in (EgrlConfig.cpu(), EgrlConfig.paper()):
+        assert f"(default {preset.evaluations})" in printed
 
 
 @pytest.mark.parametrize("method", ["egrl", "ea", "pg"])
@@ -154,7 +173,7 @@ BAD = [
     (["--evaluations", "0"], "evaluations"),
     (["--resume"], "no checkpoint"),
     (["--time-limit", "-1"], "--time-limit"),
-    (["--plans", "nowhere"], "no such folder"),
+    (["--plans", "problem.json"], "is no folder"),
     (["--policy", "nowhere/policy.pt"], "no folder"),
     (["--policy", "p.pt", "--method", "ea", "--set", "boltzmann_fraction=1"], "--policy"),
     (["--from", "missing.pt"], "missing.pt"),

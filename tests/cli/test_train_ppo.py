@@ -36,7 +36,6 @@ def problem(tmp_path: Path) -> Path:
 def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: Path, problem: Path) -> None:
     other = tmp_path / "other.json"
     chain(3, back=1).save(other)
-    (tmp_path / "plans").mkdir()
     done = cli(
         "train", "ppo", problem, other, "-o", tmp_path / "c.pt", "--policy", tmp_path / "p.pt", "--curve", tmp_path / "c.csv",
         "--plans", tmp_path / "plans", "--steps", 128, "--generate", 2, "--json", *SMALL,
@@ -61,7 +60,6 @@ def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: P
 
 
 def test_demonstrations_are_imitated(cli: Cli, tmp_path: Path, problem: Path) -> None:
-    (tmp_path / "plans").mkdir()
     settings = ["--set", "imitation_steps=20", "--set", "imitation_batch=8", *SMALL]
     done = cli(
         "train", "ppo", problem, "-o", tmp_path / "c.pt", "--steps", 64, "--plans", tmp_path / "plans", "--first", "latency",

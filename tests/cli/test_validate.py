@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stowplan.cli import validate as command
+from stowplan.portfolio.context import Options
 from stowplan.portfolio.validation import policies, suite
 from stowplan.portfolio.validation.policies import adapter_of
 from stowplan.portfolio.validation.records import Validation
 from tests.cli.conftest import Cli, error_line
-from tests.portfolio.validation.players import ONE_BAD, Fixed, Scripted, four_reads, solved
+from tests.portfolio.validation.players import BEST, ONE_BAD, Fixed, Scripted, four_reads, solved
 
 ARGUMENTS = ("--games", 3, "--time-limit", 60, "--deterministic")
 
@@ -41,6 +43,8 @@ def test_tables(cli: Cli, scripted: None, folder: Path) -> None:
     assert "MMap-MuZero on memory mapping: 2 problems, 2 proven optima" in outcome.out
     assert outcome.out.count("100.0%  3: drop t2 for read 2") == 2
     assert "reward and simulated latency, Pearson: -1.000 (12 plans)" in outcome.out
+    # First what does not come of how much of the game is left.
+    assert re.search("values and returns, rank correlation at equal positions: .*; over all positions ", outcome.out)
     assert outcome.out.splitlines()[-1] == "2 of 2 validated"
     assert "[1/2] one" in outcome.err
     assert "nan" not in outcome.out.lower()
@@ -85,6 +89,51 @@ def test_an_input_that_fails_among_others(cli: Cli, scripted: None, folder: Path
     assert outcome.code == 2
     assert "failed (exit code 2): three: " in outcome.out
     assert outcome.out.splitlines()[-1] == "2 of 3 validated"
+
+
+def test_the_column_of_values_is_that_at_equal_positions(cli: Cli, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    # Right about how much of the game is left; where that is the same, it ranks the wrong way round.
+    knows_the_length = Scripted(sampled=(ONE_BAD, BEST), estimate=lambda so_far, to_come: round(to_come, -1) * 10 - to_come)
+    monkeypatch.setattr(suite, "solve", lambda problem, **rest: solved(problem))
+    monkeypatch.setattr(policies, "Policies", lambda paths, seed: Fixed(knows_the_length))
+    outcome = cli("validate", folder, *ARGUMENTS, "--json")
+    values = json.loads(outcome.out)["problems"][0]["values"]
+    assert values["correlation"] > 0 > values["at_equal_positions"]
+    row = next(line for line in cli("validate", folder, *ARGUMENTS).out.splitlines() if line.startswith("one "))
+    assert row.split()[-1] == f"{values['at_equal_positions']:.3f}"
+
+
+def test_policies_are_called_what_their_files_say(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(suite, "solve", lambda problem, **rest: solved(problem))
+    path = tmp_path / "four.json"
+    four_reads().save(path)
+    monkeypatch.delenv("STOWPLAN_POLICY", raising=False)
+    assert ": trained by imitation alone, no games of its own\n" in cli("validate", path, *ARGUMENTS, "-q").out
+
+
+@pytest.mark.parametrize(
+    ("name", "claim"),
+    [
+        ("memory_mapping", "trained by imitation alone, no games of its own"),
+        ("tier_placement", "trained by imitation alone, no evaluations of its own"),
+        ("modulo_scheduling", "trained on 6,799 mappings of its own"),
+    ],
+)
+def test_what_candidates_say_of_the_shipped_policies_is_what_the_files_say(
+    name: str, claim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    adapter = adapter_of(policies.kind(name))
+    monkeypatch.delenv(adapter.source.variable, raising=False)
+    opened = policies.Policies().of(policies.kind(name))
+    assert opened.training == claim
+    # The source's words say more, but nothing else.
+    assert (f"no {adapter.episodes} of its own" in adapter.source.training) == (f"no {adapter.episodes} of its own" in claim)
+    made = adapter.source.candidates(Options(), 0, quick="q", seconds=0.0, module="m")
+    assert {each.training for each in made} == {adapter.source.training}
+    monkeypatch.setenv(adapter.source.variable, str(adapter.source.path))
+    assert {each.training for each in adapter.source.candidates(Options(), 0, quick="q", seconds=0.0, module="m")} == {""}
 
 
 def test_the_shipped_policy_by_seed(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

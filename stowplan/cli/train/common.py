@@ -14,7 +14,7 @@ from typing import Annotated, Any, Protocol
 import typer
 
 from stowplan.arguments import number
-from stowplan.cli.common import check_outputs
+from stowplan.cli.common import check_folder, check_outputs
 from stowplan.cli.output import note
 from stowplan.cli.signals import INTERRUPTED as INTERRUPTED
 from stowplan.deadline import Deadline, limit_after
@@ -49,7 +49,9 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any other hyperparameter, again and again (its page lists them)."),
 ]
-Plans = Annotated[Path | None, typer.Option("--plans", metavar="FOLDER", help="Write the best plan of each input here.")]
+Plans = Annotated[
+    Path | None, typer.Option("--plans", metavar="FOLDER", help="Write the best plan of each input here; the folder is made.")
+]
 Demonstrations = Annotated[
     list[Path] | None,
     typer.Option("--demonstrations", metavar="PLAN", help="Plan of one of the inputs to learn from, again and again."),
@@ -117,8 +119,8 @@ class Common:
         number("--save-every {}", self.save_every, 0.0)
         if self.demonstrate is not None:
             number("--demonstrate {}", self.demonstrate, 0.0, or_least=False)
-        if self.plans is not None and not self.plans.is_dir():
-            raise UsageError(f"{self.plans}: there is no such folder, expected one to write plans to")
+        if self.plans is not None:
+            check_folder(self.plans)
         read = (*inputs, self.start_from, *self.demonstrations)
         check_outputs((self.output, self.curve, self.policy), inputs=read)
         if self.resume and self.overwrite:
@@ -151,7 +153,20 @@ class Common:
         return max(LEAST_SECONDS, min(self.demonstrate, DEMONSTRATING_SHARE * deadline.remaining / left))
 
     def train(self, trainer: Trainer, columns: Sequence[str], cancel: threading.Event, began: float) -> tuple[str, str | None]:
-        """Train within the limits, and write checkpoint, policy and curve; the outcome, and the policy's sha256."""
+        """Train within the limits, and write checkpoint, policy and curve; the outcome, and the policy's sha256.
+
+        The folder for plans is made before, when all that is read has been read.
+
+        Raises
+        ------
+        InputError
+            The folder cannot be made.
+        """
+        if self.plans is not None:
+            try:
+                self.plans.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(f"cannot make the folder: {error.strerror or error}", source=self.plans) from error
         curve = None if self.curve is None else CurveFile(self.curve, columns, trainer.iteration)
         with _Printer(self.quiet) as printer:
 

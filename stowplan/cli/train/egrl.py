@@ -62,7 +62,11 @@ def egrl_command(
     time_limit: TimeLimit = None,
     evaluations: Annotated[
         int | None,
-        typer.Option("--evaluations", metavar="N", help="Stop after this many evaluations of the chip, all networks together."),
+        typer.Option(
+            "--evaluations",
+            metavar="N",
+            help="Stop after this many evaluations of the chip, all networks together (default 4000), time limit or not.",
+        ),
     ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -136,13 +140,14 @@ def egrl_command(
             _demonstrate(trainer, common, deadline, cancel)
         if policy is not None and not trainer.has_network:
             raise UsageError("--policy: found chromosomes alone, expected a learner or graph networks in the population")
+        was_done = trainer.done
         outcome, digest = common.train(trainer, COLUMNS, cancel, began)
     if plans is not None:
         for number, network in enumerate(trainer.networks):
             plan = network.plan()
             if plan is not None:
                 plan.save(numbered_plan(plans, number))
-    _report(trainer, outcome, digest, as_json)
+    _report(trainer, outcome, digest, as_json, was_done)
     raise typer.Exit(INTERRUPTED if cancel.is_set() else 0)
 
 
@@ -238,12 +243,14 @@ def _demonstrate(trainer: Trainer, common: Common, deadline: Deadline, cancel: t
             note(f"stowplan: the plan found of {files.printable(problem.name)} {error}: it is not learned from")
 
 
-def _report(trainer: Trainer, outcome: str, digest: str | None, as_json: bool) -> None:
+def _report(trainer: Trainer, outcome: str, digest: str | None, as_json: bool, was_done: bool) -> None:
+    """The summary; ``was_done``: nothing was left to do when this command began."""
     if as_json:
         say_json(
             {
                 "outcome": outcome,
                 "evaluations": trainer.evaluations,
+                "most_evaluations": trainer.config.evaluations,
                 "generations": trainer.generations,
                 "training_steps": trainer.learner.steps,
                 "seconds": round(trainer.seconds, 3),
@@ -270,4 +277,8 @@ def _report(trainer: Trainer, outcome: str, digest: str | None, as_json: bool) -
         best = "no map that can be executed" if network.speedup is None else f"best speedup {network.speedup:.4f}"
         name, count = files.printable(network.problem.name), len(network.problem.layers)
         lines.append(f"  {name}: {best}, {network.best.evaluations} evaluations, {count} layers")
+    if outcome == "steps_done":
+        ended = "nothing was left to do: all" if was_done else "ended because all"
+        more = "--resume with a larger --evaluations goes on"
+        lines.append(f"  {ended} {trainer.config.evaluations} evaluations are done; {more}")
     say("\n".join(lines))

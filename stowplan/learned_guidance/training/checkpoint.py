@@ -71,6 +71,12 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: float
     versions: dict[str, str] = msgspec.field(default_factory=_versions)
 
+    def training(self, episodes: str = "games") -> str:
+        """How the network was trained, for people; ``episodes`` is what the agent calls its games."""
+        if self.games:
+            return f"trained on {self.games:,} {episodes} of its own"
+        return f"trained by imitation alone, no {episodes} of its own" if self.training_steps else "untrained"
+
 
 @dataclass(frozen=True, eq=False)
 class Content(Generic[C]):
@@ -130,7 +136,7 @@ def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
         raise InputError(f"found version {version!r}, expected {file_format.version}{hint}", source=path, place="version")
     config = _read_config(found.get("config"), file_format.config, file_format.renamed.get(version, {}), path)
     try:
-        provenance = msgspec.json.decode(found["provenance"], type=Provenance)
+        provenance = _provenance(found)
         # Version 1 had the agent's values beside the others.
         values = dict(found["values"] if "values" in found else {key: found[key] for key in found.keys() - _HEAD})
     except (*_DAMAGE, msgspec.MsgspecError) as error:
@@ -141,6 +147,18 @@ def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
 def format_of(path: str | Path) -> str:
     """Name of the format of an agent's file, whichever it is; raises InputError where it is none or is damaged."""
     return str(_format(_read(path, "a policy")[1]))
+
+
+def provenance_of(path: str | Path) -> Provenance:
+    """Where an agent's file is from, of whatever format; raises InputError where it does not say or is damaged."""
+    try:
+        return _provenance(_read(path, "a policy")[1])
+    except (*_DAMAGE, msgspec.MsgspecError) as error:
+        raise InputError(f"damaged policy: {error}", source=path, place="provenance") from error
+
+
+def _provenance(found: Any) -> Provenance:
+    return msgspec.json.decode(found["provenance"], type=Provenance)
 
 
 def _format(found: Any) -> Any:

@@ -98,6 +98,7 @@ class Guides:
         self._problem, self._context, self._data = problem, context, data
         self._taken = 0
         self._is_first = True
+        self._learned: Hint | None = None
         self._is_alone = relaxes_in_search(context.options)
 
     @property
@@ -111,6 +112,8 @@ class Guides:
         for hint in self._news():
             if self._context.stop():
                 break
+            if hint is self._learned:
+                self._context.follows(GUIDE.described)
             state = best_guided(self._data, hint, self._context.stop, objective)
             if state.totals[0].total < (objective if best is None else best.totals[0].total):
                 best = state
@@ -136,9 +139,9 @@ class Guides:
     def _own(self) -> list[Hint]:
         """What can be had at once where nobody has given a hint."""
         problem, context = self._problem, self._context
-        learned = learned_hint(problem, context) if "learned" in context.options.candidates else None
+        self._learned = learned_hint(problem, context) if "learned" in context.options.candidates else None
         # Beside the learned guide's, the hint that learns nothing gains nothing more.
-        found = filled_hint(problem, context) if learned is None else learned
+        found = filled_hint(problem, context) if self._learned is None else self._learned
         return [] if found is None else [found]
 
 
@@ -217,12 +220,10 @@ def learned_hint(problem: Problem, context: Context) -> Hint | None:
     if not 0 < GUIDE_SECONDS * problem.use_count <= WITHIN_PART * context.options.time_limit:
         return None
     try:
-        hint = guide.learned_hint(problem, GUIDE.path)
+        return guide.learned_hint(problem, GUIDE.path)
     except InputError as error:
         context.note(f"the learned guide: {error}")
         return None
-    context.follows(GUIDE.described)
-    return hint
 
 
 def filled_hint(problem: Problem, context: Context) -> Hint | None:

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
     from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 
-POLICY = PolicySource(file="mmap_muzero.pt", variable="STOWPLAN_POLICY", command="stowplan train muzero")
+POLICY = PolicySource(
+    file="mmap_muzero.pt",
+    variable="STOWPLAN_POLICY",
+    command="stowplan train muzero",
+    training="trained by imitation of heuristics' plans, no games of its own",
+)
 
 #: The search's guide: plain arrays, which need no torch.
 GUIDE = PolicySource(file="mmap_guide.npz", variable="STOWPLAN_GUIDE", command="python benchmarks/mmap_guide.py train")

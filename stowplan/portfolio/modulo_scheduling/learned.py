@@ -15,7 +15,12 @@ from stowplan.portfolio.policies import PolicySource
 if TYPE_CHECKING:
     from stowplan.learned_guidance.modulo_scheduling.rollouts import Policy
 
-POLICY = PolicySource(file="ppo.pt", variable="STOWPLAN_PPO_POLICY", command="stowplan train ppo")
+POLICY = PolicySource(
+    file="ppo.pt",
+    variable="STOWPLAN_PPO_POLICY",
+    command="stowplan train ppo",
+    training="trained by imitation of plans, then on mappings of its own",
+)
 
 #: What a step of a first batch takes for an instruction: seconds, on one core at leisure.
 STEP_SECONDS = 5e-3

@@ -232,4 +232,5 @@ ADAPTER = Adapter(
     load=_load,
     untrained=_untrained,
     decisions=_decisions,
+    episodes="mappings",
 )

@@ -15,7 +15,12 @@ from stowplan.portfolio.policies import PolicySource
 if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
 
-POLICY = PolicySource(file="egrl.pt", variable="STOWPLAN_EGRL_POLICY", command="stowplan train egrl")
+POLICY = PolicySource(
+    file="egrl.pt",
+    variable="STOWPLAN_EGRL_POLICY",
+    command="stowplan train egrl",
+    training="trained by imitation of linear relaxations, no evaluations of its own",
+)
 
 #: What a forward pass and decoding take for a layer: seconds, on one core at leisure.
 LAYER_SECONDS = 1e-4

@@ -113,5 +113,6 @@ ADAPTER = Adapter(
     load=_load,
     untrained=_untrained,
     decisions=_decisions,
+    episodes="evaluations",
     values="a policy file of EGRL has no critic",
 )

@@ -120,5 +120,7 @@ class Adapter:
     """(problem, plan) to the latency that the simulator measures, where there is a simulator beside the objective."""
     rival: Callable[[Any, Stop], tuple[str, float]] | None = None
     """(problem, stop) to name and objective of another baseline, where the kind's own is often weak; the better counts."""
+    episodes: str = "games"
+    """What the agent calls that which it learns from by playing."""
     values: str = ""
     """Why there are no value estimates; empty where there are."""

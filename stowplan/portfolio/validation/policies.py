@@ -23,6 +23,8 @@ class Opened(NamedTuple):
     adapter: Adapter
     policy: Player
     control: Player
+    training: str = ""
+    """How it was trained, by what its file says."""
 
 
 class Policies:
@@ -85,7 +87,8 @@ class Policies:
             _one_thread()
             policy = adapter.load(path)
             control = adapter.untrained(policy, self._seed)
-            self._opened[wanted.name] = Opened(files.printable(path), digest, adapter, policy, control)
+            training = _training_of(path, adapter.episodes)
+            self._opened[wanted.name] = Opened(files.printable(path), digest, adapter, policy, control, training)
         return self._opened[wanted.name]
 
 
@@ -112,6 +115,12 @@ def _kind_of(path: Path, known: dict[str, str]) -> str:
     if found not in known:
         raise InputError(f"found format {found!r}, expected one of {', '.join(known)}", source=path, place="format")
     return known[found]
+
+
+def _training_of(path: Path, episodes: str) -> str:
+    from stowplan.learned_guidance.training.checkpoint import provenance_of
+
+    return provenance_of(path).training(episodes)
 
 
 def _one_thread() -> None:

@@ -133,6 +133,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     at_equal_positions: float | None = None
     values_note: str = ""
     """Why there are no value estimates."""
+    training: str = ""
+    """How the policy was trained, by what its file says."""
     rewards: tuple[RewardCorrelation, ...] = ()
     """Means of the correlations of the problems."""
 

@@ -49,6 +49,7 @@ def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Su
         correlation=_pooled(values, lambda each: each.correlation),
         at_equal_positions=_pooled(values, lambda each: each.at_equal_positions),
         values_note=opened.adapter.values,
+        training=opened.training,
         rewards=tuple(_mean_reward(name, problems) for name in measured),
     )
 

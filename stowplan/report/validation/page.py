@@ -69,7 +69,11 @@ def _cards(summary: Summary) -> str:
             ("Median gap, likeliest plan", medians[0], f"untrained {medians[1]}"),
             ("Mean gap", means[0], f"untrained {means[1]}"),
             ("At the optimum", optimal, f"{summary.proven} of {summary.problems} optima are proven"),
-            ("Values and returns", _correlation(summary.correlation), escape(summary.values_note) or "rank correlation"),
+            (
+                "Values and returns at equal positions",
+                _correlation(summary.at_equal_positions),
+                escape(summary.values_note) or f"rank correlation; over all positions {_correlation(summary.correlation)}",
+            ),
         ]
     )
 
@@ -142,8 +146,8 @@ def _values(summary: Summary, problems: Sequence[ProblemReport]) -> str:
     rows = [
         (
             each.name,
-            _correlation(each.values.correlation),
             _correlation(each.values.at_equal_positions),
+            _correlation(each.values.correlation),
             f"{each.values.positions:,}",
             str(each.values.games),
             each.values.note,
@@ -151,9 +155,9 @@ def _values(summary: Summary, problems: Sequence[ProblemReport]) -> str:
         for each in problems
         if each.values is not None
     ]
-    pooled = (_correlation(summary.correlation), _correlation(summary.at_equal_positions))
+    pooled = (_correlation(summary.at_equal_positions), _correlation(summary.correlation))
     rows.append(("within problems, pooled", *pooled, "", "", ""))
-    head = ("Problem:n", "Rank correlation:r", "At equal positions:r", "Positions:r", "Games:r", "Note:o")
+    head = ("Problem:n", "Rank correlation at equal positions:r", "Over all:r", "Positions:r", "Games:r", "Note:o")
     caption = "Spearman's, of value estimates with the returns that games came to; none where either is constant"
     return _named([name for name, points in series if points]) * bool(drawn) + drawn + table(caption, head, rows)
 
@@ -209,7 +213,9 @@ def _settings(validation: Validation) -> str:
         ("Deterministic", "yes" if settings.deterministic else "no"),
         ("Targets", ", ".join(settings.targets) or "none"),
     ]
-    facts += [(f"Policy for {_words(each.kind)}", f"{each.policy} ({each.digest[:16]})") for each in validation.summaries]
+    for each in validation.summaries:
+        training = f": {each.training}" if each.training else ""
+        facts.append((f"Policy for {_words(each.kind)}", f"{each.policy} ({each.digest[:16]}){training}"))
     return facts_list(facts)
 
 

@@ -268,6 +268,16 @@ def test_the_learned_guide_is_asked_once_where_there_is_no_hint_yet(
     assert [each.split(":")[0] for each in context.followed] == ["mmap_guide.npz sha256"] * expected
 
 
+def test_a_learned_guide_that_comes_too_late_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = wide_problem(3)
+    paths = asked(monkeypatch)
+    context = Recorder(deterministic=True, time_limit=0.01)
+    guides = candidates.Guides(problem, context, arrays.build(problem))
+    monkeypatch.setattr(context, "stop", lambda: len(paths) == 1)
+    assert guides.better(10**12) is None
+    assert (len(paths), context.followed) == (1, [])
+
+
 @pytest.mark.parametrize(
     ("options", "known", "expected"),
     [
