@@ -64,9 +64,9 @@ class KindModules(msgspec.Struct, frozen=True, kw_only=True):
     offsets: str = ""
     """``module:name`` of ``(problem, plan) -> OffsetTable`` (:mod:`stowplan.models.offset_table`); empty for kinds whose plans
     have no offsets."""
-    diff: str = ""
-    """``module:name`` of ``(problem, plan, plan) -> tuple of Part`` (:mod:`stowplan.models.plan_diff`): what two valid plans do
-    differently; empty where plans are compared field by field."""
+    decisions: str = ""
+    """Module with ``DECISIONS``, what its plans decide (:mod:`stowplan.models.decisions`); empty where plans are compared field
+    by field."""
     amends: tuple[str, ...] = ()
     """Options of :func:`stowplan.read` that still change a finished problem of this kind."""
     amend: str = ""
@@ -125,7 +125,7 @@ def _modules(name: str, **others: Any) -> KindModules:
         problem=f"stowplan.models.{name}.problem",
         plan=f"stowplan.models.{name}.plan",
         kind=f"stowplan.portfolio.{name}.kind:KIND",
-        diff=f"stowplan.models.{name}.diff:diff",
+        decisions=f"stowplan.models.{name}.decisions",
         **others,
     )
 
@@ -137,13 +137,13 @@ _KINDS = {
             "memory_mapping",
             hint="stowplan.models.memory_mapping.hint",
             transfer="stowplan.models.memory_mapping.earlier:transferred",
-            offsets="stowplan.models.memory_mapping.offsets:offset_table",
+            offsets="stowplan.models.memory_mapping.decisions:offset_table",
             amends=("capacity", "stalls"),
             warm_up="stowplan.portfolio.memory_mapping.warm_up:warm_up",
         ),
         _modules(
             "packing",
-            offsets="stowplan.models.packing.offsets:offset_table",
+            offsets="stowplan.models.packing.decisions:offset_table",
             amends=("capacity",),
             plan_reader="stowplan.models.packing.csv_files:read_plan",
             earlier_plan_reader="stowplan.models.packing.csv_files:read_described_plan",
@@ -153,7 +153,7 @@ _KINDS = {
             "tier_placement",
             hint="stowplan.models.tier_placement.hint",
             transfer="stowplan.models.tier_placement.earlier:transferred",
-            offsets="stowplan.models.tier_placement.offset_table:offset_table",
+            offsets="stowplan.models.tier_placement.decisions:offset_table",
             amends=("capacity",),
             amend="stowplan.frontends.network.problem:amended",
             warm_up="stowplan.portfolio.tier_placement.heuristics:warm_up",
@@ -161,13 +161,13 @@ _KINDS = {
         _modules("bank_mapping", amends=("capacity",)),
         _modules(
             "operator_order",
-            offsets="stowplan.models.operator_order.offset_table:offset_table",
+            offsets="stowplan.models.operator_order.decisions:offset_table",
             warm_up="stowplan.portfolio.operator_order.warm_up:warm_up",
         ),
         _modules(
             "banked_packing",
             warm_up="stowplan.portfolio.packing.canonical:warm_up",
-            offsets="stowplan.models.banked_packing.offsets:offset_table",
+            offsets="stowplan.models.banked_packing.decisions:offset_table",
         ),
         _modules(
             "modulo_scheduling",

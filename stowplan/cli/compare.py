@@ -28,7 +28,7 @@ from stowplan.frontends.options import ReadOptions, spelt_all
 from stowplan.result import format_apart, format_quantity, two_numbers
 
 if TYPE_CHECKING:
-    from stowplan.models.plan_diff import Part
+    from stowplan.models.decisions import Part
     from stowplan.portfolio.batch import Record
     from stowplan.portfolio.compare import Comparison
     from stowplan.portfolio.paired import Interval, PairedStatistics

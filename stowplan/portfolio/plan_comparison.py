@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from stowplan import kinds
 from stowplan.errors import InputError
-from stowplan.models.plan_diff import Part, field_by_field
+from stowplan.models.decisions import Part, diff
 from stowplan.portfolio.kind import Kind, check, describe_plan, kind_of
 from stowplan.result import two_numbers
 
@@ -53,7 +52,7 @@ def compare_plans(
     Returns
     -------
     PlanComparison
-        Objectives, and changes as the kind has them (``KindModules.diff``).
+        Objectives, and changes as the kind has them (``KindModules.decisions``).
 
     Raises
     ------
@@ -62,8 +61,6 @@ def compare_plans(
     """
     kind = kind_of(problem)
     before, after = (_objective(kind, problem, plan, name) for plan, name in zip((first, second), names, strict=True))
-    place = kind.modules.diff
-    diff = kinds.load(place) if place else field_by_field
     relative = before and two_numbers(kind.unit) is None
     return PlanComparison(
         kind=kind.name,

@@ -13,7 +13,7 @@ import msgspec
 
 from stowplan import kinds
 from stowplan.errors import UsageError
-from stowplan.models.plan_diff import COMMON, Part, field_by_field
+from stowplan.models.decisions import COMMON, diff
 from stowplan.portfolio.keep_close.budget import Budget
 from stowplan.portfolio.keep_close.given import KeepClose
 from stowplan.portfolio.kind import kind_of
@@ -59,9 +59,7 @@ def of_this_problem(problem: Any, given: KeepClose) -> bool:
 
 def compared(problem: Any, earlier: Any, plan: Any) -> Counts:
     """Changes as ``stowplan compare`` counts them."""
-    place = kind_of(problem).modules.diff
-    parts: tuple[Part, ...] = (kinds.load(place) if place else field_by_field)(problem, earlier, plan)
-    return {part.what: (len(part.changes), part.total) for part in parts}
+    return {part.what: (len(part.changes), part.total) for part in diff(problem, earlier, plan)}
 
 
 def needs_program(kind: str) -> UsageError:

@@ -10,18 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stowplan
-from stowplan import kinds
-from stowplan.models.banked_packing import diff as banked_packing
 from stowplan.models.banked_packing.plan import Plan as BankedPlan
+from stowplan.models.decisions import Part, diff, field_by_field
 from stowplan.models.longest_ascending import longest_ascending
-from stowplan.models.memory_mapping.diff import diff as memory_mapping
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
-from stowplan.models.modulo_scheduling.diff import diff as modulo_scheduling
 from stowplan.models.modulo_scheduling.plan import Plan as Schedule
-from stowplan.models.operator_order.diff import diff as operator_order
 from stowplan.models.operator_order.plan import Plan as Order
-from stowplan.models.plan_diff import Part, field_by_field
-from stowplan.models.tier_placement.diff import diff as tier_placement
 from stowplan.models.tier_placement.plan import Plan as MemoryMap
 from stowplan.portfolio.kind import kind_of
 from tests.paths import EXAMPLES
@@ -52,7 +46,7 @@ def test_residencies_fast_uses_and_copies() -> None:
         [Copy(0, "in", 0, 1), Copy(1, "out", 3, 4)],
         (1, 2),
     )
-    residencies, uses, copies = memory_mapping(problem, first, second)
+    residencies, uses, copies = diff(problem, first, second)
     assert residencies.total == 4
     assert changes(residencies) == [
         (names[0], "moved", {"start": 1, "end": 4, "offset": 0}, {"start": 3, "end": 5, "offset": 16}),
@@ -83,7 +77,7 @@ def test_an_operator_that_goes_to_the_back_moves_alone() -> None:
     def plan(order: list[int]) -> Order:
         return Order(problem=problem.digest, objective=0, arena=0, order=tuple(order), offsets=(0,) * sizes)
 
-    operators, tensors = operator_order(problem, plan([*range(count)]), plan([*range(1, count), 0]))
+    operators, tensors = diff(problem, plan([*range(count)]), plan([*range(1, count), 0]))
     assert changes(operators) == [(ids[0], "moved", {"position": 0}, {"position": count - 1})]
     assert (operators.total, tensors.changes) == (count, ())
 
@@ -97,7 +91,7 @@ def test_tensors_that_changed_tier() -> None:
             problem=problem.digest, objective_ps=0, weight_tiers=(0,) * count, output_tiers=(first_output, *(0,) * (count - 1))
         )
 
-    (tensors,) = tier_placement(problem, plan(0), plan(2))
+    (tensors,) = diff(problem, plan(0), plan(2))
     tiers = [tier.name for tier in problem.tiers]
     assert changes(tensors) == [(f"{problem.layers[0].name} output", "moved", {"tier": tiers[0]}, {"tier": tiers[2]})]
 
@@ -120,7 +114,7 @@ def test_instructions_that_changed_tile_or_time() -> None:
             starts=(0,),
         )
 
-    instructions, values = modulo_scheduling(problem, plan(1, 2, 0), plan(1, 3, 1))
+    instructions, values = diff(problem, plan(1, 2, 0), plan(1, 3, 1))
     assert changes(instructions) == [(problem.instructions[0].id, "moved", {"time": 2}, {"time": 3})]
     assert [(each.before, each.after) for each in values.changes] == [({"delay": 0}, {"delay": 1})]
 
@@ -132,14 +126,14 @@ def test_buffers_that_changed_bank() -> None:
     def plan(bank: int) -> BankedPlan:
         return BankedPlan(problem=problem.digest, objective=0, banks=(bank, *(0,) * (count - 1)), offsets=(0,) * count)
 
-    (buffers,) = banked_packing.diff(problem, plan(0), plan(1))
+    (buffers,) = diff(problem, plan(0), plan(1))
     names = [bank.name for bank in problem.banks]
     assert changes(buffers) == [(problem.buffers[0].id, "moved", {"bank": names[0]}, {"bank": names[1]})]
 
 
 def test_kinds_that_say_nothing_are_compared_field_by_field() -> None:
     first, second = (SumsPlan(problem="", objective=0, chosen=chosen) for chosen in ((0, 1), (0, 2)))
-    (chosen,) = field_by_field(None, first, second)
+    (chosen,) = field_by_field(first, second)
     assert (chosen.what, chosen.total) == ("chosen", 2)
     assert changes(chosen) == [("chosen[1]", "moved", {"value": 1}, {"value": 2})]
 
@@ -156,7 +150,6 @@ def test_kinds_that_say_nothing_are_compared_field_by_field() -> None:
 def test_plans_that_cost_nothing_both_ways_round(name: str, target: str | None) -> None:
     problem = stowplan.read(EXAMPLES / name, target=target)
     kind = kind_of(problem)
-    diff = kinds.load(kind.modules.diff)
     plans = [plan for plan in kind.initial(problem).values() if kind.verify(problem, plan).ok]
     assert plans
     mirror = {"added": "dropped", "dropped": "added", "moved": "moved"}

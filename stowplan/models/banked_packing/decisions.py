@@ -1,10 +1,19 @@
-"""The offset table of a banked packing."""
+"""What a banked packing decides: bank and offset of its buffers."""
 
 from __future__ import annotations
 
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
+from stowplan.models.decisions import Decision, Values
 from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
+
+
+def _buffers(problem: Problem, plan: Plan) -> dict[int, Values]:
+    places = zip(plan.banks, plan.offsets, strict=True)
+    return {at: {"bank": problem.banks[bank].name, "offset": offset} for at, (bank, offset) in enumerate(places)}
+
+
+DECISIONS = (Decision("buffer", lambda problem, at: problem.buffers[at].id, _buffers),)
 
 
 def offset_table(problem: Problem, plan: Plan) -> OffsetTable:

@@ -1,13 +1,32 @@
-"""The offset table of a tier placement whose tiers are address spaces."""
+"""What a memory map of a network decides: tiers of its tensors, and offsets where tiers are address spaces."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from stowplan.errors import UsageError
+from stowplan.models.decisions import Decision, Values
 from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
+
+
+def _tensors(problem: Problem, plan: Plan) -> dict[tuple[int, str], Values]:
+    """By the number of a layer, and which of its tensors."""
+    found: dict[tuple[int, str], Values] = {}
+    for number, layer in enumerate(problem.layers):
+        for what, size, tiers, offsets in (
+            ("weights", layer.weight_bytes, plan.weight_tiers, plan.weight_offsets),
+            ("output", layer.output_bytes, plan.output_tiers, plan.output_offsets),
+        ):
+            if size:
+                found[number, what] = {"tier": problem.tiers[tiers[number]].name}
+                if offsets:
+                    found[number, what]["offset"] = offsets[number]
+    return found
+
+
+DECISIONS = (Decision("tensor", lambda problem, key: f"{problem.layers[key[0]].name} {key[1]}", _tensors),)
 
 
 def offset_table(problem: Problem, plan: Plan) -> OffsetTable:

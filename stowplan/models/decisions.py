@@ -1,14 +1,17 @@
-"""What two plans of one problem do differently: the same words for every kind.
+"""What plans decide, and what two plans of one problem decide differently: the same words for every kind.
 
-A kind says what its plans consist of (``kinds.KindModules.diff``); :func:`field_by_field` is for kinds that say nothing.
+A kind declares its sorts of decisions as ``DECISIONS`` in one module (``kinds.KindModules.decisions``), beside the table of its
+offsets. :func:`field_by_field` is for kinds that declare none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
+
+from stowplan import kinds
 
 Value = int | str | bool
 Values = dict[str, Value]
@@ -43,6 +46,36 @@ class Part(msgspec.Struct, frozen=True):
         return sum(each.change == change for each in self.changes)
 
 
+class Decision(NamedTuple):
+    """A sort of decisions that plans of a kind make. One of ``values`` and ``paired`` is given."""
+
+    what: str
+    """In the singular, for people: ``buffer``, ``fast use``."""
+    label: Callable[[Any, Any], str]
+    """``(problem, key)`` to what a decision is called."""
+    values: Callable[[Any, Any], Mapping[Any, Values]] | None = None
+    """``(problem, plan)`` to what is decided, by keys that mean the same in every plan."""
+    paired: Callable[[Any, Any, Any], tuple[Mapping[Any, Values], Mapping[Any, Values]]] | None = None
+    """``(problem, first, second)`` to what is decided in each, where it takes both plans to say what means the same."""
+
+    def compare(self, problem: Any, first: Any, second: Any) -> Part:
+        """What changed from the first plan to the second; both are valid for the problem."""
+        if self.paired is not None:
+            before, after = self.paired(problem, first, second)
+        else:
+            assert self.values is not None
+            before, after = self.values(problem, first), self.values(problem, second)
+        return compare_parts(self.what, before, after, lambda key: self.label(problem, key))
+
+
+def diff(problem: Any, first: Any, second: Any) -> tuple[Part, ...]:
+    """What two valid plans of a problem of any kind decide differently, by sorts of decisions."""
+    modules = kinds.of_problem(problem)
+    if not modules.decisions:
+        return field_by_field(first, second)
+    return tuple(each.compare(problem, first, second) for each in kinds.load(f"{modules.decisions}:DECISIONS"))
+
+
 def compare_parts(what: str, first: Mapping[_Key, Values], second: Mapping[_Key, Values], name: Callable[[_Key], str]) -> Part:
     """What changed between things that are known by their keys, in the order of the first plan, then of the second."""
     changes = []
@@ -61,7 +94,7 @@ def _only(values: Values, names: Iterable[str]) -> Values:
     return {name: values[name] for name in names if name in values}
 
 
-def field_by_field(problem: object, first: Any, second: Any) -> tuple[Part, ...]:
+def field_by_field(first: Any, second: Any) -> tuple[Part, ...]:
     """Fields of the plans, those that are sequences place by place."""
     names = [name for name in first.__struct_fields__ if name not in COMMON]
     return tuple(

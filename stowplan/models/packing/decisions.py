@@ -1,10 +1,18 @@
-"""The offset table of a packing."""
+"""What a packing decides: the offsets of its buffers."""
 
 from __future__ import annotations
 
+from stowplan.models.decisions import Decision, Values
 from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
+
+
+def _buffers(problem: Problem, plan: Plan) -> dict[int, Values]:
+    return {at: {"offset": offset} for at, offset in enumerate(plan.offsets)}
+
+
+DECISIONS = (Decision("buffer", lambda problem, at: problem.buffers[at].id, _buffers),)
 
 
 def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
