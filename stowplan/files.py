@@ -78,7 +78,8 @@ def write_atomic(path: str | Path, data: bytes) -> None:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    # The end of the name alone, of at most four bytes a character: a file's own name may be as long as names can be.
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[-60:]}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)

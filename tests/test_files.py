@@ -54,6 +54,12 @@ def test_replaces_what_was_there(tmp_path: Path) -> None:
     assert path.read_bytes() == b"new"
 
 
+@pytest.mark.parametrize("name", ["x" * 255, "é" * 127, "𝄞" * 63])
+def test_names_as_long_as_names_can_be(tmp_path: Path, name: str) -> None:
+    files.write_atomic(tmp_path / name, b"text")
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [(name, b"text")]
+
+
 @pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_is_as_public_as_other_files(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)

@@ -56,16 +56,26 @@ def _run(arguments: list[str] | None) -> int:
         message = error.format_message()
         note(message if "\n" in message else f"stowplan: {message.rstrip('.')}{hint}")
         return 2
-    except Abort:
+    except Abort as error:
+        # What was cut off ends like Ctrl-C in typer's hands; it is an error of ours where no reader has said so.
+        if isinstance(error.__cause__ or error.__context__, EOFError):
+            return _internal(error.__cause__ or error.__context__ or error)
         return INTERRUPTED
     except SystemExit:
         # The reader of a help text has gone away, as `head` does.
         drop(sys.stdout)
         return 0
     except Exception as error:
-        import traceback
-
-        note(traceback.format_exc().rstrip())
-        note(f"stowplan: internal error: {type(error).__name__}: {error}; please report it with the lines above")
-        return INTERNAL_ERROR
+        return _internal(error)
     return code if isinstance(code, int) else 0
+
+
+def _internal(error: BaseException) -> int:
+    """Tell of an error of our own; returns its exit code."""
+    import traceback
+
+    from stowplan.cli.output import note
+
+    note("".join(traceback.format_exception(error)).rstrip())
+    note(f"stowplan: internal error: {type(error).__name__}: {error}; please report it with the lines above")
+    return INTERNAL_ERROR

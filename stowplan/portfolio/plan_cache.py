@@ -38,6 +38,9 @@ _SCHEMA = 1
 
 _FILE = "plans.sqlite"
 
+#: What SQLite raises; of a damaged file also that its messages are no text.
+_UNUSABLE = (OSError, sqlite3.Error, UnicodeDecodeError)
+
 #: Variables that say where things are and how they run, not what comes of them.
 _NO_MATTER = {"STOWPLAN_CACHE", "STOWPLAN_DEBUG", "STOWPLAN_INTERPRET", "STOWPLAN_KEEP_WORKERS"}
 
@@ -267,7 +270,7 @@ class PlanCache:
         try:
             found: T = work()
             return found
-        except (OSError, sqlite3.Error) as error:
+        except _UNUSABLE as error:
             note = f"the plan cache {self.folder} cannot be used ({what}): {error}"
             if note not in self.notes:
                 self.notes.append(note)
@@ -278,7 +281,7 @@ class PlanCache:
     def _strictly(self, work: Any) -> Any:
         try:
             return work()
-        except (OSError, sqlite3.Error) as error:
+        except _UNUSABLE as error:
             raise StowplanError(f"{self.folder}: the plan cache cannot be used: {error}") from error
 
     def _start_again(self) -> None:
@@ -374,6 +377,8 @@ def _decoded(kind: Kind, problem: Any, data: bytes, plan_data: bytes | None, dig
 
 def _is_damaged(error: Exception) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
+    if isinstance(error, UnicodeDecodeError):
+        return True
     return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 

@@ -271,3 +271,15 @@ def test_usage(cli: Cli) -> None:
     assert error_line(cli("solve")) == "stowplan: Missing argument 'INPUT' (try 'stowplan solve --help')"
     assert "No such command 'slove'" in error_line(cli("slove"))
     assert "Missing option '-o'" in error_line(cli("convert", ALEXNET))
+
+
+def test_a_file_cut_off_is_no_interruption(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytecode that a full disk has cut off raises EOFError, and so does whatever else ends too early."""
+
+    def cut_off(*_: object, **__: object) -> None:
+        raise EOFError("marshal data too short")
+
+    monkeypatch.setattr("stowplan.frontends.read.open_input", cut_off)
+    outcome = cli("solve", ALEXNET)
+    assert outcome.code == 70
+    assert "internal error: EOFError: marshal data too short" in outcome.err.splitlines()[-1]

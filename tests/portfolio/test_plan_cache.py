@@ -176,6 +176,32 @@ def test_a_file_that_is_no_database_is_replaced(solve_fakes: SolveFakes, tmp_pat
     check_computed_again(solve_fakes, tmp_path, "file is not a database")
 
 
+def damage_schema(folder: Path) -> None:
+    """A statement of the schema that is no UTF-8: SQLite's messages are then no text either."""
+    path = folder / "plans.sqlite"
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.close()
+    content = path.read_bytes()
+    assert b"CREATE TABLE results" in content
+    path.write_bytes(content.replace(b"CREATE TABLE results", b"CREATE TABL\xff results"))
+
+
+def test_a_schema_that_is_no_text_is_replaced(solve_fakes: SolveFakes, tmp_path: Path) -> None:
+    solve_fakes(*PROVEN, cache=tmp_path)
+    damage_schema(tmp_path)
+    check_computed_again(solve_fakes, tmp_path, "cannot be used")
+
+
+def test_looking_at_a_schema_that_is_no_text(solve_fakes: SolveFakes, tmp_path: Path) -> None:
+    solve_fakes(*PROVEN, cache=tmp_path)
+    damage_schema(tmp_path)
+    with pytest.raises(StowplanError, match="cannot be used"):
+        PlanCache(tmp_path).info()
+    with pytest.raises(StowplanError, match="cannot be used"):
+        PlanCache(tmp_path).clear()
+
+
 def test_a_folder_that_cannot_be_is_told_of(solve_fakes: SolveFakes, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = solve_fakes(*PROVEN, cache=tmp_path / "file" / "folder")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +14,9 @@ from stowplan.errors import InputError, UsageError
 from stowplan.frontends.formats import is_input
 
 _OWN_SUFFIXES = (".plan.json", ".result.json")
+
+#: Bytes of an output's name without suffix: file systems take 255 with it.
+MOST_BYTES = 240
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -92,4 +97,12 @@ def _stem(path: Path) -> str:
     name = path.name.removesuffix(".gz")
     for suffix in (".txt", ".csv", ".json", ".hlo", ".dot", ".gv"):
         name = name.removesuffix(suffix)
-    return name or path.name
+    return _short(name or path.name)
+
+
+def _short(name: str) -> str:
+    """A name that leaves room for the suffixes of what is written; a long one ends in its digest."""
+    data = os.fsencode(name)
+    if len(data) <= MOST_BYTES:
+        return name
+    return f"{data[: MOST_BYTES - 17].decode(errors='ignore')}-{hashlib.sha256(data).hexdigest()[:16]}"

@@ -60,6 +60,19 @@ def journal(out: Path) -> dict[str, Any]:
     return found
 
 
+def test_names_too_long_for_what_is_written_are_cut(tmp_path: Path) -> None:
+    """Two inputs whose names agree in all that is left of them stay apart."""
+    for end in ("a", "b"):
+        (tmp_path / f"{'é' * 121}{end}.csv").write_text("id,lower,upper,size\nx,0,1,4\n")
+    items = find_inputs([tmp_path])
+    assert len({item.name for item in items}) == 2
+    out = tmp_path / "out"
+    found = run(items, out)
+    assert [record.exit_code for record, _ in found.values()] == [0, 0]
+    assert all(item.plan_path(out).is_file() and item.record_path(out).is_file() for item in items)
+    assert [known for _, known in run(items, out).values()] == [True, True]
+
+
 def test_side_by_side_comes_to_the_same_files(tmp_path: Path) -> None:
     items = inputs(tmp_path, *"abcd")
     settings = Settings(candidates=("heuristic",), deterministic=True)
