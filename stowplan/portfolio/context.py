@@ -21,7 +21,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     deterministic: bool = False
     """Limit work, not time: the same input, options and versions give the same plan, whatever the load of the machine.
 
-    Candidates size their work by ``time_limit``, such that a machine at leisure does it in about a third of that time.
+    Candidates size their work by ``time_limit``, such that a machine at leisure does it in about a third of that time. No clock
+    ends it, so that whatever they do must count as at least what it costs.
     """
     gap: float = 0.0
     """Stop once (objective - bound) / objective is no more than this."""

@@ -12,7 +12,7 @@ from typing import Any
 from stowplan.log import LOGGER
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run_state import RunState
-from stowplan.portfolio.stop_policy import LOADING, StopPolicy, proves_only
+from stowplan.portfolio.stop_policy import LOADING, StopPolicy
 from stowplan.portfolio.worker_pool import WorkerPool
 from stowplan.result import CandidateReport, StopReason
 
@@ -72,8 +72,8 @@ class Run:
 
     @property
     def cut_short(self) -> bool:
-        """Whether a candidate that makes plans was not given the time for its work."""
-        return not proves_only(self._pool.unfinished)
+        """Whether a candidate on which the plan may depend was not given the time for its work."""
+        return not self._policy.is_decided(self._pool.unfinished, self._pool.ahead)
 
     def _run(self, starts: Mapping[str, Any]) -> StopReason:
         self._offer_starts(starts)
@@ -92,7 +92,7 @@ class Run:
         """Make the quick plan while the first workers load what they need, or before them where time is short."""
         state, policy, pool = self.state, self._policy, self._pool
         at_work = pool.at_work
-        if state.deadline.was_cancelled or policy.may_stop(at_work) is not None:
+        if state.deadline.was_cancelled or policy.may_stop(at_work, pool.ahead) is not None:
             return
         if policy.time_left(at_work) >= LOADING and not state.kind.is_quick_first(state.problem):
             pool.start_waiting()
@@ -102,7 +102,7 @@ class Run:
 
     def _loop(self) -> StopReason:
         policy, pool = self._policy, self._pool
-        while (reason := policy.may_stop(pool.at_work)) is None:
+        while (reason := policy.may_stop(pool.at_work, pool.ahead)) is None:
             if policy.time_left(pool.at_work) <= 0:
                 pool.take_messages(wait=False)
                 return policy.at_limit(pool.unfinished)

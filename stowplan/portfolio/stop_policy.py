@@ -5,7 +5,7 @@ A limit is a limit: verifying the last plans, ending processes and assembling th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run_state import RunState
@@ -46,13 +46,15 @@ class StopPolicy:
 
     # -------------------------------------------------------------------------------------------------------- reasons
 
-    def may_stop(self, at_work: list[Candidate]) -> StopReason | None:
+    def may_stop(self, at_work: list[Candidate], ahead: Sequence[Candidate] = ()) -> StopReason | None:
         """Why the run may stop before its limit.
 
         Parameters
         ----------
         at_work
             Candidates that are running or wait for their turn.
+        ahead
+            Those of them whose plans go before the best where they are as good; see :meth:`is_decided`.
 
         Returns
         -------
@@ -65,13 +67,35 @@ class StopPolicy:
         # Nor is a result no worse than the baseline that was named before that has been seen.
         if any(candidate.makes_baseline for candidate in at_work):
             return None
-        # A deterministic run lets all that make plans finish: which proof comes first is a matter of load.
-        if self._options.deterministic:
-            return reason if proves_only(at_work) else None
+        if self._options.deterministic and not self.is_decided(at_work, ahead):
+            return None
         # A proof may come before the baselines: speedups are over something, so wait for those that heuristics will bring.
         kind = self._state.kind
         missing = kind.awaits_baselines(self._state.problem) and not {*kind.baseline_sources} <= {*self._state.sources}
         return None if missing and any(candidate.family == "heuristic" for candidate in at_work) else reason
+
+    def is_decided(self, unfinished: Sequence[Candidate], ahead: Sequence[Candidate]) -> bool:
+        """Whether the plan of a deterministic run is the one that all its work would end with, so that nothing is waited for.
+
+        Without a proof all that make plans must finish. With one there is no plan, or none is better, and of equals the one
+        that stands first in the order of candidates is kept: only those that stand before the best can change it. When the
+        proof comes is a matter of load, the plan is not.
+
+        Parameters
+        ----------
+        unfinished
+            Candidates that have not come to the end of their work.
+        ahead
+            Those of them that were started before the one that made the best plan.
+        """
+        state = self._state
+        if state.infeasible:
+            return True
+        only_ties_count = state.closed() == "optimal" and state.on_plan is None
+        # A named baseline's plan goes before others that are as good, whoever makes it.
+        if only_ties_count and state.best is not None and state.baseline in (None, state.best.source):
+            return proves_only(ahead)
+        return proves_only(unfinished)
 
     def at_limit(self, unfinished: list[Candidate]) -> StopReason:
         """Why a run stops whose time is up.

@@ -94,7 +94,7 @@ class WarmWorkers:
                     return found
         return self._start(surroundings)
 
-    def finish(self, assignments: Iterable[Assignment], *, at_limit: bool) -> None:
+    def finish(self, assignments: Iterable[Assignment], *, at_limit: bool, are_awaited: bool = False) -> None:
         """End of a run: those that stop are kept, the others killed and, where calls are likely, replaced.
 
         Parameters
@@ -104,13 +104,16 @@ class WarmWorkers:
         at_limit
             Whether they should have returned by now. Where a run ends sooner, none is waited for: those that still import what
             they need, or look at the clock seldom, have :data:`LINGER_SECONDS` for that, and are there for the next call.
+        are_awaited
+            Whether they have :data:`STOP_SECONDS` to return even where a run ends sooner: a call that comes at once then has
+            them, and starts no others.
         """
         every = [each for each in assignments if each.is_current]
         for each in every:
             each.stop()
         end = time.monotonic() + STOP_SECONDS
         for each in every:
-            if at_limit and self._keeps:
+            if (at_limit or are_awaited) and self._keeps:
                 each.is_over.wait(max(0.0, end - time.monotonic()))
         lingering = [] if at_limit or not self._keeps else [each for each in every if not each.is_over.is_set()]
         self._end([each for each in every if each not in lingering])

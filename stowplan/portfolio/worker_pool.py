@@ -120,12 +120,21 @@ class WorkerPool:
     @property
     def unfinished(self) -> list[Candidate]:
         """Candidates that did not come to the end of their work, at the end of a run."""
-        return [*self._waiting, *(worker.candidate for worker in self._workers if worker.outcome == "stopped")]
+        return [*self._waiting, *(worker.candidate for worker in self._unfinished())]
+
+    @property
+    def ahead(self) -> list[Candidate]:
+        """Those of :attr:`unfinished` whose plans go before the best where they are as good (:attr:`Best.order`)."""
+        best = self._state.best
+        return [worker.candidate for worker in self._unfinished() if best is None or worker.number < best.order[0]]
 
     @property
     def is_idle(self) -> bool:
         """Whether no candidate runs and none may start."""
         return not self._busy() and not self._next_may_start()
+
+    def _unfinished(self) -> list[Worker]:
+        return [worker for worker in self._workers if worker.ended is None or worker.outcome == "stopped"]
 
     def _busy(self) -> list[Worker]:
         return [worker for worker in self._workers if worker.ended is None]
@@ -364,7 +373,9 @@ class WorkerPool:
         for each in every:
             if isinstance(each, ThreadAssignment):
                 each.stop()
-        workers().finish([each for each in every if isinstance(each, Assignment)], at_limit=not is_early)
+        # Deterministic runs of small problems end by a proof with most candidates at work, and come one after the other.
+        processes = [each for each in every if isinstance(each, Assignment)]
+        workers().finish(processes, at_limit=not is_early, are_awaited=self._options.deterministic)
         for worker in self._workers:
             if worker.bound is not None and self._state.best is not None and worker.bound > self._state.best.objective:
                 worker.note(f"claimed a bound of {worker.bound}")

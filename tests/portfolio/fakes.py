@@ -88,6 +88,11 @@ def proves(problem: Problem, context: WorkerContext) -> None:
     context.bound(OPTIMUM, "proves")
 
 
+def solves_and_proves(problem: Problem, context: WorkerContext) -> None:
+    context.plan(ladder_plan(problem, 3, first=1), "solves_and_proves")
+    context.bound(OPTIMUM, "solves_and_proves")
+
+
 def proves_infeasible(problem: Problem, context: WorkerContext) -> None:
     context.proven_infeasible("proves_infeasible")
 

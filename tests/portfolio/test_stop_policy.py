@@ -48,10 +48,38 @@ def test_waits_at_a_proof_only_for_a_baseline_that_can_come() -> None:
     assert StopPolicy(solved(baselines=("finds",))).may_stop([HEURISTIC]) == "optimal"
 
 
-def test_a_deterministic_run_waits_at_a_proof_for_all_that_make_plans() -> None:
+def test_a_deterministic_run_waits_at_a_proof_for_those_whose_plans_go_before_the_best() -> None:
     policy = StopPolicy(solved(deterministic=True))
-    assert policy.may_stop([EXACT, PROVER]) is None
-    assert policy.may_stop([PROVER]) == "optimal"
+    assert policy.may_stop([EXACT, PROVER], [EXACT]) is None
+    assert policy.may_stop([EXACT, PROVER], [PROVER]) == "optimal"
+    assert policy.may_stop([EXACT, PROVER]) == "optimal"
+
+
+def test_without_a_proof_a_deterministic_run_waits_for_all_that_make_plans() -> None:
+    known = state(deterministic=True, gap=0.5)
+    known.offer_bound(OPTIMUM - 1, "proves")
+    assert known.offer_plan(ladder_plan(known.problem, 3), "finds", (0, 0)) is None
+    assert StopPolicy(known).may_stop([EXACT, PROVER]) is None
+    assert StopPolicy(known).may_stop([PROVER]) == "gap_reached"
+
+
+def test_a_deterministic_run_waits_at_a_proof_for_all_where_more_than_the_order_decides() -> None:
+    """A named baseline goes before what is as good; plans that are kept close to another are chosen from all."""
+    known = solved(deterministic=True)
+    assert StopPolicy(known).is_decided([EXACT], [])
+    known.baseline = "greedy"
+    assert not StopPolicy(known).is_decided([EXACT], [])
+    known.baseline = "finds"
+    assert StopPolicy(known).is_decided([EXACT], [])
+    known.on_plan = lambda plan, check: None
+    assert not StopPolicy(known).is_decided([EXACT], [])
+    assert StopPolicy(known).is_decided([PROVER], [])
+
+
+def test_the_baselines_of_a_deterministic_run_do_not_depend_on_when_the_proof_comes() -> None:
+    policy = StopPolicy(solved(deterministic=True, baselines=("greedy",)))
+    assert policy.may_stop([HEURISTIC]) is None
+    assert policy.may_stop([EXACT]) == "optimal"
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -59,6 +87,7 @@ def test_nothing_is_waited_for_where_there_is_no_plan(deterministic: bool) -> No
     known = state(deterministic=deterministic, baselines=("greedy",))
     known.offer_infeasibility("proves")
     assert StopPolicy(known).may_stop([HEURISTIC, EXACT]) == "infeasible"
+    assert StopPolicy(known).is_decided([HEURISTIC, EXACT], [])
 
 
 def test_the_reason_at_the_limit() -> None:

@@ -53,6 +53,9 @@ SPLITS, STRETCHES = 24, 8
 #: Part of the time that is kept for the arena while the peak is open, and orders that it tries.
 ARENA_SHARE, ARENA_ORDERS = 0.2, 6
 
+#: The packing room's candidates that look for offsets, one after the other.
+PACKINGS = packing.search, packing.exact
+
 
 class _Run:
     """A candidate at work: what it knows, and what it has told."""
@@ -298,6 +301,9 @@ def _arena(run: _Run, chance: np.random.Generator) -> None:
         if lives.peak > plan.objective:
             continue
         seconds = max(0.5, context.options.time_limit / 20)
+        if run.is_deterministic:
+            # No clock ends it: all packings together are to be within the limit.
+            seconds = min(seconds, context.options.time_limit / (len(PACKINGS) * ARENA_ORDERS))
         _pack(run, lives, seconds, is_over)
 
 
@@ -306,7 +312,7 @@ def _pack(
     lives: Lives,
     seconds: float,
     is_over: Callable[[], bool],
-    candidates: Sequence[Callable[[packing_problem.Problem, Context], None]] = (packing.search, packing.exact),
+    candidates: Sequence[Callable[[packing_problem.Problem, Context], None]] = PACKINGS,
 ) -> None:
     """The packing room's candidates on the lives of an order, for some seconds each."""
     load = load_bound(lives.packing)

@@ -49,8 +49,9 @@ def _quick_plan(problem: Problem, options: Options, should_stop: Callable[[], bo
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    # Compiling takes longer than a small graph does, interpreted.
-    interpret = len(problem.ops) <= FEW_OPS and not is_warm()
+    # Compiling takes longer than a small graph does, interpreted; but not than the work of a deterministic run, which no clock
+    # ends.
+    interpret = len(problem.ops) <= FEW_OPS and not is_warm() and not options.deterministic
     found = [
         Candidate("search", "heuristic", f"{_HERE}:search", share=0.7, interpret=interpret),
         Candidate("sets", "exact", f"{_HERE}:exact", share=0.7, interpret=interpret),

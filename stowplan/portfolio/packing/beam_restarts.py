@@ -52,13 +52,17 @@ class Part(canonical.Part):
         return low + int(_AIMS[turn % len(_AIMS)] * (self.best - 1 - low)), ABOVE * canonical.luby(turn // len(_AIMS) + 1)
 
     def run(self, height: int, length: int) -> int:
-        """One beam of ``length`` states for a plan within ``height``; returns its states, all told."""
+        """One beam of ``length`` states for a plan within ``height``; returns its states, all told, but its width at least.
+
+        A beam that dies at once has cost the arrays of its width.
+        """
         turn = self._turn
         self.runs += 1
         beam = self._beams[turn % 2]
         halves, noise = _HALVES[turn % len(_HALVES)], _NOISES[turn // 2 % len(_NOISES)]
         offsets, states = beam.pack(height, length, halves, self._chance, noise, self.should_stop)
-        self._spent[self._at_bound] += states
+        cost = max(states, min(length, beam.widest))
+        self._spent[self._at_bound] += cost
         if offsets is not None:
             self.adopt(offsets)
-        return states
+        return cost

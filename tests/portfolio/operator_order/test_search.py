@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
 from stowplan.models.operator_order.bounds import load_bound
+from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.structure import build
 from stowplan.models.operator_order.verify import verify
-from stowplan.portfolio.operator_order import beam, kernel
+from stowplan.portfolio.context import Context
+from stowplan.portfolio.operator_order import beam, candidates, kernel
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.baselines import BASELINES
 from stowplan.portfolio.operator_order.dividing import Dividing
 from stowplan.portfolio.operator_order.graph import make
 from stowplan.portfolio.operator_order.set_search import SetSearch
 from stowplan.portfolio.operator_order.windows import Windows
+from stowplan.portfolio.packing.inner_run import InnerRun
 from tests.models.operator_order.cases import least_peak, random_problem
+from tests.portfolio.recorder import Recorder
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -89,3 +96,34 @@ def test_windows_never_make_it_worse() -> None:
             windows.step(lambda: False)
         assert windows.peak == structure.peak(windows.order) <= before
         assert verify(problem, Lives(problem, structure, windows.order).quick()).ok, seed
+
+
+@pytest.mark.parametrize("time_limit", [0.1, 0.5, 4.0])
+@pytest.mark.parametrize("candidate", [candidates.search, candidates.exact])
+def test_all_packings_of_a_deterministic_run_are_within_its_limit(
+    candidate: Callable[[Problem, Context], None], time_limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arena of a chain cannot be as small as its peak, for the alignment alone: nothing else ends the search."""
+    sizes = (173, 115, 49, 21)
+    chain = Problem(
+        tensors=tuple(Tensor(id=f"t{number}", size=size, alignment=16) for number, size in enumerate(sizes)),
+        ops=tuple(Op(id=f"o{number}", reads=(number,), writes=(number + 1,)) for number in range(len(sizes) - 1)),
+        inputs=(0,),
+        outputs=(len(sizes) - 1,),
+    )
+    seconds: list[float] = []
+
+    class Idle(InnerRun):
+        """Lets nobody work."""
+
+        def __init__(self, outer: Context, limit: float, **options: Any):
+            super().__init__(outer, limit, **options)
+            seconds.append(limit)
+
+        def stop(self) -> bool:
+            return True
+
+    monkeypatch.setattr(candidates, "InnerRun", Idle)
+    candidate(chain, Recorder(deterministic=True, time_limit=time_limit))
+    assert seconds
+    assert sum(seconds) <= time_limit * 1.001

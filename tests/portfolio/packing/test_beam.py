@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 import stowplan
 from stowplan.models.packing.bounds import load_bound
@@ -138,3 +140,22 @@ def test_an_open_instance_is_packed_at_its_load(shared: Path) -> None:
     plan = arrays.export_plan(problem, data, offsets)
     assert verify(problem, plan).ok
     assert plan.objective == 986_112
+
+
+def test_beams_that_die_at_once_cost_their_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alignment keeps the load out of reach, so that beams at the bound die after a few states; each pays for its arrays."""
+    lives = {"a": (0, 3, 173), "b": (1, 4, 115), "c": (2, 6, 49), "d": (3, 7, 21)}
+    buffers = [Buffer(id=id_, lower=low, upper=high, size=size, alignment=16) for id_, (low, high, size) in lives.items()]
+    problem, widths = Problem(buffers=tuple(buffers)), []
+    pack = beam.Beam.pack
+
+    def counted(self: beam.Beam, height: int, width: int, *arguments: Any) -> tuple[Any, int]:
+        widths.append(min(width, self.widest))
+        return pack(self, height, width, *arguments)
+
+    monkeypatch.setattr(beam.Beam, "pack", counted)
+    context = Recorder(problem, deterministic=True, time_limit=0.5)
+    candidates.search(problem, context)
+    assert context.best is not None
+    limit = candidates.NODES * 0.5 / (len(buffers) + 50)
+    assert sum(widths[:-1]) < limit
