@@ -136,6 +136,7 @@ def test_as_plain_values() -> None:
             "problem_digest": "abc",
             "options": {"workers": 2},
             "checkpoint": None,
+            "checkpoint_training": "",
             "guides": [],
             "family": "",
         },

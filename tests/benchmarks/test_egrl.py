@@ -202,6 +202,42 @@ def test_measured_greedy_is_the_portfolios(benchmarks: Any) -> None:
     assert checked > 20
 
 
+def test_repaired_greedy_tries_only_what_can_be_executed(benchmarks: Any) -> None:
+    moved = 0
+    for seed in range(30):
+        problem = random_problem(seed, layers=12)
+        begin = heuristics.any_map(arrays.build(problem))
+        if begin is None or begin.any():
+            continue
+        chip = Chip(problem)
+
+        def repair(maps: Any, chip: Chip = chip) -> Any:
+            nonlocal moved
+            found, epsilon = chip.compiled(maps)
+            moved += int((epsilon > 0).sum())
+            return found
+
+        repaired = benchmarks.egrl_methods.Meter(chip)
+        benchmarks.egrl_methods.greedy_dp(repaired, problem, 1_000, repair)
+        # A repair counts as no evaluation.
+        assert (chip.inferences, chip.evaluations) == (repaired.evaluations,) * 2
+        assert min(np.concatenate(repaired.speedups)) > 0
+    assert moved > 20
+
+
+def test_a_run_that_is_cut_off_says_how_many_evaluations_it_made(benchmarks: Any, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    methods, tables = benchmarks.egrl_methods, benchmarks.egrl_tables
+    cut = methods.run_of("ea", "resnet50", "int8", 0, 10**6, seconds=1e-9)
+    assert cut.file(tmp_path) != methods.run_of("ea", "resnet50", "int8", 0, 10**6).file(tmp_path)
+    found, _ = methods.perform(cut)
+    assert found.evaluations < 100
+    records = [record(benchmarks, "paper", seed, 1.6, evaluations=evaluations) for seed, evaluations in enumerate((50, 120))]
+    records += [record(benchmarks, "egrl", 0, 1.2), record(benchmarks, "optimum", 0, 1.6, bound_ps=625_000)]
+    row = tables.at_equal(tables.Records(records), "paper", ["paper", "egrl"]).splitlines()[-1]
+    assert row == "| resnet50 | int8 | 50 | 0.800 ± 0.000 | 0.600 | 1.600 |"
+
+
 def test_a_meter_keeps_the_map_that_measured_best(benchmarks: Any) -> None:
     run = benchmarks.egrl_methods.run_of("greedy_dp", "resnet50", "int8", 3, 300, 0.05)
     found, _ = benchmarks.egrl_methods.perform(run)

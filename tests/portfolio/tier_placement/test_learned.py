@@ -186,6 +186,15 @@ def test_the_result_names_the_policy(policy: Path) -> None:
     assert "egrl" in result.details["sources"]
     assert result.provenance.checkpoint == hashlib.sha256(policy.read_bytes()).hexdigest()
     assert "torch" in result.provenance.versions
+    # What is said of the package's own holds of no other.
+    assert result.provenance.checkpoint_training == ""
+
+
+def test_the_result_says_how_the_packages_own_policy_was_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.delenv("STOWPLAN_EGRL_POLICY", raising=False)
+    result = solve(small_network(), time_limit=60, candidates="egrl", workers=1)
+    assert result.provenance.checkpoint_training == "trained by imitation of linear relaxations, no evaluations of its own"
 
 
 def test_a_file_that_is_no_policy(any_file: Path) -> None:
