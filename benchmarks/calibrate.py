@@ -29,7 +29,7 @@ from lib.costs.calibrate import (
 from stowplan import files
 from stowplan.errors import StowplanError
 from stowplan.frontends.hlo import read_program
-from stowplan.frontends.hlo.cycle_table import read_cycle_table
+from stowplan.frontends.hlo.placed import read_cycle_table
 from stowplan.hardware.costs import CycleTable
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import decode_target, load_target

@@ -58,7 +58,7 @@ from stowplan.learned_guidance.memory_mapping.guide.program import program
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.hint import PLACE, of_plan
 from stowplan.models.memory_mapping.hint import hint as hint_of
-from stowplan.models.memory_mapping.milp.guide import relaxation_hint
+from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem

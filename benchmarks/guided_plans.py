@@ -22,7 +22,7 @@ from scipy import stats
 import stowplan
 from stowplan.learned_guidance.memory_mapping.guide.guide import learned_hint
 from stowplan.models.hint import Hint
-from stowplan.models.memory_mapping.milp.guide import relaxation_hint
+from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.guided import THRESHOLDS, best_guided

@@ -31,7 +31,7 @@ from stowplan.learned_guidance.memory_mapping.observation.observer import Observ
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.hint import FAST, KEEP
-from stowplan.models.memory_mapping.milp.guide import relaxation_hint
+from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping import arrays, heuristics

@@ -142,7 +142,7 @@ def read_program(path: Path) -> Program:
 
 def relaxed(recipe: str, folder: Path) -> None:
     """Label a program with the values of its relaxation."""
-    from stowplan.models.memory_mapping.milp.guide import relaxation_hint
+    from stowplan.models.memory_mapping.milp.hint import relaxation_hint
     from stowplan.models.memory_mapping.milp.solve import Effort
 
     problem = made(recipe)

@@ -19,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from types import SimpleNamespace
 
 import stowplan
-from stowplan.models.memory_mapping.milp.guide import relaxation_hint
+from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping import arrays

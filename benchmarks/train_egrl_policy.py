@@ -32,8 +32,8 @@ from stowplan.learned_guidance.tier_placement.egrl.network import Actor, Shape
 from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
 from stowplan.learned_guidance.tier_placement.variants import generated
 from stowplan.learned_guidance.training import checkpoint
+from stowplan.models.tier_placement.milp_solve import relaxation
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.models.tier_placement.relaxed import relaxation
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "data"
 NAMES = ("resnet50", "resnet101", "bert_base_s128", "bert_base_s384")

@@ -125,7 +125,7 @@ def _modules(name: str, **others: Any) -> KindModules:
         problem=f"stowplan.models.{name}.problem",
         plan=f"stowplan.models.{name}.plan",
         kind=f"stowplan.portfolio.{name}.kind:KIND",
-        decisions=f"stowplan.models.{name}.decisions",
+        decisions=f"stowplan.models.{name}.plan",
         **others,
     )
 
@@ -136,14 +136,14 @@ _KINDS = {
         _modules(
             "memory_mapping",
             hint="stowplan.models.memory_mapping.hint",
-            transfer="stowplan.models.memory_mapping.earlier:transferred",
-            offsets="stowplan.models.memory_mapping.decisions:offset_table",
+            transfer="stowplan.models.memory_mapping.earlier_plan:transferred",
+            offsets="stowplan.models.memory_mapping.plan:offset_table",
             amends=("capacity", "stalls"),
             warm_up="stowplan.portfolio.memory_mapping.warm_up:warm_up",
         ),
         _modules(
             "packing",
-            offsets="stowplan.models.packing.decisions:offset_table",
+            offsets="stowplan.models.packing.plan:offset_table",
             amends=("capacity",),
             plan_reader="stowplan.models.packing.csv_files:read_plan",
             earlier_plan_reader="stowplan.models.packing.csv_files:read_described_plan",
@@ -152,8 +152,8 @@ _KINDS = {
         _modules(
             "tier_placement",
             hint="stowplan.models.tier_placement.hint",
-            transfer="stowplan.models.tier_placement.earlier:transferred",
-            offsets="stowplan.models.tier_placement.decisions:offset_table",
+            transfer="stowplan.models.tier_placement.hint:transferred",
+            offsets="stowplan.models.tier_placement.plan:offset_table",
             amends=("capacity",),
             amend="stowplan.frontends.network.problem:amended",
             warm_up="stowplan.portfolio.tier_placement.heuristics:warm_up",
@@ -161,18 +161,18 @@ _KINDS = {
         _modules("bank_mapping", amends=("capacity",)),
         _modules(
             "operator_order",
-            offsets="stowplan.models.operator_order.decisions:offset_table",
+            offsets="stowplan.models.operator_order.plan:offset_table",
             warm_up="stowplan.portfolio.operator_order.warm_up:warm_up",
         ),
         _modules(
             "banked_packing",
             warm_up="stowplan.portfolio.packing.canonical:warm_up",
-            offsets="stowplan.models.banked_packing.decisions:offset_table",
+            offsets="stowplan.models.banked_packing.plan:offset_table",
         ),
         _modules(
             "modulo_scheduling",
             hint="stowplan.models.modulo_scheduling.hint",
-            transfer="stowplan.models.modulo_scheduling.earlier:transferred",
+            transfer="stowplan.models.modulo_scheduling.hint:transferred",
             amends=("fixed",),
             amend="stowplan.frontends.dfg.problem:amended",
             warm_up="stowplan.portfolio.modulo_scheduling.annealing:warm_up",

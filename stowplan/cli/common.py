@@ -162,7 +162,7 @@ Deterministic = Annotated[
 
 def size(text: str) -> int:
     """Bytes, as an option says them: ``2 GB``, ``512MiB``, ``1000000``."""
-    from stowplan.hardware.targets.units import Bytes
+    from stowplan.hardware.targets.toml_files import Bytes
 
     try:
         return int(text) if text.isdecimal() else int(Bytes.parse(text))

@@ -106,7 +106,7 @@ def validate_command(
     items = find_inputs(suites)
     measured = None
     if compiled is not None:
-        from stowplan.backends.xla.rewards import CompiledRewards
+        from stowplan.backends.xla.score import CompiledRewards
 
         measured = CompiledRewards(compiled)
     opened = Policies(policies or (), seed)

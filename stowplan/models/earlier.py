@@ -1,4 +1,4 @@
-"""Which steps of a program are which of an earlier version of it, as a build sees them: most are the same.
+"""A hint for one version of a problem from a plan of an earlier one: what is the same in both.
 
 Steps are compared by what they are, their *signature*, and by the signatures around them, as in the colour refinement of
 Weisfeiler and Leman 1968: first those that agree far around are matched, then those that agree less far. So steps may be
@@ -8,6 +8,7 @@ where there are not as many of them in both, their names before it. What hints f
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
@@ -15,7 +16,25 @@ from typing import NamedTuple
 import numpy as np
 
 from stowplan.models.hint import Hint
-from stowplan.models.longest_ascending import longest_ascending
+
+
+def longest_ascending(values: Sequence[int]) -> list[int]:
+    """Places of a longest ascending subsequence of unlike values, ascending."""
+    ends: list[int] = []
+    places: list[int] = []
+    before: list[int | None] = []
+    for at, value in enumerate(values):
+        length = bisect_left(ends, value)
+        ends[length : length + 1] = [value]
+        places[length : length + 1] = [at]
+        before.append(places[length - 1] if length else None)
+    found: list[int] = []
+    last = places[-1] if places else None
+    while last is not None:
+        found.append(last)
+        last = before[last]
+    return found[::-1]
+
 
 #: How far around steps are compared at first, in steps.
 AROUND = 4

@@ -1,9 +1,9 @@
-"""What an exact model comes to, the same for all kinds."""
+"""What exact models and verifiers return, the same for all kinds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 P = TypeVar("P")
 
@@ -22,3 +22,30 @@ class Outcome(Generic[P]):
     """Proven: no valid plan has a smaller objective (in the kind's unit). None where nothing is proven, or there is no plan."""
     reason: str | None = None
     """Why there is no plan, in one sentence, where that is proven and can be said."""
+
+
+CodeT = TypeVar("CodeT", bound=str, covariant=True)
+
+
+@dataclass(frozen=True)
+class Violation(Generic[CodeT]):
+    """One broken rule: a code for programs, and one line for people."""
+
+    code: CodeT
+    message: str
+
+
+ViolationT = TypeVar("ViolationT", bound=Violation[Any], covariant=True)
+
+
+@dataclass(frozen=True)
+class Verification(Generic[ViolationT]):
+    """What a verifier found."""
+
+    violations: tuple[ViolationT, ...]
+    """All of them; of those that may be many, such as overlaps, the first, as the kind's verifier says."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the plan is valid, and what it says of itself true."""
+        return not self.violations

@@ -20,7 +20,7 @@ from stowplan.frontends.affine.hlo import affine_program
 from stowplan.frontends.dfg.dot import parse_dot
 from stowplan.frontends.dfg.graph import Reading
 from stowplan.frontends.hlo import parse_module
-from stowplan.frontends.hlo.cycle_table import read_cycle_table
+from stowplan.frontends.hlo.placed import read_cycle_table
 from stowplan.frontends.hlo.program import program_from_module
 from stowplan.frontends.xla_plan import import_xla_plan
 from stowplan.hardware.se import load_machine
@@ -532,7 +532,7 @@ def test_digits_that_are_no_numbers(digit: str, tmp_path: Path) -> None:
         csv_files.parse(f"id,lower,upper,size\na,0,1,{digit}\n")
     offsets = tmp_path / "o.fastmem.txt"
     offsets.write_text(f" value: <1 a @{digit}> (size=4,offset=0): f32[1]\n")
-    from stowplan.frontends.xla_plan.offsets import read_offsets
+    from stowplan.frontends.xla_plan.importer import read_offsets
 
     with pytest.raises(InputError, match="expected value"):
         read_offsets(offsets)

@@ -26,8 +26,7 @@ from stowplan.hardware.costs.signatures import (
     StepSignature,
 )
 from stowplan.hardware.costs.signatures.features import NAMES, Known, StepFacts, as_bits, features
-from stowplan.hardware.costs.signatures.predictor import SHIPPED, shipped
-from stowplan.hardware.costs.signatures.trees import Trees
+from stowplan.hardware.costs.signatures.predictor import SHIPPED, Trees, shipped
 from stowplan.hardware.program import Program, ProgramStep, ProgramTensor, ProgramUse
 from stowplan.hardware.targets import load_target
 

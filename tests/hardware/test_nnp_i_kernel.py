@@ -12,9 +12,8 @@ import stowplan
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.nnp_i import kernel
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE, Chip
-from stowplan.hardware.nnp_i.compiler import compiler_plan
-from stowplan.hardware.nnp_i.rectifier import Rectifier
-from stowplan.hardware.nnp_i.timing import Timing
+from stowplan.hardware.nnp_i.compiler import Rectifier, compiler_plan
+from stowplan.hardware.nnp_i.costs import Timing
 from stowplan.models.tier_placement.problem import Problem, Tier
 from tests.models.tier_placement import brute_force
 from tests.models.tier_placement.cases import BANDWIDTHS, chain, random_problem

@@ -13,8 +13,7 @@ from stowplan.frontends.dfg import carried, kernels, lower, trace
 from stowplan.hardware.se import compare, configure, grid, load_machine, machine_names, run_graph, simulate, streaming_engine
 from stowplan.hardware.se import configuration as configurations
 from stowplan.hardware.se.configuration import Configuration
-from stowplan.hardware.se.operations import OPERATIONS, Lanes, compute, generic_operation
-from stowplan.hardware.se.reference import make_data
+from stowplan.hardware.se.reference import OPERATIONS, Lanes, compute, generic_operation, make_data
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules

@@ -16,8 +16,15 @@ from stowplan.errors import InputError
 from stowplan.hardware.inferentia.target import BankTarget
 from stowplan.hardware.nnp_i.target import TierTarget
 from stowplan.hardware.targets import Target, decode_target, load_target, target_names
-from stowplan.hardware.targets.toml_files import template, template_kinds
-from stowplan.hardware.targets.units import Bytes, BytesPerSecond, Hertz, Picoseconds, duration_ps
+from stowplan.hardware.targets.toml_files import (
+    Bytes,
+    BytesPerSecond,
+    Hertz,
+    Picoseconds,
+    duration_ps,
+    template,
+    template_kinds,
+)
 from stowplan.models.modulo_scheduling.machine import Machine
 from tests.paths import EXAMPLES
 

@@ -18,7 +18,7 @@ from stowplan.errors import InputError
 from stowplan.hardware.costs.cycles import CycleTable
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import Roofline
-from stowplan.hardware.targets.units import BytesPerSecond, ElementsPerSecond, FlopsPerSecond, Picoseconds
+from stowplan.hardware.targets.toml_files import BytesPerSecond, ElementsPerSecond, FlopsPerSecond, Picoseconds
 
 Array = NDArray[np.float64]
 

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.dfg.fuse import fuse_multiply_add
 from stowplan.frontends.dfg.graph import Dfg
+from stowplan.frontends.dfg.lower import fuse_multiply_add
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Variable
 
 #: Powers up to this are multiplied out.

@@ -13,7 +13,7 @@ import msgspec
 
 from stowplan.errors import InputError, brief
 from stowplan.frontends.dfg.op_tables import OpTable, Resolved, load_op_table
-from stowplan.hardware.se.operations import OPERATIONS
+from stowplan.hardware.se.reference import OPERATIONS
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Variable
 
 #: Unknown ops that a warning names, the most frequent ones; and characters of each.

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from stowplan.hardware.program import ProgramStep
 from stowplan.hardware.targets import Target
-from stowplan.hardware.targets.units import duration_ps
+from stowplan.hardware.targets.toml_files import duration_ps
 from stowplan.models.memory_mapping.problem import Piece
 
 

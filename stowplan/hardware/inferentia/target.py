@@ -8,8 +8,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.hardware.targets.toml_files import MAX_TARGET_BYTES, TargetFiles, decode_toml, is_path
-from stowplan.hardware.targets.units import Bytes, BytesPerSecond
+from stowplan.hardware.targets.toml_files import MAX_TARGET_BYTES, Bytes, BytesPerSecond, TargetFiles, decode_toml, is_path
 
 FORMAT = "stowplan.bank_target"
 VERSION = 1

@@ -6,14 +6,58 @@ the hardware"; these are of that kind, not the product's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from stowplan.errors import InputError
-from stowplan.hardware.nnp_i.room import Room
-from stowplan.hardware.nnp_i.timing import Timing
+import numpy as np
+
+from stowplan.arguments import show
+from stowplan.errors import InputError, UsageError
+from stowplan.hardware.nnp_i.costs import Timing
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
+
+
+class Room:
+    """The tiers of a problem, filling up. Where tiers are address spaces, every tensor gets the lowest offset that is free."""
+
+    def __init__(self, problem: Problem):
+        self._problem = problem
+        self._used = np.zeros((len(problem.tiers), len(problem.layers)), np.int64)
+        """Bytes taken in each tier at each step."""
+        self._taken: list[list[tuple[int, int, int, int]]] = [[] for _ in problem.tiers]
+        """(offset, end, first, last) of what lies in each tier, ascending; kept for address spaces only."""
+        self.weights = [0] * len(problem.tiers)
+        """Bytes of weights in each tier."""
+
+    def free(self, tier: int, first: int, last: int) -> int:
+        """Bytes that are free in a tier at all the steps from first to last."""
+        return self._problem.tiers[tier].capacity - int(self._used[tier, first : last + 1].max())
+
+    def take(self, tier: int, size: int, first: int, last: int) -> int | None:
+        """Offset for a tensor that takes room from step first to step last (0 where only bytes count); None: it has none."""
+        if self.free(tier, first, last) < size:
+            return None
+        offset = 0
+        if self._problem.address_spaces and size:
+            offset = self._lowest(tier, size, first, last)
+            if offset + size > self._problem.tiers[tier].capacity:
+                return None
+            self._taken[tier].append((offset, offset + size, first, last))
+            self._taken[tier].sort()
+        self._used[tier, first : last + 1] += size
+        return offset
+
+    def _lowest(self, tier: int, size: int, first: int, last: int) -> int:
+        alignment = self._problem.tiers[tier].alignment
+        lowest = 0
+        for offset, end, begins, ends in self._taken[tier]:
+            if offset >= lowest + size:
+                break
+            if begins <= last and first <= ends and end > lowest:
+                lowest = end + -end % alignment
+        return lowest
+
 
 #: Weights go to a tier only where they are at most this part of it, for they block it for the whole inference ...
 WEIGHT_PART = 1 / 8
@@ -135,3 +179,83 @@ class Placer:
         if not self._problem.address_spaces:
             return MemoryMap(*tiers)
         return MemoryMap(*tiers, tuple(self._offsets[0]), tuple(self._offsets[1]))
+
+
+class Rectified(NamedTuple):
+    """What became of a proposal."""
+
+    map: MemoryMap
+    """It can be executed."""
+    epsilon: float
+    """Bytes of the tensors that were re-assigned over the bytes of all: 0 where the proposal could be executed as it is."""
+
+
+class Rectifier:
+    """The compiler's check of proposals for one problem.
+
+    This is the plain form, one proposal at a time, and the only one for tiers that are address spaces.
+    :func:`stowplan.hardware.nnp_i.kernel.rectify` does the same for many, compiled.
+    """
+
+    def __init__(self, problem: Problem):
+        self._problem = problem
+        self._weights = np.array([layer.weight_bytes for layer in problem.layers], np.int64)
+        self._outputs = np.array([layer.output_bytes for layer in problem.layers], np.int64)
+        self._total = max(1, int(self._weights.sum() + self._outputs.sum()))
+
+    def rectify(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> Rectified:
+        """The nearest map by simple rules: layer by layer, what has no room goes to a slower tier, or else to a faster one.
+
+        Where that leaves a tensor without room, it is the compiler's own map. Where tiers are address spaces, it may move
+        tensors that some cleverer choice of offsets would find room for.
+
+        Parameters
+        ----------
+        weight_tiers, output_tiers
+            Number of a tier for each layer, ``[layers]``.
+
+        Returns
+        -------
+        Rectified
+            The map that can be executed, and the part of all bytes that had to move, 0 to 1.
+
+        Raises
+        ------
+        UsageError
+            The proposal has not a tier for each layer, or one that does not exist.
+        InputError
+            The compiler finds no map at all.
+        """
+        wanted = self.checked(weight_tiers, output_tiers)
+        try:
+            found = self._place(wanted)
+        except InputError:
+            found = compiler_map(self._problem)
+        moved = sum(
+            int(sizes[np.array(was) != np.array(now)].sum())
+            for sizes, was, now in (
+                (self._weights, wanted.weight_tiers, found.weight_tiers),
+                (self._outputs, wanted.output_tiers, found.output_tiers),
+            )
+        )
+        return Rectified(found, moved / self._total)
+
+    def checked(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> MemoryMap:
+        """A proposal as a map, with 0 for weights of 0 bytes; UsageError as for :meth:`rectify`."""
+        count, tiers = len(self._problem.layers), len(self._problem.tiers)
+        for name, proposed in (("weight_tiers", weight_tiers), ("output_tiers", output_tiers)):
+            if len(proposed) != count or not all(tier in range(tiers) for tier in proposed):
+                raise UsageError(f"found {name} {show(list(proposed))}, expected {count} numbers from 0 to {tiers - 1}")
+        return MemoryMap(
+            tuple(int(tier) if size else 0 for tier, size in zip(weight_tiers, self._weights, strict=True)),
+            tuple(map(int, output_tiers)),
+        )
+
+    def _place(self, wanted: MemoryMap) -> MemoryMap:
+        tiers = len(self._problem.tiers)
+        placer = Placer(self._problem, Room(self._problem))
+        for number, layer in enumerate(self._problem.layers):
+            if layer.weight_bytes:
+                placer.weights(number, spill_order(wanted.weight_tiers[number], tiers))
+            placer.output(number, spill_order(wanted.output_tiers[number], tiers))
+        return placer.map()

@@ -8,13 +8,13 @@ import msgspec
 
 from stowplan.errors import InputError
 from stowplan.hardware.network import Layer, Precision
-from stowplan.hardware.targets.toml_files import TargetFiles
-from stowplan.hardware.targets.units import (
+from stowplan.hardware.targets.toml_files import (
     Bytes,
     BytesPerSecond,
     ElementsPerSecond,
     FlopsPerSecond,
     Picoseconds,
+    TargetFiles,
     duration_ps,
 )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from stowplan.errors import VerificationError
 from stowplan.hardware.se.configuration import Configuration, Entry, Flow, Words
-from stowplan.hardware.se.operations import Lanes
+from stowplan.hardware.se.reference import Lanes
 
 #: A word in a tile's memory: (tile, address of the first of its value, which of them).
 _Word = tuple[int, int, int]

@@ -10,7 +10,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.hardware.se.operations import OPERATIONS
+from stowplan.hardware.se.reference import OPERATIONS
 from stowplan.hardware.targets.toml_files import MAX_TARGET_BYTES, decode_toml
 from stowplan.models.modulo_scheduling.machine import AsynchronousFabric, Interface, Link, Machine
 

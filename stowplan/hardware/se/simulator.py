@@ -28,7 +28,7 @@ from stowplan.hardware.se.configuration import (
     Tile,
 )
 from stowplan.hardware.se.fabric import Fabric, Launches
-from stowplan.hardware.se.operations import Lanes, compute
+from stowplan.hardware.se.reference import Lanes, compute
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 

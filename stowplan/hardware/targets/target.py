@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from stowplan.errors import InputError
-from stowplan.hardware.targets.units import (
+from stowplan.hardware.targets.toml_files import (
     Bytes,
     BytesPerSecond,
     ElementsPerSecond,

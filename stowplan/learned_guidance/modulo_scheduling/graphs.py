@@ -15,7 +15,7 @@ import numpy as np
 from stowplan.arguments import whole
 from stowplan.errors import InputError
 from stowplan.frontends.dfg import Dfg, lower
-from stowplan.hardware.se.operations import OPERATIONS
+from stowplan.hardware.se.reference import OPERATIONS
 from stowplan.models.modulo_scheduling.bounds import find_obstacle
 from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem, Rules, Variable

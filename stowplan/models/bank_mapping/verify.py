@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from stowplan.models import verification
+from stowplan.models import outcome
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 
@@ -30,7 +30,7 @@ Code = Literal[
 
 
 @dataclass(frozen=True)
-class Violation(verification.Violation[Code]):
+class Violation(outcome.Violation[Code]):
     """One broken rule."""
 
     operator: int | None = None
@@ -38,7 +38,7 @@ class Violation(verification.Violation[Code]):
 
 
 @dataclass(frozen=True)
-class Verification(verification.Verification[Violation]):
+class Verification(outcome.Verification[Violation]):
     """What was found."""
 
     copied_bytes: int | None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from stowplan.models import verification
+from stowplan.models import outcome
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
 
@@ -29,7 +29,7 @@ MOST_OVERLAPS = 10_000
 
 
 @dataclass(frozen=True)
-class Violation(verification.Violation[Code]):
+class Violation(outcome.Violation[Code]):
     """One broken rule."""
 
     buffers: tuple[int, ...] = ()
@@ -37,7 +37,7 @@ class Violation(verification.Violation[Code]):
 
 
 @dataclass(frozen=True)
-class Verification(verification.Verification[Violation]):
+class Verification(outcome.Verification[Violation]):
     """What was found."""
 
     cost: int | None

@@ -1,23 +1,104 @@
-"""The plan of an earlier version of a program, as far as it is one for the version at hand.
+"""The plan and the hint of an earlier version of a program, for the version at hand.
 
-Boundaries move with the steps that are known again (:mod:`stowplan.models.memory_mapping.earlier_steps`); then the verifier
+Most are known again by what they use and what is around them (:mod:`stowplan.models.earlier`). A change may alter steps all
+through a program, as another rule for updates does, which the compiler fuses with gradients: what is left is known by its
+place between steps that are known, where most of its bytes are the same.
+
+Boundaries move with the steps that are known again (:mod:`stowplan.models.memory_mapping.earlier_plan`); then the verifier
 is asked, and tensors that it blames go back to slow memory, until it blames none.
+
+Steps are matched by what they use (:mod:`stowplan.models.memory_mapping.earlier_plan`). What has no counterpart is left open,
+with a confidence of 0.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from stowplan.models.earlier import in_order
-from stowplan.models.memory_mapping.earlier_steps import paired_uses
+from stowplan.models.earlier import Steps, aligned, carried, in_order, matched, trust
+from stowplan.models.hint import Hint, check, plan_of
+from stowplan.models.memory_mapping.hint import FAST, KEEP, PLACE, hint
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
-from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.problem import Problem, Step
 from stowplan.models.memory_mapping.slices import with_whole_copies
 from stowplan.models.memory_mapping.verify import Reason, Violation, verify
+
+#: What a step is, but for its name: its opcode, and size and role of each use.
+Signature = tuple[str, tuple[tuple[int, bool], ...]]
+
+#: Part of the bytes that two steps use which must be the same in size and role.
+ALIKE = 0.5
+
+
+def matched_steps(problem: Problem, earlier: Problem) -> list[int]:
+    """For each step of a problem the step of an earlier version that it was, -1 for none; shape ``[T]``."""
+    found = matched(_steps(problem), _steps(earlier))
+    likeness = _Likeness(problem, earlier)
+    return aligned(found, len(earlier.steps), likeness, ALIKE)
+
+
+def paired_uses(problem: Problem, step: int, earlier: Problem, before: int) -> list[tuple[int, int]]:
+    """Places of the uses of a step, and of the step that it was, that are the same use.
+
+    Where both have as many of each role in the same order, by place; else the first of a size and role is the first of these,
+    and so on.
+    """
+    mine, theirs = (_signature(each, each.steps[number])[1] for each, number in ((problem, step), (earlier, before)))
+    if [is_output for _, is_output in mine] == [is_output for _, is_output in theirs]:
+        return [(place, place) for place in range(len(mine))]
+    places: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
+    for place in reversed(range(len(theirs))):
+        places[theirs[place]].append(place)
+    return [(place, places[use].pop()) for place, use in enumerate(mine) if places[use]]
+
+
+def _steps(problem: Problem) -> Steps:
+    """A step takes from those that wrote what it uses."""
+    writer = [-1] * len(problem.tensors)
+    sources = []
+    for number, step in enumerate(problem.steps):
+        sources.append([writer[use.tensor] for use in step.uses])
+        for use in step.uses:
+            if use.is_output:
+                writer[use.tensor] = number
+    return Steps(
+        [step.name for step in problem.steps],
+        [_signature(problem, step) for step in problem.steps],
+        [(step.opcode, tuple(use.is_output for use in step.uses)) for step in problem.steps],
+        sources,
+    )
+
+
+def _signature(problem: Problem, step: Step) -> Signature:
+    return step.opcode, tuple((problem.tensors[use.tensor].size, use.is_output) for use in step.uses)
+
+
+class _Likeness:
+    """How alike two steps are: of the bytes that the larger one uses, the part that both have in uses of one size and role."""
+
+    def __init__(self, problem: Problem, earlier: Problem):
+        self._signatures = [[_signature(each, step) for step in each.steps] for each in (problem, earlier)]
+        self._known: dict[tuple[Signature, Signature], float] = {}
+
+    def __call__(self, step: int, before: int) -> float:
+        pair = self._signatures[0][step], self._signatures[1][before]
+        found = self._known.get(pair)
+        if found is None:
+            found = self._known[pair] = _likeness(*pair)
+        return found
+
+
+def _likeness(one: Signature, other: Signature) -> float:
+    if one[0] != other[0]:
+        return 0.0
+    mine, theirs = Counter(one[1]), Counter(other[1])
+    most = max(sum(size * count for (size, _), count in each.items()) for each in (mine, theirs))
+    return sum(size * count for (size, _), count in (mine & theirs).items()) / most if most else 0.0
+
 
 #: Times that the verifier is asked at most; each time it lists up to a hundred violations of each rule.
 ROUNDS = 30
@@ -158,3 +239,57 @@ def _first_uses(problem: Problem) -> list[int]:
         found.append(count)
         count += len(step.uses)
     return found
+
+
+def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
+    """The hint for a problem that a hint for an earlier version of it stands for.
+
+    Parameters
+    ----------
+    problem
+        What is to be solved.
+    earlier
+        The version that the hint is for.
+    given
+        With values, for ``earlier``; a plan that it has is valid, and goes along as far as it is one for the problem.
+
+    Raises
+    ------
+    InputError, UsageError
+        The hint is not for the earlier version.
+    """
+    check(earlier, given)
+    known = {access: number for number, access in enumerate(_accesses(earlier))}
+    before = matched_steps(problem, earlier)
+    numbers: list[int | None] = []
+    tensors: dict[int, dict[int, int]] = {}
+    for tensor, step in _accesses(problem):
+        if before[step] >= 0 and step not in tensors:
+            # Of several uses of a tensor the first one counts.
+            pairs = paired_uses(problem, step, earlier, before[step])
+            uses, theirs = problem.steps[step].uses, earlier.steps[before[step]].uses
+            tensors[step] = {uses[place].tensor: theirs[other].tensor for place, other in reversed(pairs)}
+        old = tensors.get(step, {}).get(tensor)
+        numbers.append(None if old is None else known.get((old, before[step])))
+    plan = plan_of(given)
+    fast, keep, place = (carried(given, name, numbers, 0.5) for name in (FAST, KEEP, PLACE))
+    return hint(
+        problem,
+        fast,
+        keep,
+        place=place if PLACE in given.values else (),
+        confidence=trust(given, numbers),
+        plan=None if plan is None else carried_plan(problem, earlier, plan, before),
+        source=given.source,
+    )
+
+
+def _accesses(problem: Problem) -> Iterator[tuple[int, int]]:
+    """Tensor and step of every access, in the order of a hint's values."""
+    steps: list[dict[int, None]] = [{} for _ in problem.tensors]
+    for index, step in enumerate(problem.steps):
+        for use in step.uses:
+            steps[use.tensor][index] = None
+    for tensor, used in enumerate(steps):
+        for step_index in used:
+            yield tensor, step_index

@@ -1,12 +1,17 @@
-"""The answer to a memory-mapping problem: residencies, copies, and which uses are fast. Plain data, no rules."""
+"""The answer to a memory-mapping problem: residencies, copies, and which uses are fast."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Literal, TypeVar
 
 import msgspec
 
+from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import Document
+from stowplan.models.memory_mapping.problem import Problem, Use
+from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
 
 FORMAT = "stowplan.memory_mapping.plan"
 VERSION = 1
@@ -56,3 +61,109 @@ class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Names of the tensors that have residencies, for whoever applies or reads the plan; the numbers decide."""
     format: str = FORMAT
     version: int = VERSION
+
+
+_Thing = TypeVar("_Thing", Residency, Copy)
+
+#: Number of a pair, and what the thing is: a tensor, or a tensor and a direction.
+_Key = tuple[int, Hashable]
+
+
+def _residencies(problem: Problem, first: Plan, second: Plan) -> tuple[dict[_Key, Values], dict[_Key, Values]]:
+    """Residencies of a tensor are the same one where they share a step: then it moved, in place or in time."""
+    pairs = _pairs(first.residencies, second.residencies, lambda each: each.tensor, _by_overlap)
+    return _sides(pairs, lambda each: each.tensor, _residency_values)
+
+
+def _copies(problem: Problem, first: Plan, second: Plan) -> tuple[dict[_Key, Values], dict[_Key, Values]]:
+    """Copies of a tensor in one direction that are not in both plans are set beside each other as they start."""
+    pairs = _pairs(first.copies, second.copies, lambda each: (each.tensor, each.direction), zip_longest)
+    return _sides(pairs, lambda each: (each.tensor, each.direction), _copy_values)
+
+
+def _fast_uses(problem: Problem, plan: Plan) -> dict[tuple[int, int, Use], Values]:
+    """By the number of the use in the program, its step, and itself."""
+    uses = [(number, use) for number, step in enumerate(problem.steps) for use in step.uses]
+    return {(each, *uses[each]): {} for each in plan.fast_uses}
+
+
+def _use_name(problem: Problem, key: tuple[int, int, Use]) -> str:
+    _, step, use = key
+    return f"{problem.steps[step].name} {'writes' if use.is_output else 'reads'} {problem.tensors[use.tensor].name}"
+
+
+def _residency_values(each: Residency) -> Values:
+    return {"start": each.start, "end": each.end, "offset": each.offset, "preloaded": each.preloaded}
+
+
+def _copy_values(each: Copy) -> Values:
+    part: Values = {} if each.part is None else {"part": f"{each.part[0]}-{each.part[1]}"}
+    return {"start": each.start, "end": each.end, **part}
+
+
+def _pairs(
+    first: Iterable[_Thing],
+    second: Iterable[_Thing],
+    group: Callable[[_Thing], Hashable],
+    pair: Callable[[Sequence[_Thing], Sequence[_Thing]], Iterable[tuple[_Thing | None, _Thing | None]]],
+) -> list[tuple[_Thing | None, _Thing | None]]:
+    """What is in both plans as it is, then, group by group, what ``pair`` sets beside each other."""
+    groups: dict[Hashable, tuple[list[_Thing], list[_Thing]]] = {}
+    for side, things in enumerate((first, second)):
+        for each in sorted(things, key=lambda thing: (thing.start, thing.end)):
+            groups.setdefault(group(each), ([], []))[side].append(each)
+    found: list[tuple[_Thing | None, _Thing | None]] = []
+    for before, after in groups.values():
+        for each in list(before):
+            if each in after:
+                before.remove(each)
+                after.remove(each)
+                found.append((each, each))
+        found.extend(pair(before, after))
+    return found
+
+
+def _by_overlap(first: Sequence[Residency], second: Sequence[Residency]) -> Iterator[tuple[Residency | None, Residency | None]]:
+    """Residencies of one tensor that share a step; in one plan no two of them do."""
+    before, after = list(reversed(first)), list(reversed(second))
+    while before or after:
+        if not after or (before and before[-1].end <= after[-1].start):
+            yield before.pop(), None
+        elif not before or after[-1].end <= before[-1].start:
+            yield None, after.pop()
+        else:
+            yield before.pop(), after.pop()
+
+
+def _sides(
+    pairs: Sequence[tuple[_Thing | None, _Thing | None]],
+    what: Callable[[_Thing], Hashable],
+    values: Callable[[_Thing], Values],
+) -> tuple[dict[_Key, Values], dict[_Key, Values]]:
+    """Both plans' sides of the pairs."""
+    before = {(at, what(each)): values(each) for at, (each, _) in enumerate(pairs) if each is not None}
+    after = {(at, what(each)): values(each) for at, (_, each) in enumerate(pairs) if each is not None}
+    return before, after
+
+
+DECISIONS = (
+    Decision("residency", lambda problem, key: problem.tensors[key[1]].name, paired=_residencies),
+    Decision("fast use", _use_name, _fast_uses),
+    Decision("copy", lambda problem, key: f"{problem.tensors[key[1][0]].name} {key[1][1]}", paired=_copies),
+)
+
+
+def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
+    """A row for each residency, in the plan's order; a tensor may have several. The plan is valid for the problem."""
+    rows = (
+        OffsetRow(
+            name=problem.tensors[each.tensor].name,
+            offset=each.offset,
+            size=problem.tensors[each.tensor].size,
+            alignment=problem.alignment,
+            start=each.start,
+            end=each.end,
+        )
+        for each in plan.residencies
+    )
+    return make_table("memory_mapping", problem, plan, {"fast_memory": problem.capacity}, rows)

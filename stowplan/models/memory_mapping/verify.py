@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stowplan.models import verification
-from stowplan.models.memory_mapping._audit import Audit, is_range
-from stowplan.models.memory_mapping._replay import objective_ps
+from stowplan.models import outcome
+from stowplan.models.memory_mapping._audit import Audit, is_range, objective_ps
 from stowplan.models.memory_mapping.plan import Copy, Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.violations import MAX_LISTED, Reason, Violation
@@ -24,7 +23,7 @@ __all__ = ["MAX_LISTED", "Reason", "Verification", "Violation", "verify"]
 
 
 @dataclass(frozen=True)
-class Verification(verification.Verification[Violation]):
+class Verification(outcome.Verification[Violation]):
     """What :func:`verify` found: violations, and what the plan costs.
 
     Violations are in the order of the codes; of each at most :data:`MAX_LISTED`, then one that says how many more there are.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from stowplan.models import verification
+from stowplan.models import outcome
 
 #: Violations of one code beyond this many are counted, not listed.
 MAX_LISTED = 100
@@ -43,7 +43,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True)
-class Violation(verification.Violation[Reason]):
+class Violation(outcome.Violation[Reason]):
     """One broken rule, in one line for people and by number for programs."""
 
     tensor: int | None = None

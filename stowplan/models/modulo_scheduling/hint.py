@@ -1,14 +1,18 @@
-"""Hints for modulo scheduling: for each instruction how early it issues, and how much speaks for each tile.
+"""A hint for modulo scheduling from a plan, or from a plan of an earlier version.
 
 Values are named ``time`` (0 for the first issue of an iteration, 1 for the last) and ``tile N`` for each tile of the machine,
 by its number. Instructions are in the problem's order.
+
+Instructions are matched by what they are (:mod:`stowplan.models.earlier`), tiles by number. What has no counterpart
+is left open, with a confidence of 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowplan.models.hint import Hint, of_values
+from stowplan.models.earlier import Steps, carried, matched, trust
+from stowplan.models.hint import Hint, check, of_values
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
@@ -44,3 +48,49 @@ def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
     last = max(1, *plan.times) if plan.times else 1
     tiles = [[float(at == tile) for at in plan.tiles] for tile in range(problem.machine.tiles)]
     return hint(problem, [time / last for time in plan.times], tiles, plan=plan, source=source)
+
+
+def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
+    """The hint for a loop body that a hint for an earlier version of it stands for.
+
+    Parameters
+    ----------
+    problem
+        What is to be solved.
+    earlier
+        The version that the hint is for.
+    given
+        With values, for ``earlier``; its plan is left behind.
+
+    Raises
+    ------
+    InputError, UsageError
+        The hint is not for the earlier version.
+    """
+    check(earlier, given)
+    numbers = [None if number < 0 else number for number in matched_instructions(problem, earlier)]
+    tiles = [carried(given, tile_name(tile), numbers, 0.0) for tile in range(problem.machine.tiles)]
+    time = carried(given, TIME, numbers, 0.5)
+    return hint(problem, time, tiles, confidence=trust(given, numbers), source=given.source)
+
+
+def matched_instructions(problem: Problem, earlier: Problem) -> list[int]:
+    """For each instruction the one of an earlier version that it was, -1 for none; shape ``[instructions]``."""
+    return matched(_steps(problem), _steps(earlier))
+
+
+def _steps(problem: Problem) -> Steps:
+    instructions = problem.instructions
+    sources = [
+        [-1 if operand.instruction is None else problem.number[operand.instruction] for operand in each.operands]
+        for each in instructions
+    ]
+    return Steps(
+        [each.id for each in instructions],
+        [
+            (each.op, len(each.operands), each.memory, tuple(operand.distance for operand in each.operands))
+            for each in instructions
+        ],
+        [(each.op, each.memory) for each in instructions],
+        sources,
+    )

@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
-from stowplan.models import verification
+from stowplan.models import outcome
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
@@ -50,7 +50,7 @@ _END_OF_TIME = 1_000_000
 
 
 @dataclass(frozen=True)
-class Violation(verification.Violation[Code]):
+class Violation(outcome.Violation[Code]):
     """One broken rule."""
 
     instructions: tuple[int, ...] = ()
@@ -58,7 +58,7 @@ class Violation(verification.Violation[Code]):
 
 
 @dataclass(frozen=True)
-class Verification(verification.Verification[Violation]):
+class Verification(outcome.Verification[Violation]):
     """What was found."""
 
     ii: int

@@ -1,8 +1,15 @@
-"""The answer to an operator-order problem: an order of the operators, and an offset for every tensor. Plain data, no rules."""
+"""The answer to an operator-order problem: an order of the operators, and an offset for every tensor."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import Document
+from stowplan.models.earlier import longest_ascending
+from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
+from stowplan.models.operator_order.problem import Problem
+from stowplan.models.operator_order.structure import build
 
 FORMAT = "stowplan.operator_order.plan"
 VERSION = 1
@@ -27,3 +34,58 @@ class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What other inputs are read for, so that they mean this kind: ``order``."""
     format: str = FORMAT
     version: int = VERSION
+
+
+def _operators(problem: Problem, first: Plan, second: Plan) -> tuple[dict[int, Values], dict[int, Values]]:
+    """Positions of the operators that moved: as few as can be, since where one goes from the front to the back, everything
+    behind it has another position, though the order of the others is the same."""
+    kept = in_order(first.order, second.order)
+
+    def positions(plan: Plan) -> dict[int, Values]:
+        return {op: {} if op in kept else {"position": at} for at, op in enumerate(plan.order)}
+
+    return positions(first), positions(second)
+
+
+def _tensors(problem: Problem, plan: Plan) -> dict[int, Values]:
+    return {at: {"offset": offset} for at, offset in enumerate(plan.offsets)}
+
+
+def in_order(first: Sequence[int], second: Sequence[int]) -> set[int]:
+    """As many operators as are in the same order in both, which have all of them; the same ones whichever is the first."""
+    first, second = sorted((tuple(first), tuple(second)))
+    position = {op: at for at, op in enumerate(second)}
+    return {first[at] for at in longest_ascending([position[op] for op in first])}
+
+
+DECISIONS = (
+    Decision("operator", lambda problem, op: problem.ops[op].id, paired=_operators),
+    Decision("tensor", lambda problem, at: problem.tensors[at].id, _tensors),
+)
+
+
+def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
+    """A row for each tensor that is ever live, in the problem's order, with times as places in the plan's order.
+
+    A view stands where its base does, as long as that. The plan is valid for the problem.
+    """
+    structure = build(problem)
+    begins, ends = structure.lives(plan.order)
+    lives = {
+        int(tensor): (int(begin), int(end))
+        for tensor, begin, end, is_there in zip(structure.tensor, begins, ends, structure.is_there, strict=True)
+        if is_there
+    }
+    rows = (
+        OffsetRow(
+            name=tensor.id,
+            offset=plan.offsets[number],
+            size=tensor.size,
+            alignment=tensor.alignment,
+            start=lives[problem.base[number]][0],
+            end=lives[problem.base[number]][1],
+        )
+        for number, tensor in enumerate(problem.tensors)
+        if problem.base[number] in lives
+    )
+    return make_table("operator_order", problem, plan, {"arena": None}, rows)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
-from stowplan.models import verification
+from stowplan.models import outcome
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
 
@@ -31,11 +31,11 @@ Code = Literal[
 MOST_OVERLAPS = 10_000
 
 
-Violation = verification.Violation[Code]
+Violation = outcome.Violation[Code]
 
 
 @dataclass(frozen=True)
-class Verification(verification.Verification[Violation]):
+class Verification(outcome.Verification[Violation]):
     """What was found."""
 
     peak: int | None

@@ -1,4 +1,4 @@
-"""The answer to a packing problem: an offset for every buffer. Plain data, no rules."""
+"""The answer to a packing problem: an offset for every buffer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 
 from stowplan import files
 from stowplan.errors import UsageError
+from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import Document
-from stowplan.models.packing.problem import Buffer
+from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
+from stowplan.models.packing.problem import Buffer, Problem
 
 FORMAT = "stowplan.packing.plan"
 VERSION = 1
@@ -58,3 +60,26 @@ def _csv_rows(plan: Plan) -> str:
             row.append(" ".join(f"{start}-{end}" for start, end in buffer.gaps))
         writer.writerow([*row, offset])
     return out.getvalue()
+
+
+def _buffers(problem: Problem, plan: Plan) -> dict[int, Values]:
+    return {at: {"offset": offset} for at, offset in enumerate(plan.offsets)}
+
+
+DECISIONS = (Decision("buffer", lambda problem, at: problem.buffers[at].id, _buffers),)
+
+
+def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
+    """A row for each buffer, in the problem's order; the plan is valid for the problem."""
+    rows = (
+        OffsetRow(
+            name=buffer.id,
+            offset=offset,
+            size=buffer.size,
+            alignment=buffer.alignment,
+            start=buffer.lower,
+            end=buffer.upper,
+        )
+        for buffer, offset in zip(problem.buffers, plan.offsets, strict=True)
+    )
+    return make_table("packing", problem, plan, {"arena": problem.capacity}, rows)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Literal
 
-from stowplan.models import verification
+from stowplan.models import outcome
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 
@@ -23,7 +23,7 @@ MOST_OVERLAPS = 10_000
 
 
 @dataclass(frozen=True)
-class Violation(verification.Violation[Code]):
+class Violation(outcome.Violation[Code]):
     """One broken rule."""
 
     buffers: tuple[int, ...] = ()
@@ -31,7 +31,7 @@ class Violation(verification.Violation[Code]):
 
 
 @dataclass(frozen=True)
-class Verification(verification.Verification[Violation]):
+class Verification(outcome.Verification[Violation]):
     """What was found."""
 
     height: int | None

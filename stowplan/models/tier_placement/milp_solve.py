@@ -1,4 +1,4 @@
-"""Solving the MILP: on the built-in HiGHS, which reports as it goes and takes plans from others, or on any solver by name."""
+"""Solving the MILP of tier placement, and its linear relaxation."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 import highspy
 import numpy as np
 
-from stowplan.models.mip import outcome as mip_outcome
+from stowplan.models.hint import Hint
+from stowplan.models.mip import solve as mip_outcome
 from stowplan.models.mip.matrix import TOLERANCE, FloatArray
-from stowplan.models.mip.solve import solve
-from stowplan.models.mip.solvers import LINEAR_ONLY, WHOLE_NUMBERS
-from stowplan.models.mip.with_highs import TIGHT, new_highs, tighten
+from stowplan.models.mip.solve import LINEAR_ONLY, WHOLE_NUMBERS, solve
+from stowplan.models.mip.with_highs import TIGHT, new_highs, solve_relaxed, tighten
 from stowplan.models.outcome import Outcome
-from stowplan.models.tier_placement.assemble import plan_of
+from stowplan.models.tier_placement import hint as hints
 from stowplan.models.tier_placement.milp import Model, build
 from stowplan.models.tier_placement.offsets import Offsets
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.structure import plan_of
 
 #: Nodes of branch and bound for a unit of the deterministic limit.
 NODES = 150
@@ -50,7 +51,7 @@ def solve_milp(
     time_limit
         Seconds, building included.
     solver
-        ``highs``: the built-in one; else the name of a solver as :func:`stowplan.models.mip.solvers.solvers` lists them, in
+        ``highs``: the built-in one; else the name of a solver as :func:`stowplan.models.mip.solve.solvers` lists them, in
         process or a program. Those that know no integers, or only integers, prove a bound where they can.
     pins
         Tier of tensors that may stand in no other: of (layer, whether it is its output). Plan and bound are of what is left.
@@ -262,3 +263,32 @@ class _Highs:
         self._given = plan.objective_ps
         self._report.take(plan)
         event.data_in.setSolution(self._report.model.add_hint(plan))
+
+
+def relaxation(
+    problem: Problem, *, time_limit: float, seed: int = 0, should_stop: Callable[[], bool] | None = None
+) -> tuple[Hint | None, int]:
+    """How much of every tensor the linear relaxation has in each tier, and the latency that its duals prove.
+
+    Parameters
+    ----------
+    time_limit
+        Seconds for HiGHS.
+    should_stop
+        Asked now and then; True ends HiGHS.
+
+    Returns
+    -------
+    tuple
+        None instead of a hint where HiGHS does not finish, or there is nothing to decide. The bound in ps, in exact
+        arithmetic; the floors, where HiGHS does not finish.
+    """
+    model = build(problem)
+    if not model.matrix.columns:
+        return None, model.structure.base_ps
+    solution = solve_relaxed(model.matrix, seed, time_limit, should_stop)
+    found = None
+    if solution.value_valid:
+        found = hints.hint(problem, model.shares(np.array(solution.col_value)).tolist(), source="relaxation")
+    bound = model.dual_bound_ps(np.array(solution.row_dual)) if solution.dual_valid else model.structure.base_ps
+    return found, bound

@@ -7,9 +7,8 @@ import time
 
 from stowplan.models.packing import cpsat as packing_model
 from stowplan.models.packing import problem as packing
-from stowplan.models.tier_placement.assemble import plan_of
 from stowplan.models.tier_placement.plan import Plan
-from stowplan.models.tier_placement.structure import Structure
+from stowplan.models.tier_placement.structure import Structure, plan_of
 
 #: Seconds for the packing model, in which it is much faster than in the wall's: a limit on work.
 PACKING_LIMIT = 1.0

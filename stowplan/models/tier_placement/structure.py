@@ -1,4 +1,4 @@
-"""What the exact models are made of: tensors, when they live, and how each layer's latency depends on where they stand.
+"""What a network means to the models, and a plan from their decisions.
 
 A layer's latency is its floor, which no plan goes below, plus an *excess* of at least 0. Let ``a[j][k]`` be the time to move
 tensor ``j`` in tier ``k``, and ``x[j][k]`` be 1 where it stands there (``k`` from 1; all 0 means tier 0). For every choice of a
@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
 #: Layers that touch more tensors than this get rows for few choices of bases, not for all.
@@ -199,3 +200,31 @@ class Structure:
     def latency_ps(self, tier_of: list[int]) -> int:
         """Latency of the network with every tensor in its tier."""
         return self.base_ps + sum(excess.at(tier_of) for excess in self.excesses)
+
+
+def plan_of(structure: Structure, tier_of: list[int], offsets: list[int] | None = None) -> Plan:
+    """Plan with every tensor in its tier, and at its offset where there are any."""
+
+    def each_layer(numbers: list[int | None] | list[int], values: list[int]) -> tuple[int, ...]:
+        return tuple(0 if number is None else values[number] for number in numbers)
+
+    return Plan(
+        problem=structure.problem.digest,
+        objective_ps=structure.latency_ps(tier_of),
+        weight_tiers=each_layer(structure.weights, tier_of),
+        output_tiers=each_layer(structure.outputs, tier_of),
+        weight_offsets=() if offsets is None else each_layer(structure.weights, offsets),
+        output_offsets=() if offsets is None else each_layer(structure.outputs, offsets),
+    )
+
+
+def tiers_of(structure: Structure, plan: Plan) -> list[int]:
+    """Tier of each tensor in a plan."""
+    return [(plan.output_tiers if tensor.is_output else plan.weight_tiers)[tensor.layer] for tensor in structure.tensors]
+
+
+def offsets_of(structure: Structure, plan: Plan) -> list[int] | None:
+    """Offset of each tensor in a plan; None where it has none."""
+    if not plan.output_offsets:
+        return None
+    return [(plan.output_offsets if tensor.is_output else plan.weight_offsets)[tensor.layer] for tensor in structure.tensors]

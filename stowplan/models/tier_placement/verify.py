@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from stowplan.models import verification
+from stowplan.models import outcome
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -31,7 +31,7 @@ MOST_OVERLAPS = 10_000
 
 
 @dataclass(frozen=True)
-class Violation(verification.Violation[Code]):
+class Violation(outcome.Violation[Code]):
     """One broken rule."""
 
     layers: tuple[int, ...] = ()
@@ -39,7 +39,7 @@ class Violation(verification.Violation[Code]):
 
 
 @dataclass(frozen=True)
-class Verification(verification.Verification[Violation]):
+class Verification(outcome.Verification[Violation]):
     """What was found."""
 
     latency_ps: int | None

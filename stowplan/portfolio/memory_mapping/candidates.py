@@ -242,7 +242,7 @@ def relaxes_in_search(options: Options) -> bool:
 
 def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, int]:
     """The plain relaxation's hint, None where it takes too long, and its bound (ps)."""
-    from stowplan.models.memory_mapping.milp.guide import relaxation_hint
+    from stowplan.models.memory_mapping.milp.hint import relaxation_hint
     from stowplan.models.memory_mapping.milp.solve import Effort
 
     options = context.options

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from stowplan.models.modulo_scheduling.assemble import link_between, make_plan
-from stowplan.models.modulo_scheduling.earlier import matched_instructions
+from stowplan.models.modulo_scheduling.hint import matched_instructions
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from stowplan.models.operator_order.bounds import forced_loads
-from stowplan.models.operator_order.cuts import cut_bound
+from stowplan.models.operator_order.bounds import cut_bound, forced_loads
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build, stable_order

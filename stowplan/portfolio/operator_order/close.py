@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from stowplan.models.operator_order.decisions import in_order
-from stowplan.models.operator_order.plan import Plan
+from stowplan.models.operator_order.plan import Plan, in_order
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build, needed_first
 from stowplan.portfolio.keep_close.budget import Budget

@@ -1,8 +1,8 @@
 """Local search by minimum cuts: what runs before the operator at the peak is what a cut says, and both sides are ordered anew.
 
-The cut of an operator (:mod:`stowplan.models.operator_order.cuts`) is a set of operators after which least is live. Beams see a
-few steps ahead; the cut knows the whole graph: which branches to finish before the peak, and which not to begin. So a stretch
-of the order around the peak, at first all of it, is split there, and a beam in each direction orders each part.
+The cut of an operator (:mod:`stowplan.models.operator_order.bounds`) is a set of operators after which least is live. Beams
+see a few steps ahead; the cut knows the whole graph: which branches to finish before the peak, and which not to begin. So a
+stretch of the order around the peak, at first all of it, is split there, and a beam in each direction orders each part.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from stowplan.models.operator_order.cuts import Cuts
+from stowplan.models.operator_order.bounds import Cuts
 from stowplan.models.operator_order.structure import Structure
 from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.beam import complete_lazy, normalize

@@ -167,7 +167,7 @@ class Guides:
 
 def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, int]:
     """The linear relaxation's hint, None where it takes too long, and its bound (ps)."""
-    from stowplan.models.tier_placement.relaxed import relaxation
+    from stowplan.models.tier_placement.milp_solve import relaxation
 
     return relaxation(problem, time_limit=context.remaining(), seed=context.options.seed, should_stop=context.stop)
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from stowplan.models.packing import problem as packing
-from stowplan.models.tier_placement.assemble import offsets_of, plan_of, tiers_of
-from stowplan.models.tier_placement.earlier import matched_layers
+from stowplan.models.tier_placement.hint import matched_layers
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.models.tier_placement.structure import Structure
+from stowplan.models.tier_placement.structure import Structure, offsets_of, plan_of, tiers_of
 from stowplan.portfolio.keep_close.budget import Budget
 from stowplan.portfolio.keep_close.closeness import ByValues, needs_program, of_this_problem
 from stowplan.portfolio.keep_close.given import KeepClose

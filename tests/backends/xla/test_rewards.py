@@ -10,7 +10,7 @@ import pytest
 
 import stowplan
 from stowplan.backends.xla import tune_workload
-from stowplan.backends.xla.rewards import CompiledRewards
+from stowplan.backends.xla.score import CompiledRewards
 from stowplan.errors import InputError
 from stowplan.models.memory_mapping.problem import Piece, Problem
 from tests.backends.xla.conftest import WORKLOAD, Fake

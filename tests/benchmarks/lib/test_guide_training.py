@@ -11,7 +11,7 @@ from lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.guide.guide import guided_values
 from stowplan.learned_guidance.memory_mapping.guide.network import Numpy, graph, scores, values
 from stowplan.learned_guidance.memory_mapping.guide.program import program
-from stowplan.models.memory_mapping.milp.guide import relaxation_hint
+from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.problem import Problem
 from tests.learned_guidance.memory_mapping.guide.test_network import problems

@@ -8,7 +8,7 @@ import pytest
 
 from stowplan.errors import InputError
 from stowplan.frontends.hlo import read_program
-from stowplan.frontends.hlo.cycle_table import read_cycle_table
+from stowplan.frontends.hlo.placed import read_cycle_table
 from stowplan.hardware.costs import StepCycles, make_problem
 from stowplan.hardware.targets import load_target
 

@@ -14,7 +14,7 @@ from stowplan.errors import InputError, UsageError
 from stowplan.models.hint import Hint, check, plan_of
 from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.accesses import access_sequences
-from stowplan.models.memory_mapping.milp.guide import relaxation_hint
+from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.problem import Problem
 from tests.models.memory_mapping.brute_force import best_plan, optimum

@@ -14,7 +14,7 @@ from stowplan.models.memory_mapping.latency import affine_lower_bounds
 from stowplan.models.memory_mapping.milp.model import RelaxationModel
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Piece, Problem, Stalls, Step, Tensor, Use
-from stowplan.models.mip.duals import proven_bound
+from stowplan.models.mip.matrix import proven_bound
 from tests.models.memory_mapping.brute_force import optimum
 from tests.models.memory_mapping.cases import planned_problems, problems, random_problem
 from tests.models.memory_mapping.relaxations import fast_shares, relaxation, relaxation_bound

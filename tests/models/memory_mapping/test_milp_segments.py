@@ -18,13 +18,12 @@ from stowplan.models.memory_mapping.milp import segments
 from stowplan.models.memory_mapping.milp.cuts import RoundingCuts
 from stowplan.models.memory_mapping.milp.detail import DetailedModel
 from stowplan.models.memory_mapping.milp.model import RelaxationModel
-from stowplan.models.memory_mapping.milp.segment_problem import Cutter
-from stowplan.models.memory_mapping.milp.segments import SegmentBounds
+from stowplan.models.memory_mapping.milp.segments import Cutter, SegmentBounds
 from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.plan import Copy, Plan
 from stowplan.models.memory_mapping.problem import Evictions, Piece, Problem, Stalls, Step, Tensor, Use
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.models.mip.duals import INFINITE
+from stowplan.models.mip.matrix import INFINITE
 from tests.models.memory_mapping.brute_force import best_plan, optimum
 from tests.models.memory_mapping.cases import planned_problems, problems, random_problem
 from tests.models.memory_mapping.relaxations import relaxation, relaxation_bound

@@ -14,8 +14,7 @@ from stowplan.models.modulo_scheduling.cpsat.model import ModuloModel, latest_ti
 from stowplan.models.modulo_scheduling.cpsat.solve import _Search
 from stowplan.models.modulo_scheduling.plan import Plan, decode_objective
 from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules
-from stowplan.models.modulo_scheduling.structure import Structure
-from stowplan.models.modulo_scheduling.symmetry import symmetries
+from stowplan.models.modulo_scheduling.structure import Structure, symmetries
 from stowplan.models.modulo_scheduling.verify import verify
 from tests.models.modulo_scheduling.cases import graph, line, linked_problem, random_problem, varied_problem
 from tests.patience import FOREVER, no_hang

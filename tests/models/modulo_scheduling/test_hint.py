@@ -10,7 +10,7 @@ import pytest
 from stowplan.errors import InputError
 from stowplan.models.hint import Hint, check, plan_of
 from stowplan.models.modulo_scheduling import hint as hints
-from stowplan.models.modulo_scheduling.earlier import transferred
+from stowplan.models.modulo_scheduling.hint import transferred
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
 from stowplan.portfolio.modulo_scheduling.candidates import list_plan

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stowplan.models.operator_order.bounds import forced_loads
-from stowplan.models.operator_order.cuts import Cuts, cut_bound
+from stowplan.models.operator_order.bounds import Cuts, cut_bound, forced_loads
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.structure import build, stable_order
 from tests.models.operator_order.cases import orders, random_problem

@@ -8,10 +8,9 @@ from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.models.outcome import Outcome
 from stowplan.models.tier_placement import cpsat
 from stowplan.models.tier_placement.bounds import find_overload, floor_bound
-from stowplan.models.tier_placement.milp_solve import solve_milp
+from stowplan.models.tier_placement.milp_solve import relaxation, solve_milp
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.models.tier_placement.relaxed import relaxation
 from stowplan.models.tier_placement.verify import verify
 from tests.models.tier_placement import brute_force
 from tests.models.tier_placement.cases import random_problem
@@ -84,7 +83,7 @@ def test_verifier_judges_every_map(seed: int) -> None:
 
 @pytest.mark.parametrize("solver", ["gscip", "mathopt-highs", "cp-sat", "highs", "cbc"])
 def test_solvers_by_name(solver: str) -> None:
-    from stowplan.models.mip.solvers import solvers
+    from stowplan.models.mip.solve import solvers
 
     if solver not in solvers():
         pytest.skip(f"{solver} is not on this machine")

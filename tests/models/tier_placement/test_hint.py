@@ -11,10 +11,10 @@ from stowplan.errors import InputError
 from stowplan.models.hint import Hint, check, plan_of
 from stowplan.models.tier_placement import cpsat
 from stowplan.models.tier_placement import hint as hints
-from stowplan.models.tier_placement.earlier import transferred
+from stowplan.models.tier_placement.hint import transferred
+from stowplan.models.tier_placement.milp_solve import relaxation
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
-from stowplan.models.tier_placement.relaxed import relaxation
 from tests.models.tier_placement.brute_force import optimum
 from tests.models.tier_placement.cases import chain, random_problem
 

@@ -15,8 +15,8 @@ from stowplan.learned_guidance.memory_mapping.guide.filled import filled_hint
 from stowplan.models.hint import TRUST, Hint, check
 from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.accesses import access_sequences
-from stowplan.models.memory_mapping.milp import guide as guide_module
-from stowplan.models.memory_mapping.milp.guide import relaxation_hint
+from stowplan.models.memory_mapping.milp import hint as guide_module
+from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify

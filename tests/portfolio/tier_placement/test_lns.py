@@ -9,9 +9,9 @@ import pytest
 
 import stowplan
 from stowplan.models.tier_placement import hint as hints
+from stowplan.models.tier_placement.milp_solve import relaxation
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.models.tier_placement.relaxed import relaxation
 from stowplan.models.tier_placement.structure import Structure
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import kind

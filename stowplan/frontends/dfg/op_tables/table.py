@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from stowplan.errors import InputError
-from stowplan.hardware.se.operations import OPERATIONS, generic_operation
+from stowplan.hardware.se.reference import OPERATIONS, generic_operation
 from stowplan.hardware.targets.toml_files import TargetFiles
 from stowplan.models.modulo_scheduling.machine import MOST_LATENCY, MOST_TILES
 from stowplan.models.modulo_scheduling.problem import Instruction

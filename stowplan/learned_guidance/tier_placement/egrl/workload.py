@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stowplan.errors import InputError
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE, Chip
-from stowplan.hardware.nnp_i.rectifier import Rectifier
+from stowplan.hardware.nnp_i.compiler import Rectifier
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import pack_maps, unpack_maps
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.graph import graph_of

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from stowplan.models.memory_mapping.milp.model import Rows
-from stowplan.models.mip.duals import INFINITE
+from stowplan.models.mip.matrix import INFINITE
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -1,7 +1,10 @@
-"""From a valid plan to a point of the relaxation: values of all columns, no worse than the plan. A start for any solver.
+"""From a plan to a point of the relaxation, and from a point to what it says of each access.
 
 That there is one for *every* valid plan is what makes the relaxation's bound a bound; the tests draw plans and check it, in
 whole numbers and without a solver.
+
+With the windows of the copy channels, and solved to the end where time allows: without windows it brings in far more than the
+channels can copy.
 """
 
 from __future__ import annotations
@@ -10,15 +13,18 @@ from collections import defaultdict
 
 import numpy as np
 
+from stowplan.models.hint import Hint
+from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.accesses import TensorAccesses
 from stowplan.models.memory_mapping.copy_engine import copy_window, play, step_durations
 from stowplan.models.memory_mapping.latency import MAX_HULL_USES, hull_bits, open_entries
 from stowplan.models.memory_mapping.milp.matrix import Formulation, IntArray
 from stowplan.models.memory_mapping.milp.model import AccessColumns, RelaxationModel, Terms
+from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.slices import slices_of
-from stowplan.models.mip.duals import INFINITE
-from stowplan.models.mip.matrix import FloatArray
+from stowplan.models.mip.matrix import INFINITE, FloatArray
 
 
 def add_hint(formulation: Formulation, plan: Plan) -> FloatArray:
@@ -228,3 +234,52 @@ def _complete(formulation: Formulation, known: dict[int, int]) -> IntArray:
                 if coefficient > 0:
                     least = max(least, -(-rest // coefficient))
         set_value(column, least)
+
+
+def relaxation_hint(problem: Problem, effort: Effort) -> tuple[Hint | None, int]:
+    """Values of the plain linear relaxation, and the bound that it proves (ps).
+
+    Parameters
+    ----------
+    problem
+        Any problem.
+    effort
+        When to end. Stopped between two rounds of windows, the values are those of the last round.
+
+    Returns
+    -------
+    tuple
+        None instead of a hint where not even the first linear program was solved, or there is nothing to decide.
+    """
+    if effort.is_over():
+        return None, problem.floor_ps
+    model = RelaxationModel(problem)
+    if effort.is_over() or not model.cost:
+        return None, problem.floor_ps
+    search = RelaxationSearch(model, effort)
+    search.linear()
+    if search.solution is None:
+        return None, search.bound
+    return of_values(model, search.solution), search.bound
+
+
+def of_values(model: RelaxationModel, values: FloatArray) -> Hint:
+    """The hint that a solution stands for; ``values`` of shape ``[columns]``."""
+    values = np.clip(values, 0.0, 1.0)
+    fast: list[float] = []
+    keep: list[float] = []
+    for sequence, columns in zip(model.sequences, model.access, strict=True):
+        for number, here in enumerate(columns):
+            fast.append(_sum(values, here.fast))
+            following = columns[number + 1] if number + 1 < len(columns) else None
+            if following is None:
+                keep.append(0.0)
+            elif sequence.is_glued(number + 1):
+                keep.append(_sum(values, following.landed))
+            else:
+                keep.append(0.0 if following.keep is None else float(values[following.keep]))
+    return hints.hint(model.problem, fast, keep, source="relaxation")
+
+
+def _sum(values: FloatArray, columns: tuple[int, ...]) -> float:
+    return min(1.0, float(sum(values[column] for column in columns)))

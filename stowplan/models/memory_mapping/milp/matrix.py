@@ -22,9 +22,8 @@ from scipy import sparse
 from stowplan.models.memory_mapping.milp.model import AccessColumns, RelaxationModel, Rows
 from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.milp.windows import Window, WindowSeparator
-from stowplan.models.mip.duals import INFINITE, proven_bound
-from stowplan.models.mip.matrix import FloatArray, MatrixModel
-from stowplan.models.mip.outcome import proven
+from stowplan.models.mip.matrix import INFINITE, FloatArray, MatrixModel, proven_bound
+from stowplan.models.mip.solve import proven
 
 IntArray = npt.NDArray[np.int64]
 

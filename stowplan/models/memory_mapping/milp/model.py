@@ -31,7 +31,7 @@ from scipy import sparse
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
 from stowplan.models.memory_mapping.latency import Savings
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.mip.duals import INFINITE
+from stowplan.models.mip.matrix import INFINITE
 
 IntArray = npt.NDArray[np.int64]
 

@@ -1,7 +1,9 @@
-"""A bound from bounds of segments of the program, small enough for a MILP solver, then twice as long, and so on.
+"""The bound by segments: a long program in pieces whose bounds add up.
+
+Why, and why such bounds add up, is lemma B5 of ``docs/reference/memory-mapping-models.md``.
 
 Memory is tight in a few segments of most programs, and what one of them loses depends little on the others. So the program is
-cut into segments (:mod:`~stowplan.models.memory_mapping.milp.segment_problem`); each is bounded by its detailed relaxation
+cut into segments (:mod:`~stowplan.models.memory_mapping.milp.segments`); each is bounded by its detailed relaxation
 (:mod:`~stowplan.models.memory_mapping.milp.detail`), first linear, then with cuts. Then pairs of neighbours become one segment,
 whose relaxation also knows what its parts take at least; up to the whole. After that the same is done again, from shorter
 segments on, with integers. The bound of the program is the best sum over disjoint segments (lemma B5 of
@@ -15,12 +17,73 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+import msgspec
+
 from stowplan.models.memory_mapping.accesses import Boundaries
 from stowplan.models.memory_mapping.milp.detail import DetailedModel
-from stowplan.models.memory_mapping.milp.segment_problem import Cutter
 from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.mip.duals import INFINITE
+from stowplan.models.memory_mapping.sub_problem import border_step, loops_within, restricted, sub_problem
+from stowplan.models.mip.matrix import INFINITE
+
+
+class Cutter:
+    """Cuts segments out of one problem."""
+
+    def __init__(self, problem: Problem):
+        self._problem = problem
+        self._first = [problem.horizon] * len(problem.tensors)
+        self._last = [-1] * len(problem.tensors)
+        self._reads: list[list[int]] = [[] for _ in problem.tensors]
+        self._writes: list[list[int]] = [[] for _ in problem.tensors]
+        for index, step in enumerate(problem.steps):
+            for use in step.uses:
+                self._first[use.tensor] = min(self._first[use.tensor], index)
+                self._last[use.tensor] = index
+                (self._writes if use.is_output else self._reads)[use.tensor].append(index)
+
+    def cut(self, start: int, end: int) -> Problem:
+        """The problem of the steps ``[start, end)``; both boundaries lie outside all loops."""
+        problem = self._problem
+        number: dict[int, int] = {}
+        for step in problem.steps[start:end]:
+            for use in step.uses:
+                number.setdefault(use.tensor, len(number))
+        needed = [tensor for tensor in number if end < problem.horizon and self._is_needed(tensor, end)]
+        tensors = []
+        for tensor in number:
+            info = problem.tensors[tensor]
+            is_whole = self._first[tensor] >= start and self._last[tensor] < end
+            tensors.append(
+                msgspec.structs.replace(
+                    info,
+                    is_input=info.is_input or not is_whole,
+                    is_output=info.is_output and end == problem.horizon,
+                    # Without members an alias group may be fast here and slow elsewhere.
+                    members=info.members if is_whole and tensor not in needed else (),
+                )
+            )
+        steps = [restricted(step, number) for step in problem.steps[start:end]]
+        if needed:
+            steps.append(border_step("(rest)", [number[tensor] for tensor in needed], is_output=False, slow_ps=0))
+        return sub_problem(
+            problem,
+            name=f"{problem.name}[{start}:{end}]",
+            steps=steps,
+            tensors=tensors,
+            loops=loops_within(problem, start, end),
+            boundary=lambda boundary: boundary - start,
+            max_preloads=problem.max_preloads if start == 0 else len(tensors),
+        )
+
+    def _is_needed(self, tensor: int, boundary: int) -> bool:
+        """Whether the content at the boundary is read later, or is the program's output."""
+        read = next((step for step in self._reads[tensor] if step >= boundary), None)
+        write = next((step for step in self._writes[tensor] if step >= boundary), None)
+        if read is None and write is None:
+            return self._problem.tensors[tensor].is_output
+        return read is not None and (write is None or read <= write)
+
 
 #: Uses in the shortest segments, and in those whose linear relaxation is solved first.
 SHORT_USES = 250
