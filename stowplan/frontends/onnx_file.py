@@ -6,14 +6,15 @@ lies in the model's folder: a reshape or a slice may be meant by them.
 
 from __future__ import annotations
 
+import importlib.util
 import math
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from stowplan import files
 from stowplan.errors import InputError, MissingDependencyError
+from stowplan.frontends import shape_inference
 
 #: Nodes at most, once functions of the model stand in line: a few that call each other twice are any number of nodes.
 MAX_NODES = 200_000
@@ -44,9 +45,12 @@ def read_onnx_file(path: str | Path) -> OnnxFile:
     InputError
         Not an ONNX model, or one without nodes.
     """
+    if importlib.util.find_spec("onnx"):
+        # It imports onnx while this process does.
+        shape_inference.start()
     try:
         import onnx
-        from onnx import inliner, shape_inference
+        from onnx import inliner
     except ImportError as error:
         raise MissingDependencyError("reading an ONNX model needs onnx: pip install 'stowplan[frontends]'") from error
     data = files.read_bytes(path)
@@ -58,10 +62,9 @@ def read_onnx_file(path: str | Path) -> OnnxFile:
             _check_functions(model)
             model = inliner.inline_local_functions(model)
         _check_splits(model.graph)
+        _check_sizes(model.graph)
         missing = _fetch_numbers(model.graph, Path(path).parent, onnx)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = shape_inference.infer_shapes(model, data_prop=True)
+        model = shape_inference.infer(model)
     except InputError as error:
         raise error.within(path) from None
     except Exception as error:
@@ -88,6 +91,15 @@ def _check_splits(graph: Any) -> None:
             if node.op_type == "Split" and attribute.name == "num_outputs" and attribute.i != len(node.output):
                 message = f"found {len(node.output)} results of a Split, expected its num_outputs, {attribute.i}"
                 raise InputError(message, place=f"operator {next(iter(node.output), node.name)}")
+
+
+def _check_sizes(graph: Any) -> None:
+    """Refuse sizes below 0: onnx's shape inference ends the process over a slice of them."""
+    for each in (*graph.input, *graph.output, *graph.value_info):
+        for size in each.type.tensor_type.shape.dim:
+            if size.dim_value < 0:
+                message = f"found a size of {size.dim_value}, expected a number above 0: export the model with fixed shapes"
+                raise InputError(message, place=f"value {each.name}")
 
 
 def _check_names(graph: Any, path: str | Path) -> None:

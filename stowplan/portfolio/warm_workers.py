@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple
 
-from stowplan.portfolio.child_process import child_environment
+from stowplan.child_process import child_environment
 from stowplan.portfolio.process_memory import resident
 from stowplan.portfolio.worker_process import Assignment, WorkerProcess
 

@@ -14,7 +14,7 @@ from typing import BinaryIO, cast
 
 import msgspec
 
-from stowplan.portfolio.child_process import describe_end
+from stowplan.child_process import describe_end
 from stowplan.portfolio.messages import (
     Incumbent,
     Job,

@@ -15,7 +15,7 @@ from typing import Any
 
 from stowplan.errors import InputError
 from stowplan.frontends.affine.access import Index, Variable, expressions, reshaped
-from stowplan.hardware.affine import program
+from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.expression import Expression, add, constant, floor_divide, index, modulo
 from stowplan.hardware.affine.program import (
@@ -284,7 +284,7 @@ class Builder:
                 raise InputError(
                     f"found operands of shapes {list(shape)} and {list(each.shape)}, expected one shape", place=place
                 )
-        options = program.elementwise(len(shape), len(operands))
+        options = rules.elementwise(len(shape), len(operands))
         return self.operator(op, operands, [shape], options, attributes=attributes, name=name)[0]
 
     def matmul(
@@ -305,7 +305,7 @@ class Builder:
         shape = [left.shape[one] for one, _ in batch]
         shape += [size for at, size in enumerate(left.shape) if at not in taken_left]
         shape += [size for at, size in enumerate(right.shape) if at not in taken_right]
-        options = program.matmul(len(left.shape), len(right.shape), contracting, batch)
+        options = rules.matmul(len(left.shape), len(right.shape), contracting, batch)
         attributes = {"contracting": tuple(contracting), "batch": tuple(batch)}
         return self.operator("matmul", [left, right], [shape], options, attributes=attributes, restricted=True, name=name)[0]
 
@@ -335,7 +335,7 @@ class Builder:
             "groups": groups,
         }
         shape = (data.shape[0], kernel.shape[0], *sizes)
-        options = program.convolution(1, 1, 1)
+        options = rules.convolution(1, 1, 1)
         return self.operator(
             "convolution", [data, kernel], [shape], options, attributes=attributes, restricted=True, name=name
         )[0]
@@ -356,12 +356,12 @@ class Builder:
             for size, width, step, (low, high) in zip(data.shape, window, strides, pads, strict=True)
         ]
         attributes = {"window": tuple(window), "strides": tuple(strides), "pads": tuple(pads), "kind": kind}
-        options = program.pool(window)
+        options = rules.pool(window)
         return self.operator("pool", [data], [shape], options, attributes=attributes, restricted=True, name=name)[0]
 
     def reduce(self, data: Variable, dimensions: Sequence[int], kind: str = "add", name: str = "") -> Variable:
         """Dimensions added up, or their largest element taken (``maximum``) ..."""
         shape = [size for at, size in enumerate(data.shape) if at not in dimensions]
-        options = program.reduction(len(data.shape), dimensions)
+        options = rules.reduction(len(data.shape), dimensions)
         attributes = {"dimensions": tuple(dimensions), "kind": kind}
         return self.operator("reduce", [data], [shape], options, attributes=attributes, name=name)[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stowplan.frontends.affine.access import Variable
-from stowplan.frontends.affine.hlo import Handler, Walk, dims, expect_one_for_each, first_operand
+from stowplan.frontends.affine.hlo_walk import Handler, Walk, dims, expect_one_for_each, first_operand
 from stowplan.frontends.hlo import Instruction
 from stowplan.frontends.hlo.attributes import number, numbers, padding, ranges
 

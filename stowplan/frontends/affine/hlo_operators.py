@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from stowplan.frontends.affine.access import Variable
-from stowplan.frontends.affine.hlo import Handler, Value, Walk, dims, expect_one_for_each, first_operand, listed
+from stowplan.frontends.affine.hlo_walk import Handler, Value, Walk, dims, expect_one_for_each, first_operand, listed
 from stowplan.frontends.hlo import ArrayShape, Instruction
 from stowplan.frontends.hlo.attributes import convolution_labels, number, numbers, window
-from stowplan.hardware.affine import program
+from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.program import UNSPREAD
 
 #: Computations that add, multiply ... two scalars, by the opcode of their root.
@@ -28,7 +28,7 @@ def elementwise(walk: Walk, each: Instruction, operands: list[Variable]) -> Vari
     rank = len(dims(each))
     # A clamp may have scalar bounds, a select a scalar predicate: those stay in one bank.
     options = tuple(
-        (*(way[0] if array.shape else UNSPREAD for array in operands), way[0]) for way in program.elementwise(rank, 1)
+        (*(way[0] if array.shape else UNSPREAD for array in operands), way[0]) for way in rules.elementwise(rank, 1)
     )
     attributes: dict[str, Any] = {"direction": each.attribute("direction")}
     return walk.operator(each, operands, options, attributes=attributes)[0]
@@ -49,7 +49,7 @@ def _dot(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
     contracting, batch = pairs("contracting"), pairs("batch")
     if len(dims(each)) != one + two - 2 * len(contracting) - len(batch):
         raise each.error(f"found a result of {len(dims(each))} dimensions, expected those that are not contracted")
-    options = program.matmul(one, two, contracting, batch)
+    options = rules.matmul(one, two, contracting, batch)
     attributes: dict[str, Any] = {"contracting": contracting, "batch": batch}
     return walk.operator(each, operands, options, op="matmul", attributes=attributes, restricted=True)[0]
 
@@ -71,7 +71,7 @@ def _convolution(walk: Walk, each: Instruction, operands: list[Variable]) -> Var
         "dilations": sliding.rhs_dilate,
         "groups": (numbers(each, "feature_group_count", needed=False) or [1])[0],
     }
-    options = program.convolution(layout[0][1], layout[1][1], layout[2][1])
+    options = rules.convolution(layout[0][1], layout[1][1], layout[2][1])
     return walk.operator(each, operands, options, op="convolution", attributes=attributes, restricted=True)[0]
 
 
@@ -84,7 +84,7 @@ def _reduce_window(walk: Walk, each: Instruction, operands: list[Variable]) -> V
         "pads": sliding.pad,
         "kind": _kind(walk, each),
     }
-    options = tuple((way[0], UNSPREAD, way[1]) for way in program.pool(sliding.size))
+    options = tuple((way[0], UNSPREAD, way[1]) for way in rules.pool(sliding.size))
     return walk.operator(each, operands, options, op="pool", attributes=attributes, restricted=True)[0]
 
 
@@ -98,9 +98,7 @@ def reduce(walk: Walk, each: Instruction, operands: list[Variable]) -> Value:
     dimensions = numbers(each, "dimensions", below=rank)
     if any(operand.shape != operands[0].shape for operand in operands[:half]):
         raise each.error("found operands of different shapes, expected one shape")
-    options = tuple(
-        (*way[:half], *(UNSPREAD,) * half, *way[half:]) for way in program.reduction(rank, dimensions, half, outputs)
-    )
+    options = tuple((*way[:half], *(UNSPREAD,) * half, *way[half:]) for way in rules.reduction(rank, dimensions, half, outputs))
     attributes: dict[str, Any] = {"dimensions": dimensions, "kind": _kind(walk, each)}
     results = walk.operator(each, operands, options, attributes=attributes)
     return results[0] if isinstance(each.shape, ArrayShape) else tuple(results)
@@ -135,7 +133,7 @@ def _gather(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable
 def _scatter(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
     """Rows added to a table: a dimension that updates have whole may be spread, on operand, updates and result."""
     if len(operands) != 3:
-        return walk.operator(each, operands, program.unspread(len(operands), 1), dynamic=(0,) if operands else ())[0]
+        return walk.operator(each, operands, rules.unspread(len(operands), 1), dynamic=(0,) if operands else ())[0]
     rank = len(operands[0].shape)
     windows = numbers(each, "update_window_dims", below=len(operands[2].shape))
     gone = set(numbers(each, "inserted_window_dims", below=rank, needed=False))

@@ -10,7 +10,7 @@ from typing import Any
 
 from stowplan.frontends.affine.access import Variable
 from stowplan.frontends.affine.onnx_walk import Handler, Walk
-from stowplan.hardware.affine import program
+from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.expression import constant, index
 from stowplan.hardware.affine.program import UNSPREAD, Load, Option, Piece
 
@@ -20,7 +20,7 @@ _REDUCTIONS = {"ReduceMean": "mean", "ReduceSum": "add", "ReduceMax": "maximum",
 def _elementwise(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     shape = walk.shape(node.output[0])
     loads = [_broadcasting(walk, node, walk.variable(name), shape) for name in node.input if name]
-    walk.operator(node, loads, program.elementwise(len(shape), len(loads)), op=node.op_type.lower())
+    walk.operator(node, loads, rules.elementwise(len(shape), len(loads)), op=node.op_type.lower())
 
 
 def _broadcasting(walk: Walk, node: Any, source: Variable, shape: tuple[int, ...]) -> Load:
@@ -43,7 +43,7 @@ def _matmul(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     if any(left.shape[first] != right.shape[second] for first, second in batch) or rank != one + two - 2 - len(batch):
         walk.opaque(node)
         return
-    ways = program.matmul(one, two, contracting, batch)
+    ways = rules.matmul(one, two, contracting, batch)
     attributes = {"contracting": contracting, "batch": batch}
     walk.operator(node, [left, right], ways, op="matmul", attributes=attributes, restricted=True)
 
@@ -53,7 +53,7 @@ def _gemm(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     ranks = [len(left.shape), len(right.shape), len(walk.shape(node.output[0]))]
     walk.expect(node, ranks == [2, 2, 2], f"operands and result of ranks {ranks}", "matrices")
     contracting = [(0 if options.get("transA", 0) else 1, 1 if options.get("transB", 0) else 0)]
-    ways: Sequence[Option] = program.matmul(2, 2, contracting)
+    ways: Sequence[Option] = rules.matmul(2, 2, contracting)
     operands: list[Variable | Load] = [left, right]
     if len(node.input) > 2 and node.input[2]:
         shape = walk.shape(node.output[0])
@@ -65,7 +65,7 @@ def _gemm(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 
 def _convolution(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     operands: list[Variable | Load] = [*walk.inputs(node, 2)]
-    ways: Sequence[Option] = program.convolution(1, 1, 1)
+    ways: Sequence[Option] = rules.convolution(1, 1, 1)
     ranks = [len(walk.shape(name)) for name in (*node.input[:2], node.output[0])]
     walk.expect(node, ranks[0] > 1 and len(set(ranks)) == 1, f"operands and result of ranks {ranks}", "one rank of 2 or more")
     if len(node.input) > 2 and node.input[2]:
@@ -103,7 +103,7 @@ def _global_pool(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 def _pooled(walk: Walk, node: Any, data: Variable, window: tuple[int, ...]) -> None:
     rank = len(walk.shape(node.output[0]))
     walk.expect(node, rank == len(data.shape), f"a result of {rank} dimensions", f"{len(data.shape)}, as the operand has")
-    walk.operator(node, [data], program.pool(window), op="pool", restricted=True)
+    walk.operator(node, [data], rules.pool(window), op="pool", restricted=True)
 
 
 def _batch_normalization(walk: Walk, node: Any, options: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def _batch_normalization(walk: Walk, node: Any, options: dict[str, Any]) -> None
     for each in others:
         walk.expect(node, len(each.shape) == 1, f"a scale or mean of shape {list(each.shape)}", "one dimension")
     loads = [Load(data.shape, (Piece(each.name, (index(1),)),)) for each in others]
-    ways = program.elementwise(len(data.shape), 1 + len(loads))
+    ways = rules.elementwise(len(data.shape), 1 + len(loads))
     walk.operator(node, [data, *loads], ways)
 
 
@@ -134,7 +134,7 @@ def _reduce(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     given = options.get("axes") is not None or (len(node.input) > 1 and node.input[1])
     found = walk.integers(node, 1, options.get("axes")) if given else list(range(rank))
     axes = [walk.axis(node, axis, rank) for axis in found]
-    ways = program.reduction(rank, axes)
+    ways = rules.reduction(rank, axes)
     if options.get("keepdims", 1):
         ways = tuple((way[0], way[0] if way[0] not in axes else UNSPREAD) for way in ways)
     attributes = {"dimensions": axes, "kind": _REDUCTIONS[node.op_type]}

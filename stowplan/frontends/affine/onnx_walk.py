@@ -10,7 +10,7 @@ from stowplan.errors import InputError
 from stowplan.frontends.affine.access import Variable
 from stowplan.frontends.affine.builder import Builder
 from stowplan.frontends.onnx_file import OnnxFile, is_external, missing_text
-from stowplan.hardware.affine import program
+from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.program import Load, Option
 
 #: Names of ONNX's floating-point types, and the type of what has none.
@@ -173,4 +173,4 @@ class Walk:
     def opaque(self, node: Any) -> None:
         """What nothing is known of: all in one bank, read at indices unknown."""
         operands = [self.variable(name) for name in node.input if name]
-        self.operator(node, operands, program.unspread(len(operands), 1), dynamic=tuple(range(len(operands))))
+        self.operator(node, operands, rules.unspread(len(operands), 1), dynamic=tuple(range(len(operands))))

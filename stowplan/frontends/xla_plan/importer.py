@@ -1,7 +1,4 @@
-"""What XLA's memory-space assignment decided, read off its module and its buffer assignment, as a plan of ours.
-
-XLA dumps one line a value, ``value: <90 fusion.5{1} @3> (size=524288,offset=48234496): f32[...]``; the number after ``@`` is
-the memory space. Everything else in the text is skipped, so that a whole dump and one cut down to its values both do.
+"""XLA's own plan as a plan of ours, as faithful as the rules allow, and a report of what became of it on the way.
 
 What the rules of ``docs/reference/memory-mapping.md`` cannot express is dropped: the uses that stay would serve become slow,
 which is always possible, and the result says what was dropped and why.
@@ -9,18 +6,14 @@ which is always possible, and the result says what was dropped and why.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
-from stowplan import files
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.frontends.hlo import read_module
-from stowplan.frontends.hlo.placed import FAST_SPACE
-from stowplan.frontends.hlo.shape import excerpt
+from stowplan.frontends.xla_plan.offsets import find_offsets, read_offsets
 from stowplan.frontends.xla_plan.repair import Dropped, PlacedStay, Repair
 from stowplan.frontends.xla_plan.stays import Source
 from stowplan.frontends.xla_plan.trace import Trace
@@ -29,70 +22,6 @@ from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping.plan import Copy, Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import Violation, verify
-
-_VALUE = re.compile(
-    r"\s*value: <[0-9]+ ([\w.\-]+(?:\{[0-9,]*\})?)(?: \(phi\))? @([0-9]{1,9})> \(size=([0-9]{1,15}),offset=([0-9]{1,15})\)"
-)
-_SUFFIX = re.compile(r"(?:\.hlo)?(?:\.txt)?(?:\.gz)?$")
-
-
-class Placement(NamedTuple):
-    """Where XLA put a value in fast memory, in bytes."""
-
-    offset: int
-    size: int
-
-
-def find_offsets(plan_path: str | Path) -> Path:
-    """``NAME.fastmem.txt.gz`` or ``NAME.fastmem.txt`` beside ``NAME.hlo.txt.gz``.
-
-    Raises
-    ------
-    InputError
-        Neither is there.
-    """
-    plan = Path(plan_path)
-    stem = _SUFFIX.sub("", plan.name)
-    for ending in (".fastmem.txt.gz", ".fastmem.txt"):
-        found = plan.with_name(stem + ending)
-        if found.is_file():
-            return found
-    raise InputError(
-        f"found no offsets beside it, expected {stem}.fastmem.txt or {stem}.fastmem.txt.gz (values of XLA's buffer assignment)",
-        source=plan,
-    )
-
-
-def read_offsets(path: str | Path) -> dict[str, Placement]:
-    """Placement of each value in fast memory, by ``"instruction"`` or ``"instruction{index}"``.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, has no values at all, or a line that is no value or places one twice; the message names it.
-    """
-    placements: dict[str, Placement] = {}
-    values = 0
-    for number, line in enumerate(files.read_text(path).splitlines(), start=1):
-        if not line.lstrip().startswith("value:"):
-            continue
-        match = _VALUE.match(line)
-        if match is None:
-            raise InputError(
-                f"found {excerpt(line.strip())}, expected value: <number name @space> (size=...,offset=...)",
-                source=path,
-                place=f"line {number}",
-            )
-        values += 1
-        name, space, size, offset = match.groups()
-        if int(space) != FAST_SPACE:
-            continue
-        placement = Placement(int(offset), int(size))
-        if placements.setdefault(name, placement) != placement:
-            raise InputError(f"found {name} at a second place", source=path, place=f"line {number}")
-    if not values:
-        raise InputError("found no values, expected lines such as value: <number name @3> (size=...,offset=...)", source=path)
-    return placements
 
 
 class ImportedPlan(msgspec.Struct, frozen=True):

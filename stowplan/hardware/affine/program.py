@@ -1,18 +1,15 @@
-"""Affine programs: statements over arrays with affine accesses, and the rules that they keep.
+"""Affine programs: tensors, copies that are loop nests with one load and one store, and operators that read through loads.
 
 A load is quasi-affine: it maps the indices of a loop nest to an index of a tensor (the paper's ``v = t[f(i)]``), in pieces
 where different parts of the nest read different tensors. An operator sees each operand as an array of its own, as large as the
 loop nest of its load; what it computes of it is its own affair, so that rewriting a load never changes an operator.
 
 Every tensor is written before it is read, and no more after that. Inputs are there from the start.
-
-A dimension stands for itself in the operator's own view of an operand. Element ``i`` of a spread dimension is in bank
-``i mod banks``; what is not spread is in one bank, and read from there by all (docs/bank-mapping.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
@@ -176,46 +173,3 @@ def identity(rank: int) -> tuple[Expression, ...]:
 def whole(tensor: Tensor, dynamic: bool = False) -> Load:
     """Load of a whole tensor as it is."""
     return Load(tensor.shape, (Piece(tensor.name, identity(len(tensor.shape))),), dynamic)
-
-
-def elementwise(rank: int, operands: int, outputs: int = 1) -> tuple[Option, ...]:
-    """Element by element: all spread alike, the outermost dimension first."""
-    return tuple((dimension,) * (operands + outputs) for dimension in (*range(rank), UNSPREAD))
-
-
-def matmul(
-    left: int, right: int, contracting: Sequence[tuple[int, int]], batch: Sequence[tuple[int, int]] = ()
-) -> tuple[Option, ...]:
-    """Product of tensors of these ranks: a contracted dimension on both inputs, a free one of either input on the output.
-
-    Columns of the right side, the usual weights, come first.
-    """
-    free_left = [each for each in range(left) if each not in {one for one, _ in (*contracting, *batch)}]
-    free_right = [each for each in range(right) if each not in {two for _, two in (*contracting, *batch)}]
-    first_right = len(batch) + len(free_left)
-    results = [*range(first_right, first_right + len(free_right)), *range(len(batch), first_right)] or [UNSPREAD]
-    return tuple((*pair, result) for pair in contracting or [(UNSPREAD, UNSPREAD)] for result in results)
-
-
-def convolution(data_features: int, kernel_inputs: int, result_features: int) -> tuple[Option, ...]:
-    """Channels: of the map and of the kernel's inputs on the operands, of the result on the output."""
-    return ((data_features, kernel_inputs, result_features),)
-
-
-def pool(window: Sequence[int]) -> tuple[Option, ...]:
-    """The output as the input, along a dimension that no window reaches across; the last one, usually channels, first."""
-    free = [dimension for dimension, size in enumerate(window) if size == 1]
-    return tuple((dimension, dimension) for dimension in (*reversed(free), UNSPREAD))
-
-
-def reduction(rank: int, dimensions: Sequence[int], operands: int = 1, outputs: int = 1) -> tuple[Option, ...]:
-    """A kept dimension on both sides; along a reduced one the matrix unit adds up over the banks: the output is unspread."""
-    kept = [each for each in range(rank) if each not in dimensions]
-    options = [(*(each,) * operands, *(place,) * outputs) for place, each in enumerate(kept)]
-    options += [(*(each,) * operands, *(UNSPREAD,) * outputs) for each in (*dimensions, UNSPREAD)]
-    return tuple(options)
-
-
-def unspread(operands: int, outputs: int) -> tuple[Option, ...]:
-    """Everything in one bank."""
-    return ((UNSPREAD,) * (operands + outputs),)

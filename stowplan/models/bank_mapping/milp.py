@@ -17,7 +17,7 @@ from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import Structure, analyse
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
-from stowplan.models.mip.solve import Outcome, lowered
+from stowplan.models.mip.outcome import Outcome, lowered
 from stowplan.models.mip.solve import solve as solve_matrix
 
 

@@ -12,7 +12,7 @@ from stowplan.models.banked_packing.bounds import moments
 from stowplan.models.banked_packing.cpsat import Cut
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
-from stowplan.models.mip import solve as mip_outcome
+from stowplan.models.mip import outcome as mip_outcome
 from stowplan.models.mip.matrix import MatrixModel
 from stowplan.models.mip.solve import solve as solve_matrix
 from stowplan.models.outcome import Outcome

@@ -25,7 +25,8 @@ from ortools.util.python.solve_interrupter import SolveInterrupter
 
 from stowplan.errors import UsageError
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
-from stowplan.models.mip.solve import LINEAR_ONLY, Outcome, Status
+from stowplan.models.mip.outcome import Outcome, Status
+from stowplan.models.mip.solvers import LINEAR_ONLY
 from stowplan.models.mip.watch import rounded_down
 from stowplan.models.mip.with_highs import UNSAFE_RULES
 

@@ -20,7 +20,7 @@ import pulp
 
 from stowplan.errors import UsageError
 from stowplan.models.mip.matrix import TOLERANCE, FloatArray, MatrixModel
-from stowplan.models.mip.solve import Outcome, Status
+from stowplan.models.mip.outcome import Outcome, Status
 from stowplan.models.mip.watch import GRACE, Watch, bound_in_log, says_infeasible
 
 

@@ -16,7 +16,7 @@ from scipy import sparse
 from stowplan.errors import UsageError
 from stowplan.models.mip import solve as mip
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
-from stowplan.models.mip.solve import proven
+from stowplan.models.mip.outcome import proven
 from stowplan.models.modulo_scheduling.assemble import make_plan
 from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, unrefuted_iis
 from stowplan.models.modulo_scheduling.cpsat.model import latest_time
@@ -287,7 +287,7 @@ def solve(
     Parameters
     ----------
     solver
-        One of :func:`stowplan.models.mip.solve.solvers`.
+        One of :func:`stowplan.models.mip.solvers.solvers`.
     time_limit
         Seconds for all of them.
     on_plan

@@ -16,9 +16,9 @@ from typing import BinaryIO, cast
 import msgspec
 
 from stowplan import kinds
+from stowplan.child_process import begin
 from stowplan.models.light_imports import light_imports
 from stowplan.portfolio.batch.task import Outcome, Task
-from stowplan.portfolio.child_process import begin
 from stowplan.portfolio.messages import read_message, write_message
 from stowplan.portfolio.process_memory import prefer_to_end
 

@@ -19,8 +19,8 @@ from typing import BinaryIO, Protocol, cast
 
 import msgspec
 
+from stowplan.child_process import MOST_KEPT_MEMORY, child_environment, describe_end
 from stowplan.portfolio.batch.task import Outcome, Task
-from stowplan.portfolio.child_process import MOST_KEPT_MEMORY, child_environment, describe_end
 from stowplan.portfolio.messages import read_message, write_message
 from stowplan.portfolio.process_memory import resident
 

@@ -8,9 +8,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stowplan.errors import InputError, MissingDependencyError
+from stowplan.frontends import onnx_file, shape_inference
 from stowplan.frontends.network import is_onnx, read_onnx
 from tests.paths import EXAMPLES
 
@@ -117,3 +119,56 @@ def test_corpus(corpus: Path) -> None:
     assert bert.macs == 11_173_822_464
     assert Counter(layer.op for layer in bert.layers)["matmul_w"] == 73
     assert len(read_onnx(corpus / "onnx" / "bert_base_s128.stripped.onnx", granularity="layer").layers) == 135
+
+
+def sliced(path: Path, rows: int, ends: tuple[int, int]) -> Path:
+    """A slice of rows of an input, from and to the numbers given."""
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'stowplan[frontends]'")
+    helper, kinds = onnx.helper, onnx.TensorProto
+    bounds = [
+        helper.make_tensor(name, kinds.INT64, (1,), [value]) for name, value in (("s", ends[0]), ("e", ends[1]), ("a", 0))
+    ]
+    inputs, outputs = (helper.make_tensor_value_info(*each) for each in (("x", 1, (rows, 8)), ("y", 1, None)))
+    graph = helper.make_graph([make("Slice", ["x", "s", "e", "a"], "y")], "g", [inputs], [outputs], bounds)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=10), path)
+    return path
+
+
+def test_sizes_below_zero(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"net\.onnx: value x: found a size of -1, expected a number above 0"):
+        read_onnx(sliced(tmp_path / "net.onnx", -1, (0, 2)))
+
+
+def test_a_model_that_ends_inference_costs_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_file, "_check_sizes", lambda graph: None)
+    bad, good = sliced(tmp_path / "bad.onnx", -1, (0, 2)), sliced(tmp_path / "good.onnx", 4, (0, 2))
+    for _ in range(2):
+        with pytest.raises(
+            InputError, match=r"bad\.onnx: onnx cannot infer the model's shapes: its process was ended by signal SIGABRT"
+        ):
+            onnx_file.read_onnx_file(bad)
+        assert [size.dim_value for size in onnx_file.read_onnx_file(good).graph.output[0].type.tensor_type.shape.dim] == [2, 8]
+
+
+def test_shapes_are_inferred_by_one_process(tmp_path: Path) -> None:
+    good = sliced(tmp_path / "good.onnx", 4, (0, 2))
+    onnx_file.read_onnx_file(good)
+    (kept,) = shape_inference._kept
+    onnx_file.read_onnx_file(good)
+    assert shape_inference._kept == [kept]
+    # An answer that an interrupted caller has not read goes to no other.
+    kept.is_busy = True
+    onnx_file.read_onnx_file(good)
+    (fresh,) = shape_inference._kept
+    assert fresh is not kept
+
+
+def test_large_weights_are_not_lost(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'stowplan[frontends]'")
+    weight = onnx.numpy_helper.from_array(np.arange(90_000, dtype=np.float32).reshape(300, 300), "w")
+    inputs, outputs = (onnx.helper.make_tensor_value_info(*each) for each in (("x", 1, (2, 300)), ("y", 1, None)))
+    graph = onnx.helper.make_graph([make("MatMul", ["x", "w"], "y")], "g", [inputs], [outputs], [weight])
+    onnx.save(onnx.helper.make_model(graph, ir_version=10), tmp_path / "net.onnx")
+    found = onnx_file.read_onnx_file(tmp_path / "net.onnx").graph
+    assert list(found.initializer) == [weight]
+    assert [size.dim_value for size in found.output[0].type.tensor_type.shape.dim] == [2, 300]

@@ -19,7 +19,9 @@ from stowplan.models.memory_mapping.milp.windows import WindowSeparator
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.mip.matrix import FloatArray
-from stowplan.models.mip.solve import LINEAR_ONLY, WHOLE_NUMBERS, Outcome, check_solver, solve
+from stowplan.models.mip.outcome import Outcome
+from stowplan.models.mip.solve import solve
+from stowplan.models.mip.solvers import LINEAR_ONLY, WHOLE_NUMBERS, check_solver
 
 #: Part of the time for the linear relaxation.
 LINEAR_SHARE = 0.5
@@ -56,7 +58,7 @@ def bound_with(
     on_bound: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> ExternalBound:
-    """Bound a problem from below with a solver by name (:func:`stowplan.models.mip.solve.solvers` lists those there are).
+    """Bound a problem from below with a solver by name (:func:`stowplan.models.mip.solvers.solvers` lists those there are).
 
     Parameters
     ----------

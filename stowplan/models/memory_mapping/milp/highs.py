@@ -13,7 +13,7 @@ from scipy import sparse
 from stowplan.models.memory_mapping.milp.cuts import RoundingCuts
 from stowplan.models.memory_mapping.milp.model import RelaxationModel, Rows
 from stowplan.models.mip.matrix import INFINITE, proven_bound
-from stowplan.models.mip.solve import proven
+from stowplan.models.mip.outcome import proven
 from stowplan.models.mip.with_highs import TIGHT, one_thread, tighten
 
 FloatArray = npt.NDArray[np.float64]
@@ -157,7 +157,7 @@ class ScaledHighs:
         return bound + self._model.offset_ps
 
     def mip_bound(self) -> int | None:
-        """What the dual bound of the last MILP proves (:func:`stowplan.models.mip.solve.proven`); None where it has none."""
+        """What the dual bound of the last MILP proves (:func:`stowplan.models.mip.outcome.proven`); None where it has none."""
         bound = self._highs.getInfo().mip_dual_bound
         if not np.isfinite(bound):
             return None

@@ -23,7 +23,7 @@ from stowplan.models.memory_mapping.milp.model import AccessColumns, RelaxationM
 from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.milp.windows import Window, WindowSeparator
 from stowplan.models.mip.matrix import INFINITE, FloatArray, MatrixModel, proven_bound
-from stowplan.models.mip.solve import proven
+from stowplan.models.mip.outcome import proven
 
 IntArray = npt.NDArray[np.int64]
 

@@ -1,0 +1,126 @@
+"""What HLO instructions become while a module is walked through: values, and operators that are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from stowplan.frontends.affine.access import Variable
+from stowplan.frontends.affine.builder import Builder
+from stowplan.frontends.hlo import ArrayShape, HloModule, Instruction, Shape, TupleShape
+from stowplan.hardware.affine import rules
+from stowplan.hardware.affine.program import Option
+
+#: A value: an array, or a tuple of values.
+Value: TypeAlias = "Variable | tuple[Value, ...]"
+
+#: Writes an instruction, given its operands.
+Handler: TypeAlias = "Callable[[Walk, Instruction, list[Variable]], Variable]"
+
+#: Floating-point types, those of 8 bits and less included.
+_FLOATS = re.compile(r"f64|f32|f16|bf16|f[48]e\w+")
+
+
+class Walk:
+    """State of one walk through a module."""
+
+    def __init__(self, module: HloModule, float_bytes: int | None):
+        self.module, self._float_bytes = module, float_bytes
+        self.builder = Builder(module.name)
+
+    def inputs(self, name: str, shape: Shape) -> Value:
+        """Tensors that are there from the start."""
+        if isinstance(shape, TupleShape):
+            return tuple(self.inputs(f"{name}.{number}", part) for number, part in enumerate(shape.parts))
+        return self.builder.input(name, shape.dims, _item_bytes(shape, self._float_bytes))
+
+    def operator(
+        self,
+        each: Instruction,
+        operands: list[Variable],
+        options: tuple[Option, ...],
+        *,
+        op: str = "",
+        attributes: dict[str, Any] | None = None,
+        restricted: bool = False,
+        dynamic: tuple[int, ...] = (),
+    ) -> list[Variable]:
+        """Write an operator whose results are those of an instruction."""
+        shapes = [leaf for _, leaf in each.shape.leaves()]
+        return self.builder.operator(
+            op or each.opcode,
+            operands,
+            [leaf.dims for leaf in shapes],
+            options,
+            attributes=attributes,
+            restricted=restricted,
+            name=each.name,
+            dynamic=dynamic,
+            item_bytes=[_item_bytes(leaf, self._float_bytes) for leaf in shapes],
+        )
+
+    def opaque(self, each: Instruction, operands: list[Variable]) -> Value:
+        """What nothing is known of: all in one bank, read at indices unknown."""
+        outputs = len(list(each.shape.leaves()))
+        dynamic = tuple(range(len(operands)))
+        results = self.operator(each, operands, rules.unspread(len(operands), outputs), dynamic=dynamic)
+        return results[0] if isinstance(each.shape, ArrayShape) else packed(each.shape, iter(results))
+
+
+def leaves(value: Value) -> list[Variable]:
+    """Arrays of a value, in order."""
+    return [value] if isinstance(value, Variable) else [leaf for part in value for leaf in leaves(part)]
+
+
+def packed(shape: Shape, results: Iterator[Variable]) -> Value:
+    """The value of a shape, of arrays in order."""
+    if isinstance(shape, ArrayShape):
+        return next(results)
+    return tuple(packed(part, results) for part in shape.parts)
+
+
+def dims(each: Instruction) -> tuple[int, ...]:
+    """Sizes of an array that an instruction makes."""
+    assert isinstance(each.shape, ArrayShape)
+    return each.shape.dims
+
+
+def _item_bytes(shape: ArrayShape, float_bytes: int | None) -> int:
+    if float_bytes is not None and _FLOATS.fullmatch(shape.dtype):
+        return float_bytes
+    return max(1, shape.bytes // shape.elements) if shape.elements else 1
+
+
+def fits(value: Value, shape: Shape) -> bool:
+    """Whether a value is one of the shape that the text gives; what follows takes that for granted."""
+    if isinstance(value, Variable):
+        return isinstance(shape, ArrayShape) and tuple(value.shape) == shape.dims
+    return (
+        isinstance(shape, TupleShape)
+        and len(value) == len(shape.parts)
+        and all(fits(one, two) for one, two in zip(value, shape.parts, strict=True))
+    )
+
+
+def shape_text(value: Value) -> str:
+    """The shape of a value, for an error message."""
+    return str(list(value.shape)) if isinstance(value, Variable) else f"a tuple of {len(value)}"
+
+
+def listed(values: Sequence[int]) -> str:
+    """Numbers, for an error message."""
+    return ",".join(map(str, values))
+
+
+def first_operand(each: Instruction, operands: list[Variable], count: int | None = 1) -> Variable:
+    """The first operand, where there are ``count`` of them; None for one or more."""
+    if len(operands) != count if count is not None else not operands:
+        raise each.error(f"found {len(operands)} operands, expected {count or 'one or more'}")
+    return operands[0]
+
+
+def expect_one_for_each(each: Instruction, name: str, values: list[int], operand: Variable) -> None:
+    """Raise InputError where there is not one number for each dimension."""
+    if len(values) != len(operand.shape):
+        raise each.error(f"found {name}={{{listed(values)}}}, expected {len(operand.shape)} numbers, one for each dimension")

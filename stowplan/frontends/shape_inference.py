@@ -1,0 +1,163 @@
+"""Shapes of an ONNX model, inferred in a process of its own: onnx's inference ends the process over some models.
+
+The process is started with the first model that is read, and kept for those after it. It waits at a pipe, and ends when its
+parent does. As ``__main__`` this module is that process. Only what shapes may depend on is sent: large weights stay here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from typing import Any, BinaryIO, cast
+
+from stowplan.child_process import child_environment, describe_end
+from stowplan.errors import InputError
+
+#: Bytes of a weight that are sent, at most; whole numbers are always sent, since shapes may be computed with them.
+_MAX_SENT = 1 << 15
+#: Fields of a tensor that hold its numbers.
+_NUMBERS = ("raw_data", "float_data", "int32_data", "string_data", "double_data", "uint64_data")
+#: Bytes before each message: whether it is an error, and how long it is.
+_HEAD = 9
+
+
+class _Process:
+    """The process that infers, and the pipes to it."""
+
+    def __init__(self) -> None:
+        self.parent = os.getpid()
+        self.is_busy = False
+        """Whether an answer is due."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "stowplan.frontends.shape_inference"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if os.environ.get("STOWPLAN_DEBUG") else subprocess.DEVNULL,
+            env=child_environment(),
+            # A session of its own: Ctrl-C at the terminal is for the parent.
+            start_new_session=True,
+        )
+        self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it waits for requests of this process, not of one that this one was forked from."""
+        return self.parent == os.getpid() and self._process.poll() is None and not self.is_busy
+
+    def ask(self, data: bytes) -> bytes:
+        """The model with its shapes, as bytes like those sent; raises InputError as :func:`infer` does."""
+        self.is_busy = True
+        try:
+            _write(self._to, False, data)
+            failed, answer = _read(self._from)
+        except (BrokenPipeError, EOFError):
+            raise InputError(f"onnx cannot infer the model's shapes: {describe_end(self._process.wait())}") from None
+        self.is_busy = False
+        if failed:
+            raise InputError(f"not an ONNX model: {answer.decode(errors='replace')}")
+        return answer
+
+    def end(self) -> None:
+        """End it, whatever it does."""
+        if self.parent == os.getpid():
+            self._process.kill()
+            self._process.wait()
+        with contextlib.suppress(OSError):
+            self._to.close()
+        self._from.close()
+
+
+_lock = threading.Lock()
+_kept: list[_Process] = []
+
+
+def start() -> None:
+    """Have the process start, if there is none, while the caller does something else.
+
+    Raises
+    ------
+    OSError
+        The system has no room for another process.
+    """
+    with _lock:
+        _ready()
+
+
+def infer(model: Any) -> Any:
+    """A copy of a model, with all shapes that can be inferred; the model itself loses its large weights to it.
+
+    Raises
+    ------
+    InputError
+        Inference refused the model, or ended its process over it.
+    OSError
+        The system has no room for another process.
+    """
+    weights: dict[int, bytes] = {}
+    for number, each in enumerate(model.graph.initializer):
+        if each.data_type not in (each.INT32, each.INT64) and each.ByteSize() > _MAX_SENT:
+            weights[number] = each.SerializeToString()
+            for field in _NUMBERS:
+                each.ClearField(field)
+    with _lock:
+        answer = _ready().ask(model.SerializeToString())
+    found = type(model).FromString(answer)
+    for number, weight in weights.items():
+        found.graph.initializer[number].ParseFromString(weight)
+    return found
+
+
+def _ready() -> _Process:
+    """The process that is kept, or a new one where it has ended or owes an answer to a caller that was interrupted."""
+    if _kept and not _kept[0].is_ready:
+        _kept.pop().end()
+    if not _kept:
+        _kept.append(_Process())
+    return _kept[0]
+
+
+@atexit.register
+def _end() -> None:
+    while _kept:
+        _kept.pop().end()
+
+
+def _write(stream: BinaryIO, failed: bool, data: bytes) -> None:
+    stream.write(bytes([failed]) + len(data).to_bytes(_HEAD - 1, "little"))
+    stream.write(data)
+    stream.flush()
+
+
+def _read(stream: BinaryIO) -> tuple[bool, bytes]:
+    """A message; raises EOFError where the other side has ended."""
+    head = stream.read(_HEAD)
+    size = int.from_bytes(head[1:], "little")
+    data = stream.read(size)
+    if len(head) < _HEAD or len(data) < size:
+        raise EOFError
+    return bool(head[0]), data
+
+
+def _serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
+    """Answer requests until there are no more."""
+    from onnx import shape_inference
+
+    warnings.simplefilter("ignore")
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            _, data = _read(incoming)
+            try:
+                _write(outgoing, False, shape_inference.infer_shapes(data, data_prop=True).SerializeToString())
+            except Exception as error:
+                # protobuf and onnx raise errors of many types, over several lines.
+                reason = str(error).strip().splitlines() or [type(error).__name__]
+                _write(outgoing, True, reason[0].encode())
+
+
+if __name__ == "__main__":
+    _serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,60 @@
+"""What any solver of mixed-integer programs found, in one shape."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from stowplan.models.mip.matrix import TOLERANCE, FloatArray
+
+Status = Literal["optimal", "feasible", "infeasible", "unbounded", "unknown"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a solver found, and what it proved. Smaller objectives are better; offsets of the model are included."""
+
+    solver: str
+    status: Status
+    """``optimal`` and ``infeasible`` only where the solver proved it; running out of time is neither."""
+    objective: float | None
+    """Of the best point found; None where there is none."""
+    bound: float | None
+    """Proven by the solver, in floating-point arithmetic: see :func:`proven`. None where it proved none or says none."""
+    seconds: float
+    """Building the solver's own copy of the model included."""
+    values: FloatArray | None = None
+    """Best point found, shape ``[columns]``, checked against the model; None where there is none."""
+    duals: FloatArray | None = None
+    """For linear programs: a multiplier for each row, positive where its lower side binds; None where the solver gives none."""
+    warm_started: bool = False
+    """A start was handed to a solver that is known to use it."""
+
+
+def lowered(bound: float, spread: float, tolerance: float = TOLERANCE) -> float:
+    """A bound less what a solver's tolerances may amount to: the one rule for all solvers of MILPs.
+
+    Branch and bound in floating point leaves no certificate to check. Solvers take rows for satisfied that miss by their
+    tolerance, values for integers that miss by it, and prune nodes that are better by it or so. The tolerance is taken off as a
+    part of the objective's whole range, and for rounding a thousandth of it as a part of the bound itself: far more than was
+    ever seen in models scaled to numbers near one.
+
+    Parameters
+    ----------
+    bound
+        As the solver claims it.
+    spread
+        How far apart the objectives of good and bad points lie, in the units of ``bound``.
+    tolerance
+        By how much the solver was allowed to miss rows and integers.
+    """
+    return bound - tolerance * max(1.0, spread) - 1e-3 * tolerance * abs(bound)
+
+
+def proven(bound: float, spread: float, *, unit: float = 1.0, tolerance: float = TOLERANCE) -> int:
+    """The whole number that a claimed bound proves for an objective that is a whole number in every plan.
+
+    :func:`lowered`, in ``unit`` times the units of ``bound``, and rounded up: no whole number lies between.
+    """
+    return math.ceil(lowered(bound, spread, tolerance) * unit)
