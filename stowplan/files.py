@@ -8,10 +8,12 @@ stay, and what is no regular file (a device, a pipe, standard output) is written
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import gzip
 import hashlib
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -19,7 +21,7 @@ import zlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 import msgspec
 
@@ -29,6 +31,9 @@ T = TypeVar("T")
 
 #: Readers refuse files larger than this unless told otherwise (bytes, after decompression).
 MAX_TEXT_BYTES = 1 << 30
+
+#: The format of a damaged file is looked for in the first bytes.
+_HEAD_BYTES = 1 << 12
 
 #: What is read line by line has no line longer than this (bytes).
 MAX_LINE_BYTES = 1 << 20
@@ -271,12 +276,38 @@ def decode(data: bytes, kind: type[T], *, format_name: str, version: int, source
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `")
-        raise InputError(message, source=source, place=path.rstrip("`") or None) from error
+        raise misfit(error, kind, source) from error
     except InputError as error:
         raise (error if source is None else error.within(source)) from None
     except _UNREADABLE as error:
         raise InputError(f"not a {format_name} file: {error}", source=source) from error
+
+
+def misfit(error: msgspec.ValidationError, kind: Any, source: str | Path | None = None, at: str = "") -> InputError:
+    """The InputError of a value that does not fit a type: where it is, and for an unknown field the one that may be meant.
+
+    Parameters
+    ----------
+    at
+        Place in the file of the value that did not fit as a whole.
+    """
+    message, _, path = str(error).partition(" - at `")
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", message)
+    if unknown is not None:
+        meant = difflib.get_close_matches(unknown[1], _fields(msgspec.inspect.type_info(kind), set()), 1)
+        message += "".join(f", expected `{name}`" for name in meant)
+    return InputError(message, source=source, place=(at + path.rstrip("`").removeprefix("$")).removeprefix(".") or None)
+
+
+def _fields(info: Any, seen: set[int]) -> list[str]:
+    """Names of all fields of a type, and of the types of these."""
+    if isinstance(info, tuple):
+        return [name for each in info for name in _fields(each, seen)]
+    if not isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) or id(info) in seen:
+        return []
+    seen.add(id(info))
+    own = [info.encode_name] if isinstance(info, msgspec.inspect.Field) else []
+    return own + [name for each in msgspec.structs.astuple(info) for name in _fields(each, seen)]
 
 
 def peek_format(data: bytes) -> str | None:
@@ -296,5 +327,6 @@ def describe(data: bytes) -> str:
     try:
         found = msgspec.json.decode(data, type=_Head).format
     except _UNREADABLE as error:
-        return f"damaged JSON ({error})"
+        said = re.search(rb'"format"\s*:\s*"(\w+(?:\.\w+)*)"', data[:_HEAD_BYTES])
+        return f"damaged JSON ({error})" + (f" of the format {said[1].decode()!r}" if said else "")
     return "a JSON object without a format" if found is None else f"format {found!r}"

@@ -212,22 +212,11 @@ def of_problem(problem: object) -> KindModules:
     raise UsageError(f"found a {type(problem).__name__}, expected a problem: see stowplan.read")
 
 
-def of_problem_file(data: bytes, source: str | Path | None = None) -> KindModules:
-    """The kind of a problem file, by its format; raises InputError for anything else."""
-    return _of_file(data, source, "problem", {each.problem_format: each for each in _KINDS.values()})
-
-
 def of_plan_file(data: bytes, source: str | Path | None = None) -> KindModules:
     """The kind of a plan file, by its format; raises InputError for anything else."""
-    return _of_file(data, source, "plan", {each.plan_format: each for each in _KINDS.values()})
-
-
-def _of_file(data: bytes, source: str | Path | None, what: str, by_format: Mapping[str, KindModules]) -> KindModules:
     found = files.peek_format(data)
+    by_format = {each.plan_format: each for each in _KINDS.values()}
     if found is None or found not in by_format:
-        raise InputError(
-            f"found {files.describe(data)}, expected a {what}: {', '.join(by_format)}",
-            source=source,
-            place=None if found is None else "format",
-        )
+        message = f"found {files.describe(data)}, expected a plan: {', '.join(by_format)}"
+        raise InputError(message, source=source, place=None if found is None else "format")
     return by_format[found]

@@ -1,20 +1,42 @@
-"""Problem files among the inputs: what ``stowplan convert`` wrote, of any kind."""
+"""Problem files among the inputs: what ``stowplan convert`` wrote, of any kind, and JSON that is no other input."""
 
 from __future__ import annotations
 
+import difflib
+
 from stowplan import files, kinds
+from stowplan.errors import InputError
 from stowplan.frontends.format import InputFormat, Opened, Source
 from stowplan.frontends.options import ReadOptions
 
+#: Formats of other inputs in JSON, which have readers of their own.
+_OTHERS = ("stowplan.layers",)
+_EXPECTED = (
+    "a problem (stowplan.KIND.problem), a layer file (stowplan.layers), a graph of operators and tensors, "
+    "or a data-flow graph of nodes and edges"
+)
+
 
 def _open(source: Source, options: ReadOptions) -> Opened:
-    data = source.data or b""
-    kind = kinds.of_problem_file(data, source.path)
-    return Opened(kind.amended(kind.decode_problem(data, source.path), options.given()))
+    kind = _kind(source)
+    return Opened(kind.amended(kind.decode_problem(source.data or b"", source.path), options.given()))
 
 
 def _accepts(source: Source) -> frozenset[str]:
-    return frozenset(kinds.of_problem_file(source.data or b"", source.path).amends)
+    return frozenset(_kind(source).amends)
+
+
+def _kind(source: Source) -> kinds.KindModules:
+    """The kind of a problem file; raises InputError for JSON that is no input at all."""
+    data = source.data or b""
+    found = files.peek_format(data)
+    by_format = {kind.problem_format: kind for kind in kinds.registered()}
+    if found in by_format:
+        return by_format[found]
+    meant = difflib.get_close_matches(found or "", (*by_format, *_OTHERS), 1)
+    expected = repr(meant[0]) if meant else _EXPECTED
+    place = None if found is None else "format"
+    raise InputError(f"found {files.describe(data)}, expected {expected}", source=source.path, place=place)
 
 
 def _is_input(source: Source) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import ALEXNET, BRIEF, Cli, Solved, error_line
-from tests.paths import TARGETS
+from tests.paths import EXAMPLES, TARGETS
 
 pytestmark = pytest.mark.usefixtures("unchanged")
 
@@ -59,6 +59,42 @@ def test_program(cli: Cli, tmp_path: Path, name: str) -> None:
         line = error_line(cli(*command, source, "--target", "tpu-v4", "-o", tmp_path / "out.json"))
         assert line.startswith(f"stowplan: {source}: ")
         assert re.search(expected, line), line
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "target", "expected"),
+    [
+        ("resnet50.layers.json", '"nodes"', '"node"', "nnp-i", "unknown field `node`, expected `nodes`"),
+        ("resnet50.layers.json", '"kernel_x"', '"kernl_x"', "nnp-i", r"nodes\[0\]: .*`kernl_x`, expected `kernel_x`"),
+        (
+            "resnet50.layers.json",
+            "stowplan.layers",
+            "stowplan.layer",
+            "nnp-i",
+            "found format 'stowplan.layer', expected '.*layers'",
+        ),
+        (
+            "resnet50.layers.json",
+            None,
+            None,
+            "nnp-i",
+            r"damaged JSON \(.* truncated\) of the format 'stowplan.layers', expected a",
+        ),
+        ("saxpy.dfg.json", '"nodes"', '"nods"', "se", "without a format, expected a problem .*, or a data-flow graph of nodes"),
+        ("saxpy.dfg.json", "", "", TARGETS / "teaching.toml", "format: found 'stowplan.target', expected a machine with tiles"),
+        ("branches.tflite", None, None, "nnp-i", "found target 'nnp-i', expected arena"),
+    ],
+)
+def test_what_is_misspelt_or_cut_off_is_named(
+    cli: Cli, tmp_path: Path, name: str, old: str | None, new: str, target: str | Path, expected: str
+) -> None:
+    data, path = (EXAMPLES / name).read_bytes(), tmp_path / name
+    if old is None:
+        path.write_bytes(data if name.endswith("tflite") else data[:900])
+    else:
+        path.write_bytes(data.replace(old.encode(), new.encode()))
+    line = error_line(cli("convert", path, "--target", target, "-o", tmp_path / "out.json"))
+    assert re.search(expected, line), line
 
 
 def test_error_keeps_the_file_that_is_there(cli: Cli, tmp_path: Path) -> None:
@@ -141,7 +177,7 @@ def test_problem_files(cli: Cli, solved: Solved, tmp_path: Path) -> None:
         (b"{}", "a JSON object without a format"),
         (re.sub(rb'"capacity":\s*\d+', b'"capacity": 0', data, count=1), "capacity: found 0, expected at least 1"),
         (re.sub(rb'"capacity":', b'"kapazitaet":', data, count=1), "unknown field `kapazitaet`"),
-        (re.sub(rb'"size":\s*\d+', b'"size": "big"', data, count=1), r"\$.tensors\[0\].size: Expected `int`, got `str`"),
+        (re.sub(rb'"size":\s*\d+', b'"size": "big"', data, count=1), r"tensors\[0\].size: Expected `int`, got `str`"),
     ):  # fmt: skip
         path.write_bytes(changed)
         line = error_line(cli("solve", path, *BRIEF, "-o", tmp_path / "out.json"))

@@ -283,7 +283,7 @@ class TestMeasured:
             ),
             (
                 '{"format": "stowplan.measurements", "version": 1, "steps": [{"step": "s", "uses": "a", "cycles": [1]}]}',
-                "$.steps[0].uses: Expected `array`, got `str`",
+                "steps[0].uses: Expected `array`, got `str`",
             ),
         ],
     )

@@ -15,6 +15,7 @@ TARGET = "arena"
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:
+    _load(str(options.target))
     if is_tflite(source.path):
         return Opened(read_tflite(source.path, options.capacity).problem)
     from stowplan.frontends.arena.from_order import arena_problem

@@ -64,8 +64,7 @@ def decode_json(data: bytes, source: str | Path | None = None, reading: Reading 
     try:
         return _decode(data, source, reading or Reading())
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `")
-        raise InputError(message, source=source, place=path.rstrip("`").removeprefix("$.") or None) from error
+        raise files.misfit(error, Dfg, source) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"not a JSON graph: {error}", source=source) from error
     except InputError as error:
@@ -92,8 +91,7 @@ def _decode(data: bytes, source: str | Path | None, reading: Reading) -> Dfg:
             try:
                 parts[at] = msgspec.convert(_renamed(part, place, names, known, notes), expected)
             except msgspec.ValidationError as error:
-                message, _, path = str(error).partition(" - at `$")
-                raise InputError(message, place=place + path.rstrip("`")) from error
+                raise files.misfit(error, expected, at=place) from error
     inner = given.get("graph")
     name = whole.get("name") or (inner.get("name") if isinstance(inner, dict) else None) or ""
     if not isinstance(name, str):

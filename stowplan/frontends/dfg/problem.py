@@ -208,7 +208,6 @@ def _decode(data: bytes, kind: type[T], path: str | Path) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at `")
-        raise InputError(message, source=path, place=place.rstrip("`").removeprefix("$.").removeprefix("$") or None) from error
+        raise files.misfit(error, kind, path) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"not a list of fixed instructions: {error}", source=path) from error

@@ -94,8 +94,7 @@ def decode_layers(data: bytes, source: str | Path | None = None) -> Network:
     try:
         file = msgspec.json.decode(data, type=_File)
     except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at `")
-        raise InputError(message, source=source, place=place.rstrip("`").removeprefix("$.") or None) from error
+        raise files.misfit(error, _File, source) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"not a layer file: {error}", source=source) from error
     try:

@@ -98,6 +98,15 @@ def read_onnx(path: str | Path, *, granularity: Granularity = "auto") -> Network
         raise error.within(path) from None
 
 
+def _operands(node: Any) -> list[str]:
+    """Inputs of a product or a convolution, which has two or more."""
+    names = [each for each in node.input if each]
+    if len(names) < 2:
+        message = f"found a {node.op_type} with {len(names)} inputs, expected two or more: data, and what it is multiplied with"
+        raise InputError(message, place=node.output[0])
+    return names
+
+
 class _Tracer:
     """Walks a graph whose shapes have been inferred."""
 
@@ -163,6 +172,13 @@ class _Tracer:
             raise InputError(message + missing_text(self._missing), place=name)
         return shape
 
+    def _size(self, name: str, dimension: int) -> int:
+        shape = self._shape(name)
+        if not -len(shape) <= dimension < len(shape):
+            expected = dimension + 1 if dimension >= 0 else -dimension
+            raise InputError(f"found the shape {list(shape)}, expected {expected} dimensions or more", place=name)
+        return shape[dimension]
+
     def _take(self, node: Any) -> None:
         kind = node.op_type
         options = {each.name: each for each in node.attribute}
@@ -185,10 +201,10 @@ class _Tracer:
         output = node.output[0]
         if op == "conv":
             self._convolution(node, options)
-        elif op == "gemm" or (op == "matmul" and names[1] in self._weights and names[0] not in self._weights):
+        elif op == "gemm" or (op == "matmul" and _operands(node)[1] in self._weights and names[0] not in self._weights):
             self._product(node, options)
         elif op == "matmul":
-            depth = self._shape(names[0])[-1]
+            depth = self._size(names[0], -1)
             self._add(output, "matmul", activations, weights, kind, macs=elements(self._shape(output)) * depth)
         elif op == "gather" and names[0] in self._weights:
             self._add(output, "embedding", activations, weights, kind, gathered=elements(self._shape(output)))
@@ -220,17 +236,17 @@ class _Tracer:
 
     def _product(self, node: Any, options: dict[str, Any]) -> None:
         """A product with a weight matrix; the bias of a Gemm is an operation of its own."""
-        data, weight, *rest = [each for each in node.input if each]
+        data, weight, *rest = _operands(node)
         shape = self._shape(node.output[0])
         transposed = bool(options["transA"].i) if "transA" in options else False
-        depth = self._shape(data)[0 if transposed else -1]
+        depth = self._size(data, 0 if transposed else -1)
         name = f"{node.output[0]}/product" if rest else node.output[0]
         self._add(name, "matmul_w", [data], [weight], node.op_type, shape=shape, macs=elements(shape) * depth)
         if rest:
             self._add(node.output[0], "bias_add", [name], [each for each in rest if each in self._weights], "bias")
 
     def _convolution(self, node: Any, options: dict[str, Any]) -> None:
-        data, weight, *rest = [each for each in node.input if each]
+        data, weight, *rest = _operands(node)
         shape, kernel = self._shape(node.output[0]), self._shape(weight)
         # [out, in / groups, kernel ...]; of a transposed convolution [in, out / groups, kernel ...].
         meets = self._shape(data) if node.op_type == "ConvTranspose" else shape
@@ -256,6 +272,7 @@ class _Tracer:
             kernel = tuple(options["kernel_shape"].ints)
         if not kernel:
             # A global pool: as large as the map.
+            self._size(node.input[0], 2)
             kernel = self._shape(node.input[0])[2:]
         groups = int(options["group"].i) if "group" in options else 1
         stride = last("strides", 1 if node.op_type in ("Conv", "ConvTranspose", "MaxPool", "AveragePool") else kernel[-1])

@@ -97,12 +97,13 @@ def load_machine(name_or_path: str | Path) -> Machine:
         raise InputError(f"found machine {text!r}, expected one of {', '.join(machine_names())}, or the path of a file")
     data = files.read_bytes(name_or_path, MAX_TARGET_BYTES)
     try:
-        if text.endswith(".json"):
-            return msgspec.json.decode(data, type=Machine)
-        return msgspec.convert(decode_toml(data), Machine)
+        found = msgspec.json.decode(data) if text.endswith(".json") else decode_toml(data)
+        if isinstance(found, dict) and "format" in found:
+            message = f"found {found['format']!r}, expected a machine with tiles, whose file has no format"
+            raise InputError(message, place="format")
+        return msgspec.convert(found, Machine)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `")
-        raise InputError(message, source=name_or_path, place=path.rstrip("`").removeprefix("$.") or None) from error
+        raise files.misfit(error, Machine, name_or_path) from error
     except InputError as error:
         raise error.within(name_or_path) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

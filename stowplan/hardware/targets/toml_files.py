@@ -193,7 +193,6 @@ class TargetFiles(Generic[T]):
                     raise InputError(f"found {head.get(key)!r}, expected {expected!r}", place=key)
             return msgspec.convert(head, self.target, dec_hook=decode_hook)
         except msgspec.ValidationError as error:
-            message, _, path = str(error).partition(" - at `")
-            raise InputError(message, source=source, place=path.rstrip("`").removeprefix("$.") or None) from error
+            raise files.misfit(error, self.target, source) from error
         except InputError as error:
             raise (error if source is None else error.within(source)) from None

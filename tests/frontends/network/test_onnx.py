@@ -172,3 +172,11 @@ def test_large_weights_are_not_lost(tmp_path: Path) -> None:
     found = onnx_file.read_onnx_file(tmp_path / "net.onnx").graph
     assert list(found.initializer) == [weight]
     assert [size.dim_value for size in found.output[0].type.tensor_type.shape.dim] == [2, 300]
+
+
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose", "Gemm", "MatMul", "GlobalAveragePool"])
+def test_operators_that_lack_what_they_need(kind: str, tmp_path: Path) -> None:
+    nodes = [make("Relu", ["x"], "r"), make(kind, ["r"], "c"), make("Relu", ["c"], "y")]
+    expected = r"net\.onnx: \w+: found (a \w+ with 1 inputs, expected two|the shape \[4, 8\], expected 3)"
+    with pytest.raises(InputError, match=expected):
+        read_onnx(save(tmp_path / "net.onnx", nodes, {"x": (4, 8)}, "y", {}))
