@@ -3,7 +3,8 @@
 Numba looks only at the file of a function to see whether its cached code is fresh, not at the files of those it calls, and
 it cannot import a cached function where the package is read-only and there is no writable home. So the cache lies in a
 folder of the user's whose name carries a digest of a room's compiled sources (:func:`sources`). What is cached is code, so a
-folder that others own, or can write to, is not used.
+folder that others own, or can write to, is not used. Nothing that goes wrong with it (a full disk, a damaged file) costs more
+than compiling again.
 
 Compiling everything takes about half a minute, once (``python -m stowplan.portfolio.warm_up`` does it ahead of time). Until
 it has been done on a machine (:func:`is_warm`), the same functions run interpreted: set
@@ -12,6 +13,7 @@ it has been done on a machine (:func:`is_warm`), the same functions run interpre
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -24,6 +26,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
+
+from stowplan.log import LOGGER
 
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
@@ -75,7 +79,13 @@ def sources(room: str) -> tuple[Path, ...]:
 
 @cache
 def cache_folder(room: str = HEURISTICS) -> Path:
-    """Where a room's compiled code is kept; ``STOWPLAN_CACHE`` names another place."""
+    """Where a room's compiled code is kept; ``STOWPLAN_COMPILE_CACHE`` names another place.
+
+    Raises
+    ------
+    OSError
+        No folder can be made anywhere.
+    """
     # Not numba.__version__: the parent of the workers asks too, and importing numba takes a third of a second.
     digest = hashlib.sha256(metadata.version("numba").encode())
     for path in (Path(__file__), *sources(room)):
@@ -87,7 +97,7 @@ def cache_folder(room: str = HEURISTICS) -> Path:
 
 def _places() -> Iterator[Path]:
     """Folders to keep caches in, best first; the last one is new."""
-    named = os.environ.get("STOWPLAN_CACHE")
+    named = os.environ.get("STOWPLAN_COMPILE_CACHE")
     everyones = Path(tempfile.gettempdir())
     own = everyones / f"stowplan-{os.getuid()}"
     if named:
@@ -122,15 +132,19 @@ def _private(folder: Path, *, repair: bool = False) -> Path | None:
     return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
-def is_warm() -> bool:
+def is_warm(room: str = HEURISTICS, marker: str = _MARKER) -> bool:
     """Whether everything has been compiled on this machine."""
-    return (cache_folder() / _MARKER).exists()
+    try:
+        return (cache_folder(room) / marker).exists()
+    except OSError:
+        return False
 
 
-def mark_warm() -> None:
-    """Remember that everything has been compiled; nothing has where functions are interpreted."""
-    if not is_interpreted():
-        (cache_folder() / _MARKER).touch()
+def mark_warm(room: str = HEURISTICS, marker: str = _MARKER) -> None:
+    """Remember that everything has been compiled; nothing has where functions are interpreted, or compiled code was not kept."""
+    if not is_interpreted() and not _trouble:
+        with contextlib.suppress(OSError):
+            (cache_folder(room) / marker).touch()
 
 
 def is_interpreted() -> bool:
@@ -197,11 +211,46 @@ def _compile(function: F, **options: Any) -> F:
     # The place of a function's cache is fixed when it is decorated; other packages keep theirs.
     config: Any = numba.config
     before = config.CACHE_DIR
-    config.CACHE_DIR = str(cache_folder(room))
     try:
-        return cast(F, numba.njit(function, cache=True, error_model="numpy", **options))
+        config.CACHE_DIR = str(cache_folder(room))
+        compiled: Any = numba.njit(function, cache=True, error_model="numpy", **options)
+    except (OSError, RuntimeError) as error:
+        # The latter is numba's where it finds no place that it can write to.
+        _warn(error)
+        compiled = numba.njit(function, error_model="numpy", **options)
+    else:
+        for name in ("load_overload", "save_overload"):
+            setattr(compiled._cache, name, _spared(compiled._cache, getattr(compiled._cache, name)))
     finally:
         config.CACHE_DIR = before
+    return cast(F, compiled)
+
+
+def _spared(cached: Any, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a function's cache that finds nothing, or keeps nothing, where it would fail."""
+
+    def spared(*arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except Exception as error:
+            _warn(error)
+            if not isinstance(error, OSError):
+                # A damaged file: what is compiled now takes its place.
+                with contextlib.suppress(Exception):
+                    cached.flush()
+            return None
+
+    return spared
+
+
+#: What went wrong first with the compile cache of this process, where something did.
+_trouble: list[Exception] = []
+
+
+def _warn(error: Exception) -> None:
+    if not _trouble:
+        _trouble.append(error)
+        LOGGER.warning("compiled code cannot be kept or read, so that it is compiled again: %s", error)
 
 
 def records(kind: type[R], count: int) -> Sequence[R]:

@@ -17,7 +17,7 @@ from stowplan import compiled
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """A cache of its own."""
-    monkeypatch.setenv("STOWPLAN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("STOWPLAN_COMPILE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(compiled.tempfile, "tempdir", str(tmp_path))
     compiled.cache_folder.cache_clear()
     yield tmp_path / "cache"
@@ -147,7 +147,7 @@ def _give_away(monkeypatch: pytest.MonkeyPatch, *given: Path) -> None:
 @pytest.fixture
 def homeless(fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Neither home nor named cache can be written; the temporary folder that all users share is returned."""
-    monkeypatch.delenv("STOWPLAN_CACHE")
+    monkeypatch.delenv("STOWPLAN_COMPILE_CACHE")
     (tmp_path / "no folder").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no folder"))
     everyones = tmp_path / "tmp"
@@ -204,7 +204,7 @@ def test_cached_code_that_others_can_only_read_is_kept_to_oneself(fresh: Path) -
 
 
 def test_the_ordinary_cache_is_looked_at_too(fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("STOWPLAN_CACHE")
+    monkeypatch.delenv("STOWPLAN_COMPILE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     folder = compiled.cache_folder()
     assert folder.parent == tmp_path / "home" / "stowplan"
@@ -222,3 +222,46 @@ def test_a_function_of_no_room_is_compiled_again_with_any_room() -> None:
 
     function: Any = compiled.njit(double)
     assert Path(function._cache.cache_path).is_relative_to(compiled.cache_folder(""))
+
+
+FULL_DISK = """
+import logging, resource, signal, sys
+logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+from stowplan import compiled
+def double(number):
+    return 2 * number
+print(compiled.njit(double)(21), compiled.njit(double)(2.5))
+compiled.mark_warm()
+print(compiled.is_warm())
+"""
+
+
+def _run(code: str, tmp_path: Path, **variables: str) -> list[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT.parent), **variables}
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of processes")
+def test_a_full_disk_costs_compile_time_only(tmp_path: Path) -> None:
+    """A limit of 0 bytes a file stands for the disk: folders can be made, nothing can be written."""
+    warning, values, warm = _run(FULL_DISK, tmp_path, STOWPLAN_COMPILE_CACHE=str(tmp_path / "cache"))
+    assert (values, warm) == ("42 5.0", "False")
+    assert warning.startswith("compiled code cannot be kept")
+
+
+def test_damaged_code_is_compiled_again(tmp_path: Path) -> None:
+    code = FULL_DISK.replace("resource.setrlimit(", "(").replace("(21), compiled.njit(double)(2.5)", "(21)")
+    folder = {"STOWPLAN_COMPILE_CACHE": str(tmp_path / "cache")}
+    assert _run(code, tmp_path, **folder) == ["42", "True"]
+    for suffix in ("nbi", "nbc"):
+        for path in (tmp_path / "cache").rglob(f"*.{suffix}"):
+            path.write_bytes(path.read_bytes()[:40])
+        warning, value, _ = _run(code, tmp_path, **folder)
+        assert (value, warning[:13]) == ("42", "compiled code")
+        assert _run(code, tmp_path, **folder)[0] == "42"

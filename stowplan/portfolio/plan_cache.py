@@ -42,7 +42,7 @@ _FILE = "plans.sqlite"
 _UNUSABLE = (OSError, sqlite3.Error, UnicodeDecodeError)
 
 #: Variables that say where things are and how they run, not what comes of them.
-_NO_MATTER = {"STOWPLAN_CACHE", "STOWPLAN_DEBUG", "STOWPLAN_INTERPRET", "STOWPLAN_KEEP_WORKERS"}
+_NO_MATTER = {"STOWPLAN_CACHE", "STOWPLAN_COMPILE_CACHE", "STOWPLAN_DEBUG", "STOWPLAN_INTERPRET", "STOWPLAN_KEEP_WORKERS"}
 
 #: Nanoseconds after which a use is noted again: writing takes longer than reading.
 USED_AGAIN_NS = 10 * 10**9

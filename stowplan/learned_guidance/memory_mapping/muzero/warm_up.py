@@ -11,21 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
-from stowplan.compiled import cache_folder
+from stowplan.compiled import is_warm, mark_warm
 
 #: Seconds between two looks at whether to go on waiting.
 _TICK = 0.05
 
 
-def _marker() -> Path:
-    return cache_folder("learned_guidance") / "training"
-
-
-def is_warm() -> bool:
-    """Whether everything that training runs has been compiled on this machine."""
-    return _marker().exists()
+#: Where it is noted that everything training runs has been compiled: room and name.
+_MARKER = "learned_guidance", "training"
 
 
 @contextmanager
@@ -37,7 +31,7 @@ def compiling() -> Iterator[Callable[[Callable[[], bool]], bool]]:
     A function that waits for it until ``should_stop()``, and says whether to go on: compiled or not, it has come to its end.
     """
     process = None
-    if not is_warm():
+    if not is_warm(*_MARKER):
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main()"],
             stdin=subprocess.DEVNULL,
@@ -87,7 +81,7 @@ def main() -> None:
         config.learning_only(),
     ):
         run(Trainer([kernel.smallest_problem()], changed), max_reports=2)
-    _marker().touch()
+    mark_warm(*_MARKER)
 
 
 if __name__ == "__main__":
