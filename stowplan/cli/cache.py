@@ -22,6 +22,8 @@ CacheFolder = Annotated[
         "--cache",
         metavar="DIR",
         envvar="STOWPLAN_CACHE",
+        # A cache that cannot be read costs a warning, not the result.
+        readable=False,
         help="Keep results here, and take those that are here for the same problem, options and versions.",
     ),
 ]
@@ -36,7 +38,11 @@ def _cache(folder: Path | None) -> PlanCache:
 
     if folder is None:
         raise UsageError("found no cache, expected --cache DIR, or a folder in STOWPLAN_CACHE")
-    if folder.exists() and not folder.is_dir():
+    try:
+        is_no_folder = folder.exists() and not folder.is_dir()
+    except OSError as error:
+        raise InputError(f"cannot read: {error.strerror or error}", source=folder) from error
+    if is_no_folder:
         raise InputError("found a file, expected the folder of a plan cache", source=folder)
     return PlanCache(folder)
 

@@ -271,9 +271,9 @@ class PlanCache:
             found: T = work()
             return found
         except _UNUSABLE as error:
-            note = f"the plan cache {self.folder} cannot be used ({what}): {error}"
-            if note not in self.notes:
-                self.notes.append(note)
+            # One remark will do: what cannot be read cannot be locked or written either.
+            if not self.notes:
+                self.notes.append(f"the plan cache {self.folder} cannot be used ({what}): {error}")
             if _is_damaged(error):
                 self._start_again()
             return otherwise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,22 @@ def test_no_cache(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_results_may_be_too_large(cli: Cli, tmp_path: Path) -> None:
     assert cli("solve", *SAXPY, "--cache", tmp_path, "--cache-bytes", 10).code == 0
     assert json.loads(cli("cache", "info", "--cache", tmp_path, "--json").out)["entries"] == 0
+
+
+@pytest.mark.parametrize("kind", ["unreadable", "file", "loop"])
+def test_one_that_cannot_be_used_costs_a_warning(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    folder = tmp_path / "cache"
+    if kind == "unreadable":
+        folder.mkdir()
+        (folder / "plans.sqlite").mkdir()
+        real = os.access
+        monkeypatch.setattr(os, "access", lambda path, *rest, **more: str(path) != str(folder) and real(path, *rest, **more))
+    elif kind == "file":
+        folder.write_text("")
+    else:
+        folder.symlink_to(folder)
+    monkeypatch.setenv("STOWPLAN_CACHE", str(folder))
+    done = cli("solve", EXAMPLES / "buffers.csv", "--time-limit", "60", "-q", "--json")
+    assert done.code == 0
+    (warning,) = json.loads(done.out)["warnings"]
+    assert warning.startswith(f"the plan cache {folder} cannot be used")
