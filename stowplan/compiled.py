@@ -141,7 +141,7 @@ def is_warm(room: str = HEURISTICS, marker: str = _MARKER) -> bool:
 
 
 def mark_warm(room: str = HEURISTICS, marker: str = _MARKER) -> None:
-    """Remember that everything has been compiled; nothing has where functions are interpreted, or compiled code was not kept."""
+    """Remember that everything has been compiled; nothing has where functions are interpreted, or code was not kept."""
     if not is_interpreted() and not _trouble:
         with contextlib.suppress(OSError):
             (cache_folder(room) / marker).touch()

@@ -107,7 +107,8 @@ def _c_header(table: OffsetTable, name: str) -> bytes:
         values += [(f"{macro}_BYTES", arena.bytes), (f"{macro}_ALIGNMENT", arena.alignment)]
     first = len(values)
     values += [(f"{upper}_OFFSET_{_identifier(row.name)}", row.offset) for row in table.rows]
-    macros = _distinct([macro for macro, _ in values])
+    exact = {number for number, row in enumerate(table.rows, first) if _identifier(row.name) == row.name}
+    macros = _distinct([macro for macro, _ in values], {*range(first), *exact})
     lines += [f"#define {macro} UINT64_C({value})" for macro, (_, value) in zip(macros, values, strict=True)]
     rows = macros[first:]
     lines += [f"#define {upper}_COUNT {len(rows)}"]
@@ -139,19 +140,17 @@ def _identifier(name: str) -> str:
     return f"n{found}" if found[0].isdigit() else found
 
 
-def _distinct(names: list[str]) -> list[str]:
-    """The same names, those that stand there twice with a number behind them."""
+def _distinct(names: list[str], first: set[int]) -> list[str]:
+    """The same names, those that stand there twice with a number behind them; those at the places ``first`` are asked first."""
     taken = set(names)
-    seen: set[str] = set()
-    found = []
-    for name in names:
-        each, number = name, 1
-        while each in seen or (number > 1 and each in taken):
+    found: dict[str, int] = {}
+    for at in sorted(range(len(names)), key=lambda at: at not in first):
+        each, number = names[at], 1
+        while each in found or (number > 1 and each in taken):
             number += 1
-            each = f"{name}_{number}"
-        seen.add(each)
-        found.append(each)
-    return found
+            each = f"{names[at]}_{number}"
+        found[each] = at
+    return sorted(found, key=lambda each: found[each])
 
 
 def _remark(text: str) -> str:

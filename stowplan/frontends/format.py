@@ -45,7 +45,9 @@ class TargetFamily:
     kind: str
     """The kind of problem that comes of it, in words."""
     example: str
-    """What to name, as in ``a target with tiers for it (nnp-i)``."""
+    """One of them, by name."""
+    answers: str
+    """What plans for them say: ``a memory tier for each tensor``."""
     load: Callable[[str], object]
     """Target by name or path; raises InputError where it is none of these."""
     rows: Callable[[], list[TargetRow]]

@@ -8,8 +8,8 @@ from typing import Any
 
 from stowplan import files, kinds
 from stowplan.errors import UsageError
-from stowplan.frontends.format import InputFormat, Opened, Source
-from stowplan.frontends.formats import format_of, look
+from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
+from stowplan.frontends.formats import format_of, formats, look
 from stowplan.frontends.options import ReadOptions, spelt, spelt_all
 
 
@@ -131,8 +131,15 @@ def open_with(path: str | Path, options: ReadOptions) -> Opened:
 def _opened(path: str | Path, source: Source, found: InputFormat, options: ReadOptions) -> Opened:
     """The problem of a file that takes all of these options."""
     if found.targets is not None and options.target is None:
-        raise UsageError(f"{path} is {found.what}: name {found.targets.example}; stowplan targets lists them")
+        raise UsageError(f"{path} is {found.what}: name a target such as {_fitting(source, found.targets)}")
     return found.open(source, options)
+
+
+def _fitting(source: Source, own: TargetFamily) -> str:
+    """A target of each family that a file can be read for, its own first, and what plans for it say."""
+    others = ((each, each.targets) for each in formats() if each.targets not in (None, own))
+    fitting = (family for each, family in others if format_of(source._replace(target=family.example)) is each)
+    return ", ".join(f"{each.example} ({each.answers})" for each in (own, *fitting)) + "; stowplan targets lists all"
 
 
 def read_plan(path: str | Path, problem: Any = None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -119,6 +120,12 @@ def test_c_header_compiles_and_says_the_same(compiler: tuple[str, str], tmp_path
     *found, sums = subprocess.run([tmp_path / "main"], check=True, capture_output=True).stdout.decode().split("\0")
     assert found == [text for number, name in enumerate(NAMES) for text in (name, str(192 * number))]
     assert sums == f"{192 * 7 + 24} {192 * 2}"
+
+
+def test_exact_names_are_kept_in_c_headers() -> None:
+    """Whatever stands before them becomes the same identifier."""
+    text = emit(*packing("a.b", "a_b", "a b"), "c-header", "x").decode()
+    assert re.findall(r"define X_OFFSET_(\w+) UINT64_C\((\d+)\)", text) == [("a_b_2", "0"), ("a_b", "192"), ("a_b_3", "384")]
 
 
 def test_equal_plans_give_equal_bytes() -> None:

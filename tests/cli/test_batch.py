@@ -66,7 +66,7 @@ def test_a_target_is_used_only_for_its_kind(cli: Cli, suite: Path, tmp_path: Pat
     outcome = cli("batch", suite / "network.json", suite / "buffers.csv", "-o", out, "--target", "se", *BRIEF)
     assert outcome.code == 2
     assert "1 of 2 solved" in outcome.out
-    assert "network.json is a network: name a target with tiers for it" in outcome.out
+    assert "network.json is a network: name a target such as nnp-i" in outcome.out
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_batch(cli: Cli, tmp_path: Path) -> None:
 
 
 BAD = {
-    "no target": (["solve", NETWORK], "is a network: name a target with tiers"),
+    "no target": (["solve", NETWORK], "is a network: name a target such as nnp-i"),
     "a program's target": (["solve", NETWORK, "--target", "tpu-v4"], "found target 'tpu-v4', expected one of nnp-i"),
     "precision": (["solve", NETWORK, *NNP, "--precision", "int3"], "found precision 'int3', expected one of int8, fp16"),
     "granularity": (["solve", NETWORK, *NNP, "--granularity", "fine"], "but not --granularity"),

@@ -118,7 +118,7 @@ def test_keys_that_nothing_is_known_of(change: dict[str, Any], message: str) -> 
 def test_links_alone_tell_a_graph_from_a_network(tmp_path: Path) -> None:
     path = tmp_path / "g.json"
     path.write_text(json.dumps({"nodes": NODES, "links": [{"source": 1, "target": 2, "dist": 4}]}))
-    with pytest.raises(UsageError, match="is a data-flow graph: name a machine"):
+    with pytest.raises(UsageError, match="is a data-flow graph: name a target such as se "):
         stowplan.read(path)
     assert stowplan.read(path, "se", rules=["inputs=instructions"]).edges[0].distance == 4
     path.write_text(json.dumps({"nodes": NODES, "links": [{"source": 1, "target": 9}]}))

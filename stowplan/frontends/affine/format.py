@@ -37,7 +37,7 @@ FORMAT = InputFormat(
     matches=lambda source: source.data is None and source.target is not None and is_bank_target(source.target),
     open=_open,
     targets=TargetFamily(
-        "graphs to map to banks", "bank mapping", "a target with banks for it (inferentia)", load_target, _rows
+        "graphs to map to banks", "bank mapping", "inferentia", "what is spread over which banks", load_target, _rows
     ),
     claims=_claims,
 )

@@ -49,7 +49,8 @@ FORMAT = InputFormat(
     targets=TargetFamily(
         "graphs for an arena",
         "packing",
-        f"the target for it ({TARGET})",
+        TARGET,
+        "offsets of its tensors in one arena",
         _load,
         lambda: [TargetRow(TARGET, "any", "offsets for the tensors of a graph in its own order, in the least memory")],
     ),

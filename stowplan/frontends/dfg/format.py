@@ -34,6 +34,8 @@ FORMAT = InputFormat(
     accepts=lambda source: frozenset({"target", "rules", "fixed", "op_table"}),
     matches=lambda source: is_loop_body(source.path, source.data, source.target),
     open=_open,
-    targets=TargetFamily("data-flow graphs", "modulo scheduling", "a machine with tiles for it (se)", load_machine, _rows),
+    targets=TargetFamily(
+        "data-flow graphs", "modulo scheduling", "se", "tile and time of each instruction", load_machine, _rows
+    ),
     claims=_claims,
 )

@@ -81,6 +81,8 @@ FORMAT = InputFormat(
     accepts=lambda source: _ACCEPTED,
     matches=lambda source: source.data is None,
     open=_open,
-    targets=TargetFamily("compiled programs", "memory mapping", "a target for it (tpu-v4)", load_target, _rows),
+    targets=TargetFamily(
+        "compiled programs", "memory mapping", "tpu-v4", "what is in fast memory, where and when", load_target, _rows
+    ),
     claims=_claims,
 )

@@ -31,5 +31,5 @@ FORMAT = InputFormat(
     accepts=lambda source: _OPTIONS if source.data is None else _OPTIONS - {"granularity"},
     matches=lambda source: is_layer_file(source.data) if source.data is not None else is_onnx(source.path),
     open=_open,
-    targets=TargetFamily("networks", "tier placement", "a target with tiers for it (nnp-i)", load_target, _rows),
+    targets=TargetFamily("networks", "tier placement", "nnp-i", "a memory tier for each tensor", load_target, _rows),
 )

@@ -44,7 +44,8 @@ FORMAT = InputFormat(
     targets=TargetFamily(
         "graphs to order",
         "operator order",
-        f"the target for it ({TARGET})",
+        TARGET,
+        "an order of its operators, and offsets",
         _load,
         lambda: [TargetRow(TARGET, "any", "the order of operators, and offsets, for the least memory")],
     ),

@@ -3,7 +3,7 @@
 Columns, in any order: ``id`` (or ``buffer``, ``buffer_id``), ``lower`` (or ``begin``, ``start``), ``upper`` (half-open) or
 ``end`` (inclusive), ``size``, and where wanted ``alignment``, ``gaps`` (parts of the life without data, ``7-8 9-10``,
 half-open; with ``end`` the last moment is inclusive), ``offset`` (a fixed offset) and ``hint`` (an offset to try; negative for
-none).
+none). A table of offsets (``--emit csv``) is read as well, whose columns are others: remarks before them begin with ``#``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,16 @@ MAX_BYTES = 1 << 26
 
 _NEEDED = ("id", "lower", "size")
 _KNOWN = {*_NEEDED, "upper", "end", "alignment", "gaps", "offset", "hint"}
+#: Columns of a table of offsets (:mod:`stowplan.backends.emit`), as those of a list of buffers; its ``end`` is half-open.
+_TABLE = {
+    "name": "id",
+    "arena": "",
+    "offset": "offset",
+    "size": "size",
+    "alignment": "alignment",
+    "start": "lower",
+    "end": "upper",
+}
 _OTHER_NAMES = {"buffer": "id", "buffer_id": "id", "begin": "lower", "start": "lower"}
 
 
@@ -82,6 +92,8 @@ def parse(
                 continue
             place = f"line {reader.line_num}"
             if columns is None:
+                if row[0].startswith("#"):
+                    continue
                 columns = _columns([cell.strip().lower() for cell in row], place)
                 continue
             if len(row) != len(columns):
@@ -112,6 +124,8 @@ def _without_mark(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _columns(given: list[str], place: str) -> list[str]:
+    if given == [*_TABLE]:
+        return [*_TABLE.values()]
     names = [_OTHER_NAMES.get(name, name) for name in given]
     for name, written in zip(names, given, strict=True):
         if name not in _KNOWN:

@@ -217,7 +217,7 @@ def test_bad_files(cli: Cli, tmp_path: Path) -> None:
 
 
 BAD_OPTIONS = {
-    "no target": ([FIR], "is a data-flow graph: name a machine with tiles"),
+    "no target": ([FIR], "is a data-flow graph: name a target such as se (tile and time"),
     "unknown machine": ([FIR, "--target", "tpu-v4"], "found machine 'tpu-v4', expected one of mesh-2x2"),
     "rule": ([FIR, *SE, "--rule", "speed=3"], "--rule: found 'speed=3', expected NAME=VALUE with one of max_delay"),
     "value": ([FIR, *SE, "--rule", "siblings=all"], "--rule: found siblings 'all', expected one of consumers"),
