@@ -45,6 +45,7 @@ def test_offsets_in_place_of_the_plan_and_beside_it(cli: Cli, alone: Path, tmp_p
     plan = tmp_path / "plan.json"
     assert cli("solve", alone, *STACK, "-o", plan).code == 0
     assert cli("verify", alone, plan, "--emit", f"csv={tmp_path / 'again.csv'}").code == 0
+    assert cli("verify", alone, tmp_path / "again.csv").out == cli("verify", alone, plan).out
     assert (tmp_path / "again.csv").read_bytes() == table.read_bytes()
 
 
