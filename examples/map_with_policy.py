@@ -5,7 +5,11 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-import torch
+
+try:
+    import torch
+except ImportError as error:
+    sys.exit(f"this example needs {error.name}: pip install 'stowplan[learned]'")
 
 import stowplan
 from stowplan.frontends.dfg import kernels, lower

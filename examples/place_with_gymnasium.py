@@ -9,7 +9,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import gymnasium
+try:
+    import gymnasium
+except ImportError as error:
+    sys.exit(f"this example needs {error.name}: pip install 'stowplan[learned]'")
 import numpy as np
 
 import stowplan

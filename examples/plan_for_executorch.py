@@ -10,11 +10,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import torch
-from executorch.exir import ExecutorchBackendConfig, to_edge
-from executorch.exir.banked_memory_planning import Bank, TargetMemoryMap
-from executorch.runtime import Runtime
-from torch import Tensor, nn
+try:
+    import torch
+    from executorch.exir import ExecutorchBackendConfig, to_edge
+    from executorch.exir.banked_memory_planning import Bank, TargetMemoryMap
+    from executorch.runtime import Runtime
+    from torch import Tensor, nn
+except ImportError as error:
+    sys.exit(f"this example needs {error.name}: pip install 'stowplan[executorch]'")
 
 from stowplan.backends.executorch import banked_memory_planning_pass, memory_planning_pass
 

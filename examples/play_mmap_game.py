@@ -10,7 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import gymnasium
+try:
+    import gymnasium
+except ImportError as error:
+    sys.exit(f"this example needs {error.name}: pip install 'stowplan[learned]'")
 import numpy as np
 
 import stowplan

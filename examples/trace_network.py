@@ -19,8 +19,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 def main() -> None:
     if len(sys.argv) not in (3, 4):
         sys.exit("usage: python examples/trace_network.py resnet50|resnet101|bert_base FILE [SEQUENCE LENGTH]")
-    import torch
-    import torch_networks
+    try:
+        import torch
+        import torch_networks
+    except ImportError as error:
+        sys.exit(f"this example needs {error.name}: pip install 'stowplan[learned]'")
 
     from stowplan.frontends.network import read_torch, save_layers
 

@@ -33,7 +33,10 @@ def mixer(x: Any, weights: dict[str, Any]) -> Any:
 
 
 def main() -> None:
-    import jax
+    try:
+        import jax
+    except ImportError:
+        sys.exit("this example needs JAX and libtpu: pip install 'stowplan[xla]'")
 
     def shape(*dims: int) -> Any:
         return jax.ShapeDtypeStruct(dims, "float32")

@@ -136,6 +136,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """Speedup over another of the baselines, None where it has no objective."""
         return _ratio(self.baselines.get(name), self.objective)
 
+    def within(self, time_limit: float) -> Result:
+        """The same as the result of a caller's limit, in seconds, of which reading the input took a part."""
+        options = self.provenance.options | {"time_limit": time_limit}
+        return msgspec.structs.replace(self, provenance=msgspec.structs.replace(self.provenance, options=options))
+
     def to_dict(self, plan_path: str | None = None) -> dict[str, Any]:
         """Plain values, the plan by its path; what ``--json`` prints."""
         names = [field for field in self.__struct_fields__ if field not in ("plan", "problem", "highlights")]

@@ -166,7 +166,7 @@ def solve_command(
                     on_progress=progress,
                     cancel=cancel,
                     cache=None if cache is None else PlanCache(cache, cache_bytes, time_limit),
-                )
+                ).within(time_limit)
             if notes:
                 result = msgspec.structs.replace(result, details=result.details | {"xla_plan": list(notes)})
             if result.plan is not None:

@@ -159,7 +159,11 @@ def validate_command(
             from stowplan.report.validation.page import save_validation_report
 
             save_validation_report(report, validation)
-    raise typer.Exit(CANCELLED if validation.interrupted else max((each.exit_code for each in done), default=0))
+    idle = [] if validation.interrupted else opened.idle({each.kind for each in validation.summaries})
+    for error in idle:
+        note(f"stowplan: {error}")
+    codes = (each.exit_code for each in (*done, *idle))
+    raise typer.Exit(CANCELLED if validation.interrupted else max(codes, default=0))
 
 
 def _outcome(problem: ProblemReport) -> str:

@@ -132,7 +132,10 @@ def test_no_limit_to_speak_of(cli: Cli, solved: Solved) -> None:
 def test_the_limit_holds_with_reading(cli: Cli) -> None:
     """Reading alone takes longer than the limit; what is solved then ends by it, with the plan that needs no search."""
     outcome = cli("solve", EXAMPLES / "resnet50_inf_b1.hlo.txt.gz", "--target", "tpu-v4", *BRIEF, "-q", "--json")
-    assert (outcome.code, json.loads(outcome.out)["stop_reason"]) == (0, "time_limit")
+    result = json.loads(outcome.out)
+    assert (outcome.code, result["stop_reason"]) == (0, "time_limit")
+    # It says the limit that was given, not what reading has left of it.
+    assert result["provenance"]["options"]["time_limit"] == float(BRIEF[1])
 
 
 def test_gap_stops(cli: Cli, solved: Solved) -> None:

@@ -165,8 +165,10 @@ def test_a_policy_of_another_kind(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "four.json"
     four_reads().save(path)
     policy = adapter_of(policies.kind("modulo_scheduling")).source.path
-    line = error_line(cli("validate", path, "--policy", policy, "-q"))
-    assert "(of modulo scheduling) for a problem of memory mapping, expected a policy of memory mapping" in line
+    outcome = cli("validate", path, "--policy", policy, "-q", "--games", "1", "--solves", "0")
+    assert outcome.code == 2
+    assert "mmap_muzero.pt" in outcome.out
+    assert outcome.err.endswith("ppo.pt: found a policy of modulo scheduling, and no problem for it in the suite\n")
 
 
 def test_a_damaged_policy(cli: Cli, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def _solved(task: Task) -> Outcome:
     options = {name: getattr(settings, name) for name in OF_SOLVE}
     if not settings.deterministic:
         options["time_limit"] = limit_after(began, settings.time_limit)
-    result = solve(problem, **options, plans=plans, baseline=settings.baseline)
+    result = solve(problem, **options, plans=plans, baseline=settings.baseline).within(settings.time_limit)
     result = msgspec.structs.replace(result, warnings=(*warnings, *result.warnings))
     values = result.to_dict(None if result.plan is None else task.plan)
     record = Record(input=task.input, settings=settings, exit_code=result.exit_code, result=values, xla_plan=at_hand)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -33,8 +33,7 @@ class Policies:
     Parameters
     ----------
     paths
-        Policy files, one for each kind at most. Where there are any, only their kinds are played; where there are none, each
-        kind has the policy that its candidates play with.
+        Policy files, one for each kind at most. Other kinds have the policies that their candidates play with.
     seed
         Of the controls.
 
@@ -65,20 +64,25 @@ class Policies:
         for name in self._named:
             self.of(kind(name))
 
+    def idle(self, played: Container[str]) -> list[InputError]:
+        """What to say of policies that were named for kinds, by name, of which there was no problem."""
+        return [
+            InputError(f"found a policy of {kinds.named(name).title}, and no problem for it in the suite", source=path)
+            for name, path in self._named.items()
+            if name not in played
+        ]
+
     def of(self, wanted: Kind) -> Opened:
         """The policy of a kind.
 
         Raises
         ------
         InputError
-            No policy plays the kind, the policies named are of other kinds, or the package's own cannot be read.
+            No policy plays the kind, or the package's own, which plays where none is named, cannot be read.
         """
         title = wanted.modules.title
         if not wanted.validation:
             raise InputError(f"found a problem of {title}, expected one of {', '.join(_playable())}: no policy plays others")
-        if self._named and wanted.name not in self._named:
-            named = ", ".join(f"{path} (of {kinds.named(name).title})" for name, path in self._named.items())
-            raise InputError(f"found the policy {named} for a problem of {title}, expected a policy of {title}")
         if wanted.name not in self._opened:
             adapter = adapter_of(wanted)
             path = self._named.get(wanted.name, adapter.source.path)

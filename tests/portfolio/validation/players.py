@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from stowplan.errors import InputError
 from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.models.memory_mapping.cpsat import solve as solve_exactly
@@ -81,6 +82,9 @@ class Fixed:
 
     def of(self, kind: Kind) -> Opened:
         return self._opened
+
+    def idle(self, played: object) -> list[InputError]:
+        return []
 
 
 def solved(problem: Any, *, proven: bool = True, **options: Any) -> Result:

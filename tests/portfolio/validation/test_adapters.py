@@ -211,8 +211,12 @@ def test_a_policy_of_another_kind_and_a_second_one() -> None:
     ppo = policies.adapter_of(kind("modulo_scheduling")).source.path
     with pytest.raises(InputError, match="found a second policy of modulo scheduling"):
         Policies([ppo, ppo])
-    with pytest.raises(InputError, match=r"ppo\.pt \(of modulo scheduling\) for a problem of memory mapping, expected"):
-        Policies([ppo]).of(kind_of(four_reads()))
+    named = Policies([ppo])
+    assert Path(named.of(kind_of(four_reads())).path).name == "mmap_muzero.pt"
+    assert [str(each) for each in named.idle({"memory_mapping"})] == [
+        f"{ppo}: found a policy of modulo scheduling, and no problem for it in the suite"
+    ]
+    assert not named.idle({"modulo_scheduling"})
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
