@@ -283,6 +283,14 @@ def decode(data: bytes, kind: type[T], *, format_name: str, version: int, source
         raise InputError(f"not a {format_name} file: {error}", source=source) from error
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those around it, where they are missing; raises InputError where that cannot be done."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder: {error.strerror or error}", source=folder) from error
+
+
 def misfit(error: msgspec.ValidationError, kind: Any, source: str | Path | None = None, at: str = "") -> InputError:
     """The InputError of a value that does not fit a type: where it is, and for an unknown field the one that may be meant.
 

@@ -162,7 +162,7 @@ def validate_command(
     idle = [] if validation.interrupted else opened.idle({each.kind for each in validation.summaries})
     for error in idle:
         note(f"stowplan: {error}")
-    codes = (each.exit_code for each in (*done, *idle))
+    codes = [each.exit_code for each in done] + [error.exit_code for error in idle]
     raise typer.Exit(CANCELLED if validation.interrupted else max(codes, default=0))
 
 

@@ -135,7 +135,7 @@ def test_the_limit_holds_with_reading(cli: Cli) -> None:
     result = json.loads(outcome.out)
     assert (outcome.code, result["stop_reason"]) == (0, "time_limit")
     # It says the limit that was given, not what reading has left of it.
-    assert result["provenance"]["options"]["time_limit"] == float(BRIEF[1])
+    assert result["provenance"]["options"]["time_limit"] == float(BRIEF[-1])
 
 
 def test_gap_stops(cli: Cli, solved: Solved) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,8 @@ from tests.patience import HANG, wait_until
 pytest.importorskip("torch")
 
 from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
 from stowplan.models.memory_mapping import plan as plan_files
 from stowplan.models.memory_mapping.verify import verify
 from tests.cli.conftest import EXAMPLES, Cli, Solved, error_line
@@ -89,8 +93,19 @@ def test_a_run_is_resumed_and_its_curve_goes_on(cli: Cli, tmp_path: Path, proble
     after = curve.read_text().splitlines()
     assert after[: len(before)] == before
     assert len(after) > len(before)
+    again = cli(*base, "--resume").out.splitlines()
+    assert again[-2] == "  nothing was left to do: all 5 training steps are done; --resume with a larger --steps goes on"
+    assert re.fullmatch(r"  [\d.]+ s in all: [\d.]+ s to read the input and get ready, [\d.]+ s to train, .*", again[-1])
     assert "exists" in error_line(cli(*base, *SMALL))
     assert cli(*base, "--steps", 1, "--overwrite", *SMALL).out.startswith("1 training steps")
+
+
+@pytest.mark.parametrize(
+    ("agent", "config", "name"), [("muzero", TrainingConfig, "training_steps"), ("ppo", PpoConfig, "steps")]
+)
+def test_help_names_the_steps_of_both_presets(cli: Cli, agent: str, config: Any, name: str) -> None:
+    printed = " ".join(cli("train", agent, "--help").out.replace("│", " ").split())
+    assert f"(default {getattr(config.cpu(), name)}; {getattr(config.paper(), name)} of --preset paper)" in printed
 
 
 @pytest.mark.parametrize("search", ["gumbel", "puct", "none"])

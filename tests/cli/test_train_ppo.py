@@ -57,6 +57,7 @@ def test_training_writes_checkpoint_policy_curve_and_plans(cli: Cli, tmp_path: P
     tuned = cli("train", "ppo", problem, "-o", tmp_path / "d.pt", "--from", tmp_path / "p.pt", "--steps", 64, *SMALL)
     assert tuned.code == 0, tuned
     assert "placements" in tuned.out
+    assert "ended because all 64 placements are done; --resume with a larger --steps goes on" in tuned.out
 
 
 def test_demonstrations_are_imitated(cli: Cli, tmp_path: Path, problem: Path) -> None:

@@ -116,10 +116,7 @@ class WorkloadStore:
     def __init__(self, folder: Path, name: str, digest: str):
         self.folder = folder / f"{name}-{digest[:16]}"
         self._digest = digest
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot make the folder: {error.strerror or error}", source=self.folder) from error
+        files.make_folder(self.folder)
 
     def find(self, key: str) -> Compiled | None:
         """The result of a key; a record that cannot be read counts as none, and is made again."""

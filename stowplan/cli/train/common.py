@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import typer
 
+from stowplan import files
 from stowplan.arguments import number
 from stowplan.cli.common import check_folder, check_outputs
 from stowplan.cli.output import note
@@ -86,6 +87,39 @@ class Trainer(Agent[Progress], Protocol):
         """Write the network by itself; the file's sha256."""
 
 
+class Training(NamedTuple):
+    """How a run of a command went."""
+
+    outcome: str
+    policy_sha256: str | None
+    was_done: bool
+    """Nothing was left to do when the command began."""
+    moments: tuple[float, float, float]
+    """Of the monotonic clock: when the command began, and training began and ended."""
+
+    def remarks(self, done: str, option: str) -> list[str]:
+        """Why it ended, where that was not for the caller's limit; and what took time beside training.
+
+        Parameters
+        ----------
+        done
+            What there was to do: ``4000 evaluations``.
+        option
+            That of the command which asks for more.
+        """
+        lines = []
+        if self.outcome == "steps_done":
+            ended = "nothing was left to do: all" if self.was_done else "ended because all"
+            lines.append(f"  {ended} {done} are done; --resume with a larger {option} goes on")
+        began, started, over = self.moments
+        now = time.monotonic()
+        lines.append(
+            f"  {now - began:.1f} s in all: {started - began:.1f} s to read the input and get ready, "
+            f"{over - started:.1f} s to train, {now - over:.1f} s to write the rest"
+        )
+        return lines
+
+
 @dataclass(frozen=True, kw_only=True)
 class Common:
     """The options of a training run that every agent has."""
@@ -152,8 +186,8 @@ class Common:
         # Most of a time limit, all inputs together, is for training.
         return max(LEAST_SECONDS, min(self.demonstrate, DEMONSTRATING_SHARE * deadline.remaining / left))
 
-    def train(self, trainer: Trainer, columns: Sequence[str], cancel: threading.Event, began: float) -> tuple[str, str | None]:
-        """Train within the limits, and write checkpoint, policy and curve; the outcome, and the policy's sha256.
+    def train(self, trainer: Trainer, columns: Sequence[str], cancel: threading.Event, began: float) -> Training:
+        """Train within the limits, and write checkpoint, policy and curve.
 
         The folder for plans is made before, when all that is read has been read.
 
@@ -163,10 +197,8 @@ class Common:
             The folder cannot be made.
         """
         if self.plans is not None:
-            try:
-                self.plans.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise InputError(f"cannot make the folder: {error.strerror or error}", source=self.plans) from error
+            files.make_folder(self.plans)
+        was_done, started = trainer.done, time.monotonic()
         curve = None if self.curve is None else CurveFile(self.curve, columns, trainer.iteration)
         with _Printer(self.quiet) as printer:
 
@@ -183,7 +215,9 @@ class Common:
                 save=lambda: trainer.save(self.output),
                 save_every=self.save_every,
             )
-        return outcome, None if self.policy is None else trainer.save_policy(self.policy)
+        ended = time.monotonic()
+        digest = None if self.policy is None else trainer.save_policy(self.policy)
+        return Training(outcome, digest, was_done, (began, started, ended))
 
 
 def numbered_plan(folder: Path, number: int) -> Path:

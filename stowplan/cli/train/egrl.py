@@ -31,6 +31,7 @@ from stowplan.cli.train.common import (
     Settings,
     StartFrom,
     TimeLimit,
+    Training,
     demonstrated,
     numbered_plan,
 )
@@ -140,14 +141,13 @@ def egrl_command(
             _demonstrate(trainer, common, deadline, cancel)
         if policy is not None and not trainer.has_network:
             raise UsageError("--policy: found chromosomes alone, expected a learner or graph networks in the population")
-        was_done = trainer.done
-        outcome, digest = common.train(trainer, COLUMNS, cancel, began)
+        trained = common.train(trainer, COLUMNS, cancel, began)
     if plans is not None:
         for number, network in enumerate(trainer.networks):
             plan = network.plan()
             if plan is not None:
                 plan.save(numbered_plan(plans, number))
-    _report(trainer, outcome, digest, as_json, was_done)
+    _report(trainer, trained, as_json)
     raise typer.Exit(INTERRUPTED if cancel.is_set() else 0)
 
 
@@ -243,18 +243,17 @@ def _demonstrate(trainer: Trainer, common: Common, deadline: Deadline, cancel: t
             note(f"stowplan: the plan found of {files.printable(problem.name)} {error}: it is not learned from")
 
 
-def _report(trainer: Trainer, outcome: str, digest: str | None, as_json: bool, was_done: bool) -> None:
-    """The summary; ``was_done``: nothing was left to do when this command began."""
+def _report(trainer: Trainer, trained: Training, as_json: bool) -> None:
     if as_json:
         say_json(
             {
-                "outcome": outcome,
+                "outcome": trained.outcome,
                 "evaluations": trainer.evaluations,
                 "most_evaluations": trainer.config.evaluations,
                 "generations": trainer.generations,
                 "training_steps": trainer.learner.steps,
                 "seconds": round(trainer.seconds, 3),
-                "policy_sha256": digest,
+                "policy_sha256": trained.policy_sha256,
                 "networks": [
                     {
                         "network": network.problem.name,
@@ -272,13 +271,10 @@ def _report(trainer: Trainer, outcome: str, digest: str | None, as_json: bool, w
         )
         return
     head = f"{trainer.evaluations} evaluations in {trainer.generations} generations, {trainer.learner.steps} training steps"
-    lines = [f"{head}, {trainer.seconds:.1f} s ({outcome})"]
+    lines = [f"{head}, {trainer.seconds:.1f} s ({trained.outcome})"]
     for network in trainer.networks:
         best = "no map that can be executed" if network.speedup is None else f"best speedup {network.speedup:.4f}"
         name, count = files.printable(network.problem.name), len(network.problem.layers)
         lines.append(f"  {name}: {best}, {network.best.evaluations} evaluations, {count} layers")
-    if outcome == "steps_done":
-        ended = "nothing was left to do: all" if was_done else "ended because all"
-        more = "--resume with a larger --evaluations goes on"
-        lines.append(f"  {ended} {trainer.config.evaluations} evaluations are done; {more}")
+    lines += trained.remarks(f"{trainer.config.evaluations} evaluations", "--evaluations")
     say("\n".join(lines))

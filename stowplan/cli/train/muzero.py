@@ -33,6 +33,7 @@ from stowplan.cli.train.common import (
     Settings,
     StartFrom,
     TimeLimit,
+    Training,
     demonstrated,
     numbered_plan,
 )
@@ -57,7 +58,14 @@ def muzero_command(
     capacity: Capacity = None,
     cost_model: CostModel = None,
     time_limit: TimeLimit = None,
-    steps: Annotated[int | None, typer.Option("--steps", metavar="N", help="Stop after this many training steps.")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps",
+            metavar="N",
+            help="Stop after this many training steps (default 20000; 1000000 of --preset paper), time limit or not.",
+        ),
+    ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     preset: Preset = None,
@@ -145,10 +153,10 @@ def muzero_command(
             config = _configured(preset, method, simulations, settings or (), steps)
             trainer = _new_trainer(problems, config, seed or 0, device, start_from)
             _demonstrate(trainer, options, deadline, cancel)
-        outcome, digest = options.train(trainer, COLUMNS, cancel, began)
+        trained = options.train(trainer, COLUMNS, cancel, began)
     if plans is not None:
         _write_plans(trainer, plans)
-    _report(trainer, outcome, digest, as_json)
+    _report(trainer, trained, as_json)
     raise typer.Exit(INTERRUPTED if cancel.is_set() else 0)
 
 
@@ -263,7 +271,7 @@ def _write_plans(trainer: Trainer, folder: Path) -> None:
             Played.of(program.game, best.actions).plan.save(numbered_plan(folder, number))
 
 
-def _report(trainer: Trainer, outcome: str, digest: str | None, as_json: bool) -> None:
+def _report(trainer: Trainer, trained: Training, as_json: bool) -> None:
     rows = [
         {
             "program": program.problem.name,
@@ -278,18 +286,19 @@ def _report(trainer: Trainer, outcome: str, digest: str | None, as_json: bool) -
     if as_json:
         say_json(
             {
-                "outcome": outcome,
+                "outcome": trained.outcome,
                 "training_steps": trainer.learner.steps,
                 "games": trainer.games,
                 "moves": trainer.moves,
                 "seconds": round(trainer.seconds, 3),
-                "policy_sha256": digest,
+                "policy_sha256": trained.policy_sha256,
                 "programs": rows,
             }
         )
         return
-    lines = [f"{trainer.learner.steps} training steps, {trainer.games} games in {trainer.seconds:.1f} s ({outcome})"]
+    lines = [f"{trainer.learner.steps} training steps, {trainer.games} games in {trainer.seconds:.1f} s ({trained.outcome})"]
     for row in rows:
         best = "no game finished" if row["return_ps"] is None else f"best R {row['normalised_return']:.4f}"
         lines.append(f"  {files.printable(str(row['program']))}: {best}, {row['games']} games of {row['moves']} moves")
+    lines += trained.remarks(f"{trainer.config.training_steps} training steps", "--steps")
     say("\n".join(lines))

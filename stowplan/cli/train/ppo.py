@@ -31,6 +31,7 @@ from stowplan.cli.train.common import (
     Settings,
     StartFrom,
     TimeLimit,
+    Training,
     demonstrated,
     numbered_plan,
 )
@@ -65,7 +66,12 @@ def ppo_command(
     ] = 0,
     time_limit: TimeLimit = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", metavar="N", help="Stop after this many placements of instructions.")
+        int | None,
+        typer.Option(
+            "--steps",
+            metavar="N",
+            help="Stop after this many placements (default 200000; 1000000 of --preset paper), time limit or not.",
+        ),
     ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -140,12 +146,12 @@ def ppo_command(
             config = _configured(preset, first, ablation or (), settings or (), steps)
             trainer = _new_trainer(problems, config, common)
             _demonstrate(trainer, common, deadline, cancel)
-        outcome, digest = common.train(trainer, COLUMNS, cancel, began)
+        trained = common.train(trainer, COLUMNS, cancel, began)
     found = [trainer.plan(number) for number in range(len(problems))]
     for number, plan in enumerate(found):
         if plans is not None and plan is not None:
             plan.save(numbered_plan(plans, number))
-    _report(trainer, found, outcome, digest, as_json)
+    _report(trainer, found, trained, as_json)
     raise typer.Exit(INTERRUPTED if cancel.is_set() else 0)
 
 
@@ -257,16 +263,16 @@ def _demonstrate(trainer: Trainer, common: Common, deadline: Deadline, cancel: t
             trainer.demonstrate(number, plan)
 
 
-def _report(trainer: Trainer, plans: Sequence[Any], outcome: str, digest: str | None, as_json: bool) -> None:
+def _report(trainer: Trainer, plans: Sequence[Any], trained: Training, as_json: bool) -> None:
     if as_json:
         say_json(
             {
-                "outcome": outcome,
+                "outcome": trained.outcome,
                 "steps": trainer.steps,
                 "episodes": trainer.episodes,
                 "training_steps": trainer.rounds + trainer.imitated,
                 "seconds": round(trainer.seconds, 3),
-                "policy_sha256": digest,
+                "policy_sha256": trained.policy_sha256,
                 "graphs": [
                     {
                         "graph": problem.name,
@@ -282,8 +288,9 @@ def _report(trainer: Trainer, plans: Sequence[Any], outcome: str, digest: str | 
         )
         return
     head = f"{trainer.steps} placements in {trainer.episodes} mappings, {trainer.imitated} steps of imitation"
-    lines = [f"{head}, {trainer.seconds:.1f} s ({outcome})"]
+    lines = [f"{head}, {trainer.seconds:.1f} s ({trained.outcome})"]
     for problem, plan in zip(trainer.problems, plans, strict=True):
         best = "no mapping completed" if plan is None else f"II {plan.ii}, latency {plan.makespan}"
         lines.append(f"  {files.printable(problem.name)}: {best}, {len(problem.instructions)} instructions")
+    lines += trained.remarks(f"{trainer.config.steps} placements", "--steps")
     say("\n".join(lines))

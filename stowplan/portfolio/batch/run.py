@@ -92,7 +92,7 @@ def run_batch(
         workers = _workers(most, scheduler)
         if workers is not None:
             stack.callback(workers.close)
-        _make_folder(output)
+        files.make_folder(output)
         stack.enter_context(only_writer(output / _LOCK))
         lines = stack.enter_context(closing(Journal(output / JOURNAL if journal is None else Path(journal))))
         for place in {item.record_path(output).parent for item in items}:
@@ -236,7 +236,7 @@ def _keep(item: Item, output: Path, outcome: Outcome, settings: Settings, journa
 
 def _write(item: Item, output: Path, outcome: Outcome) -> None:
     path, record = item.plan_path(output), item.record_path(output)
-    _make_folder(path.parent)
+    files.make_folder(path.parent)
     record.unlink(missing_ok=True)
     if outcome.plan is not None:
         files.write_atomic(path, outcome.plan)
@@ -244,10 +244,3 @@ def _write(item: Item, output: Path, outcome: Outcome) -> None:
         path.unlink(missing_ok=True)
     if outcome.record is not None:
         files.write_atomic(record, outcome.record)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder: {error.strerror or error}", source=folder) from error
