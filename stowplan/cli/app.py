@@ -32,17 +32,38 @@ class _Command(TyperCommand):
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                is_argument = parameter.param_type_name == "argument"
-                name = record[0].partition(" <")[0] if is_argument else record[0]
-                sections[parameter.param_type_name].append((name, record[1]))
-        for title, rows in sections.items():
-            if rows:
-                with formatter.section(f"{title.capitalize()}s"):
-                    formatter.write_dl(rows)
+        rows: dict[str, list[tuple[str, str]]] = {"Arguments": []} | {heading: [] for heading in _HEADINGS} | {"Options": []}
+        parameters = [(each, each.get_help_record(ctx)) for each in self.get_params(ctx)]
+        for parameter, record in parameters:
+            if record is None:
+                continue
+            if parameter.param_type_name == "argument":
+                rows["Arguments"].append((record[0].partition(" <")[0], record[1]))
+            else:
+                rows[_heading(parameter.name) if len(parameters) > _FEW else "Options"].append(record)
+        for heading, found in rows.items():
+            if found:
+                with formatter.section(heading):
+                    formatter.write_dl(found)
+
+
+#: Headings in the help of commands with more options than a few, and the parameters under each.
+_HEADINGS = {
+    "What is written": ("output", "plans", "emit", "depfile", "report", "png", "as_json", "quiet"),
+    "The search": (
+        *("time_limit", "candidates", "gap", "deterministic", "seed", "workers", "memory_limit", "cache", "cache_bytes"),
+    ),
+    "Plans at hand": ("xla_plan", "xla_plans", "hint", "hint_program", "keep_close", "keep_close_within", "baseline", "prod"),
+    "All inputs": ("target", "targets", "capacity"),
+    "Compiled programs (memory mapping)": ("cost_model", "stalls", "donation", "evictions", "prefetches", "cycles"),
+    "Networks (tier placement, bank mapping)": ("precision", "granularity", "address_spaces"),
+    "Data-flow graphs (modulo scheduling)": ("rules", "fixed", "op_table", "config"),
+}
+_FEW = 12
+
+
+def _heading(name: str) -> str:
+    return next((heading for heading, names in _HEADINGS.items() if name in names), "Options")
 
 
 #: ``module:function`` of each command.
@@ -72,10 +93,26 @@ _GROUPS = {
 }
 
 
+#: Lines after ``\b`` stay as they are.
+_HELP = """Verified, provably good memory plans for compiled machine-learning programs.
+
+Lines to begin with:
+
+\b
+  stowplan solve model.onnx --target arena --emit c-header -o model.h
+  stowplan solve module.hlo.txt --target tpu-v4 --report plan.html
+  stowplan solve buffers.csv -o plan.csv
+  stowplan verify buffers.csv plan.csv
+  stowplan batch models/ --target nnp-i -o results/
+
+'stowplan solve FILE' without a target says which targets fit the file; 'stowplan COMMAND --help' says the rest.
+"""
+
+
 def app_for(arguments: Sequence[str]) -> typer.Typer:
     """The application, with the command that is asked for alone, or with all where that is none: each takes time to import."""
     asked = next((each for each in arguments if not each.startswith("-")), "")
-    app = _new(help="Verified, provably good memory plans for compiled machine-learning programs.", name="stowplan")
+    app = _new(help=_HELP, name="stowplan")
     app.callback()(_options)
     is_known = asked in _COMMANDS or asked in _GROUPS
     for name, place in _COMMANDS.items():

@@ -20,9 +20,9 @@ Input = Annotated[
     Path,
     typer.Argument(
         metavar="INPUT",
-        help="Compiled program (scheduled HLO text), network (layer file or ONNX model), data-flow graph (JSON or DOT), CSV "
-        "file of buffers to pack, graph of operators (JSON; with --target order ONNX, .pt2 or HLO), or problem file; plain or "
-        "gzip.",
+        help="Compiled program (scheduled HLO text), network (layer file, ONNX), data-flow graph (JSON, DOT), buffers to pack "
+        "(CSV), graph of operators (JSON), TensorFlow Lite model, program of torch.export (.pt2), HLO before optimisation, or "
+        "problem file; plain or gzip. Most can be planned for several targets.",
     ),
 ]
 Suites = Annotated[
@@ -64,7 +64,7 @@ Donation = Annotated[
     typer.Option(
         "--donation",
         metavar="MODE",
-        help="For compiled programs: a donated parameter and the output in its storage are two tensors (free, the default) or "
+        help="A donated parameter and the output in its storage are two tensors (free, the default) or "
         "one (tied), as XLA has them.",
     ),
 ]
@@ -73,8 +73,7 @@ Evictions = Annotated[
     typer.Option(
         "--evictions",
         metavar="MODE",
-        help="For compiled programs: a copy out keeps its place for whole_steps (the default) or leaves it between_steps, as "
-        "XLA's do.",
+        help="A copy out keeps its place for whole_steps (the default) or leaves it between_steps, as XLA's do.",
     ),
 ]
 Prefetches = Annotated[
@@ -82,7 +81,7 @@ Prefetches = Annotated[
     typer.Option(
         "--prefetches",
         metavar="MODE",
-        help="For compiled programs: copies in are whole (the default), or may be sliced, as XLA's are.",
+        help="copies in are whole (the default), or may be sliced, as XLA's are.",
     ),
 ]
 Cycles = Annotated[
@@ -99,8 +98,7 @@ Precision = Annotated[
     typer.Option(
         "--precision",
         metavar="NAME",
-        help="For networks: int8 (the default) or fp16. For graphs on memory with banks: bf16, fp16 or int8, in place of the "
-        "file's own.",
+        help="int8 (the default) or fp16; on memory with banks bf16, fp16 or int8, in place of the file's own.",
     ),
 ]
 Granularity = Annotated[
@@ -111,29 +109,23 @@ Granularity = Annotated[
         help="For ONNX models: layer (an operation takes up what follows it), fine (each stands alone), or auto (the default).",
     ),
 ]
-AddressSpaces = Annotated[
-    bool, typer.Option("--address-spaces", help="For networks: every tensor gets an offset in its tier, too.")
-]
+AddressSpaces = Annotated[bool, typer.Option("--address-spaces", help="every tensor gets an offset in its tier, too.")]
 LoopRules = Annotated[
     list[str] | None,
     typer.Option(
         "--rule",
         metavar="NAME=VALUE",
-        help="For data-flow graphs, again and again: max_delay=1, pass_through=yes, starts=source, siblings=none, "
+        help="Again and again: max_delay=1, pass_through=yes, starts=source, siblings=none, "
         "inputs=copies, fuse=yes, fan_out=4, strict=yes, memory=asynchronous, balance=yes (docs/modulo-scheduling.md).",
     ),
 ]
 Fixed = Annotated[
     Path | None,
-    typer.Option(
-        "--fixed", metavar="FILE", help="For data-flow graphs: JSON list of instructions with their tile, time or slot."
-    ),
+    typer.Option("--fixed", metavar="FILE", help="JSON list of instructions with their tile, time or slot."),
 ]
 OpTableFile = Annotated[
     Path | None,
-    typer.Option(
-        "--op-table", metavar="FILE", help="For data-flow graphs: TOML file with meaning, latency, class and tiles of ops."
-    ),
+    typer.Option("--op-table", metavar="FILE", help="TOML file with meaning, latency, class and tiles of ops."),
 ]
 TimeLimit = Annotated[float, typer.Option("--time-limit", metavar="SECONDS", help="Time limit, reading the input included.")]
 Candidates = Annotated[

@@ -107,7 +107,7 @@ def solve_command(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="For data-flow graphs: write the tables of all tiles here, as JSON."),
+        typer.Option("--config", metavar="FILE", help="Write the tables of all tiles here, as JSON."),
     ] = None,
     cache: CacheFolder = None,
     cache_bytes: CacheBytes = MOST_BYTES,

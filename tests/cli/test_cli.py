@@ -288,6 +288,21 @@ def test_show(solved: tuple[Path, Path], tmp_path: Path, cli: Cli) -> None:
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_without_arguments_it_says_what_to_type(cli: Cli) -> None:
+    told = cli().out + cli().err
+    lines = [line.split() for line in told.splitlines() if line.startswith("    stowplan ")]
+    assert len(lines) == 5
+    assert {line[1] for line in lines} == {"solve", "verify", "batch"}
+
+
+def test_every_option_of_solve_stands_under_a_heading(cli: Cli) -> None:
+    printed = cli("solve", "--help").out
+    sections = {part.partition(":")[0]: part for part in re.split(r"\n(?=\S)", printed)}
+    assert sections["Options"].split() == ["Options:", "-h,", "--help", "Show", "this", "message", "and", "exit."]
+    assert "--granularity" in sections["Networks (tier placement, bank mapping)"]
+    assert max(part.count("\n  -") for part in sections.values()) <= 9
+
+
 def test_help_and_targets(cli: Cli) -> None:
     assert "tpu-v4" in cli("targets")[1]
     for command in ("solve", "verify", "convert", "show", "targets"):
