@@ -32,7 +32,7 @@ class _Command(TyperCommand):
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        rows: dict[str, list[tuple[str, str]]] = {"Arguments": []} | {heading: [] for heading in _HEADINGS} | {"Options": []}
+        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in ("Arguments", *_HEADINGS, "Options")}
         parameters = [(each, each.get_help_record(ctx)) for each in self.get_params(ctx)]
         for parameter, record in parameters:
             if record is None:
