@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+MEASUREMENTS = b"step,fast,latency_ps\na,,100\na,0,80\na,1,90\na,0 1,70\nb,,5\nb,2,3\n"
+
 GRAPH_HLO = b"""HloModule all, entry_computation_layout={(f32[2,3]{1,0})->f32[2]{0}}
 
 sum {

@@ -10,14 +10,18 @@ from __future__ import annotations
 import argparse
 import gzip
 import importlib.util
+import io
 import random
 import resource
+import shutil
 import signal
+import sqlite3
 import sys
 import time
 import traceback
+import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -30,19 +34,38 @@ from mutants import Mutator
 
 import stowplan
 from stowplan import files
+from stowplan.backends.emit import emit
 from stowplan.errors import InputError, UsageError
+from stowplan.frontends.dfg.op_tables.table import load_op_table
 from stowplan.frontends.hlo import read_program
 from stowplan.frontends.read import read_plan
 from stowplan.frontends.xla_plan import import_xla_plan
+from stowplan.hardware.costs.measured import read_measurements
+from stowplan.hardware.costs.signatures.predictor import SHIPPED, Predictor
 from stowplan.hardware.inferentia.target import load_target as load_bank_target
 from stowplan.hardware.nnp_i.target import load_target as load_tier_target
 from stowplan.hardware.se import load_machine
 from stowplan.hardware.targets import load_target
+from stowplan.learned_guidance.memory_mapping.guide import checkpoint
+from stowplan.models.hint import of_values
+from stowplan.portfolio.batch import Settings, find_inputs, read_records, run_batch
+from stowplan.portfolio.batch.journal import Journal
+from stowplan.portfolio.hints import read_hint
 from stowplan.portfolio.kind import kind as kind_named
 from stowplan.portfolio.kind import kind_of
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES, DATA = ROOT / "examples" / "data", ROOT / "tests" / "data"
+
+_KINDS = (
+    "memory_mapping",
+    "packing",
+    "banked_packing",
+    "tier_placement",
+    "bank_mapping",
+    "modulo_scheduling",
+    "operator_order",
+)
 
 #: Characters of a message, file name left out, beyond which nobody reads it.
 LONGEST_MESSAGE = 1000
@@ -94,6 +117,7 @@ def _problems() -> dict[str, Any]:
             "bank_mapping": stowplan.read(graph, "inferentia"),
             "modulo_scheduling": stowplan.read(EXAMPLES / "fir.dfg.json", "se"),
             "operator_order": stowplan.read(EXAMPLES / "cells.graph.json"),
+            "banked_packing": stowplan.read(EXAMPLES / "banks.json"),
         }
 
 
@@ -112,6 +136,83 @@ def _plan(kind: str) -> Any:
         offsets = tuple(end - each.size for end, each in zip(ends, problem.buffers, strict=True))
         return Plan(problem=problem.digest, objective=ends[-1], offsets=offsets, buffers=problem.buffers)
     return next(iter(kind_named(kind).initial(problem).values()))
+
+
+def _hint(kind: str) -> bytes:
+    problem = _problems()[kind]
+    return files.encode(of_values(problem, {}, confidence=(), plan=_plan(kind), source="fuzz"))
+
+
+def _read_hint(path: Path, kind: str) -> Any:
+    return read_hint(path, _problems()[kind])
+
+
+def _offsets(form: str) -> bytes:
+    return emit(_problems()["packing"], _plan("packing"), form)
+
+
+def _cached(path: Path) -> Any:
+    """A damaged cache costs a remark; the result is the same."""
+    problem, folder = _problems()["packing"], path.parent / "cache"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    shutil.copy(path, folder / "plans.sqlite")
+    found = stowplan.solve(problem, time_limit=20.0, candidates="heuristic", deterministic=True, cache=folder)
+    if found.plan is None or found.objective != _first_cached()[1]:
+        raise AssertionError(f"the result with this cache is {found.objective}, without {_first_cached()[1]}")
+    if any("cache" in each for each in found.warnings):
+        raise InputError("the cache is damaged")
+    return found
+
+
+@cache
+def _first_cached() -> tuple[bytes, int | None]:
+    """A cache with one result, and its objective."""
+    with TemporaryDirectory() as folder:
+        found = stowplan.solve(
+            _problems()["packing"], time_limit=20.0, candidates="heuristic", deterministic=True, cache=folder
+        )
+        database = sqlite3.connect(Path(folder) / "plans.sqlite")
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        database.close()
+        return (Path(folder) / "plans.sqlite").read_bytes(), found.objective
+
+
+def _arrays() -> list[bytes]:
+    """Each array of the shipped guide after its name: what a mutant of it is packed into the archive again."""
+    with zipfile.ZipFile(checkpoint.SHIPPED) as archive:
+        return [each.encode() + b"\n" + archive.read(each) for each in archive.namelist()]
+
+
+def _with_array(text: bytes) -> bytes:
+    name, _, data = text.partition(b"\n")
+    out = io.BytesIO()
+    with zipfile.ZipFile(checkpoint.SHIPPED) as archive, zipfile.ZipFile(out, "w") as changed:
+        for each in archive.namelist():
+            changed.writestr(each, data if each.encode() == name else archive.read(each))
+    return out.getvalue()
+
+
+@cache
+def _record(journal: bool = False) -> bytes:
+    """The record of a small batch, or its journal."""
+    with TemporaryDirectory() as folder:
+        items = find_inputs([EXAMPLES / "buffers.csv"])
+        list(run_batch(items, folder, Settings(time_limit=5.0, candidates=("heuristic",))))
+        name = "results.jsonl" if journal else next(iter(read_records(folder))) + ".result.json"
+        return (Path(folder) / name).read_bytes()
+
+
+def _journal(path: Path) -> Any:
+    with closing(Journal(path)) as journal:
+        return journal
+
+
+def _records(path: Path) -> Any:
+    folder = path.parent / "records"
+    folder.mkdir(exist_ok=True)
+    shutil.copy(path, folder / "x.result.json")
+    return read_records(folder)
 
 
 def _checked_plan(path: Path, kind: str) -> Any:
@@ -183,8 +284,6 @@ def _as_target(path: Path, kind: str) -> Any:
 
 def _policy_file(config: bytes | None = None) -> bytes:
     """The policy that comes with the package, perhaps with another configuration in it."""
-    import io
-
     import torch
 
     data = (resources.files("stowplan.learned_guidance") / "checkpoints" / "mmap_muzero.pt").read_bytes()
@@ -197,8 +296,6 @@ def _policy_file(config: bytes | None = None) -> bytes:
 
 
 def _policy_config() -> list[bytes]:
-    import io
-
     import torch
 
     return [str(torch.load(io.BytesIO(_policy_file()), weights_only=True)["config"]).encode()]
@@ -303,7 +400,7 @@ def readers(*, policies: bool = False) -> list[Reader]:
             lambda path: load_bank_target(path),
         ),
     ]
-    for kind in ("memory_mapping", "packing", "tier_placement", "bank_mapping", "modulo_scheduling", "operator_order"):
+    for kind in _KINDS:
         name = kind.replace("_", " ")
         found.append(
             Reader(
@@ -321,6 +418,31 @@ def readers(*, policies: bool = False) -> list[Reader]:
                 lambda path, kind=kind: _checked_plan(path, kind),  # type: ignore[misc]
             )
         )
+        found.append(
+            Reader(
+                f"{name} hint",
+                ".json",
+                lambda kind=kind: [_hint(kind)],  # type: ignore[misc]
+                lambda path, kind=kind: _read_hint(path, kind),  # type: ignore[misc]
+            )
+        )
+    found += [
+        Reader("offsets as a plan", ".csv", lambda: [_offsets("csv")], lambda path: _checked_plan(path, "packing")),
+        Reader(
+            "TensorFlow Lite",
+            ".tflite",
+            lambda: [(EXAMPLES / "branches.tflite").read_bytes()],
+            lambda path: _reread(stowplan.read(path, "arena")),
+        ),
+        Reader("op table", ".toml", _shipped("stowplan.frontends.dfg.op_tables", "own", "cgra"), load_op_table),
+        Reader("learned guide", ".npz", lambda: [checkpoint.SHIPPED.read_bytes()], checkpoint.load),
+        Reader("arrays of the guide", ".npz", _arrays, checkpoint.load, _with_array),
+        Reader("latency predictor", ".npz", lambda: [SHIPPED.read_bytes()], Predictor.load),
+        Reader("measurements", ".csv", lambda: [fuzz_inputs.MEASUREMENTS], read_measurements),
+        Reader("plan cache", ".sqlite", lambda: [_first_cached()[0]], _cached),
+        Reader("batch record", ".json", lambda: [_record()], _records),
+        Reader("batch journal", ".jsonl", lambda: [_record(journal=True)], _journal),
+    ]
     if importlib.util.find_spec("onnx") is not None:
         found += [
             Reader(

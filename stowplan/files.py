@@ -12,11 +12,13 @@ import difflib
 import errno
 import gzip
 import hashlib
+import io
 import os
 import re
 import stat
 import sys
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -34,6 +36,9 @@ MAX_TEXT_BYTES = 1 << 30
 
 #: The format of a damaged file is looked for in the first bytes.
 _HEAD_BYTES = 1 << 12
+
+#: Archives of arrays are no larger than this, unpacked (bytes).
+MAX_ARRAY_BYTES = 1 << 27
 
 #: What is read line by line has no line longer than this (bytes).
 MAX_LINE_BYTES = 1 << 20
@@ -184,6 +189,51 @@ def _unpacked(path: str | Path) -> Iterator[IO[bytes]]:
         raise InputError(f"damaged gzip file: {error}", source=path) from error
     except OSError as error:
         raise InputError(f"cannot read: {error.strerror or error}", source=path) from error
+
+
+def read_arrays(path: str | Path, what: str) -> dict[str, Any]:
+    """All arrays of an archive that :func:`numpy.savez` wrote; nothing in it is run.
+
+    Parameters
+    ----------
+    what
+        What was expected, for messages: ``a learned guide``.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, is damaged, or unpacks to more than :data:`MAX_ARRAY_BYTES`.
+    """
+    import numpy as np
+
+    data = read_bytes(path, MAX_ARRAY_BYTES)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            size = sum(each.file_size for each in archive.infolist())
+        if size > MAX_ARRAY_BYTES:
+            raise InputError(f"found arrays of {size} bytes, expected at most {MAX_ARRAY_BYTES}", source=path)
+        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+            found = dict(stored)
+        for name, each in found.items():
+            # What does not begin as an array comes as bytes; and NumPy makes text of numbers that are no characters.
+            is_array = isinstance(each, np.ndarray)
+            if not is_array or (each.dtype.kind == "U" and _characters(each).max(initial=0) > sys.maxunicode):
+                raise InputError("found no array of numbers or text", source=path, place=name)
+        return found
+    except InputError:
+        raise
+    except Exception as error:
+        # For damaged bytes zip, zlib, NumPy and the tokenizer that it reads headers with each raise something else.
+        reason = type(error).__name__
+        raise InputError(f"found no readable archive of arrays ({reason}), expected {what}", source=path) from error
+
+
+def _characters(text: Any) -> Any:
+    """Numbers of the characters of an array of text."""
+    import numpy as np
+
+    plain = np.ascontiguousarray(text, text.dtype.newbyteorder("="))
+    return plain.reshape(-1).view(np.uint32) if plain.itemsize else np.zeros(0, np.uint32)
 
 
 def read_lines(path: str | Path, limit: int = MAX_TEXT_BYTES, line_limit: int = MAX_LINE_BYTES) -> Iterator[str]:

@@ -66,6 +66,10 @@ CREATE TABLE IF NOT EXISTS results (
 """
 
 
+#: Types of what is read of an entry: time limit, result, plan, digest and last use. SQLite itself asks for none.
+_COLUMNS = (float | None, bytes, bytes | None, bytes, int)
+
+
 class CacheInfo(NamedTuple):
     """What a cache holds."""
 
@@ -236,6 +240,8 @@ class PlanCache:
             if row is None:
                 return None
             *found, used = row
+            if not all(isinstance(each, kinds) for each, kinds in zip(row, _COLUMNS, strict=True)):
+                raise sqlite3.DatabaseError("an entry has values of other types")
             now = time.time_ns()
             if not 0 <= now - used <= USED_AGAIN_NS:
                 # A file that can be read and not written is still of use.
@@ -258,7 +264,9 @@ class PlanCache:
             (total,) = database.execute("SELECT sum(bytes) FROM results").fetchone()
             is_full = total > self.most_bytes
             while total > self.most_bytes:
-                oldest, its_size = database.execute("SELECT key, bytes FROM results ORDER BY used LIMIT 1").fetchone()
+                oldest, its_size = database.execute(
+                    "SELECT key, CAST(bytes AS INTEGER) FROM results ORDER BY used LIMIT 1"
+                ).fetchone()
                 database.execute("DELETE FROM results WHERE key = ?", (oldest,))
                 total -= its_size
             database.execute("COMMIT")

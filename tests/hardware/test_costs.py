@@ -272,6 +272,7 @@ class TestMeasured:
             ("step,fast,cycles\ns,,1\ns,-1,2\n", "expected at most 8 distinct positions"),
             ("step,fast,cycles\ns,,-1\n", "found -1, expected at least 0"),
             ("step,fast,cycles\ns,0 1 2 3 4 5 6 7 8,1\n", "found 9 different uses, expected at most 8"),
+            ("step,fast,cycles\ns,," + "1" * 200_000 + "\n", "not a CSV file: field larger than field limit"),
             ('{"format": "x"}', "format: found format 'x', expected 'stowplan.measurements'"),
             (
                 '{"format": "stowplan.measurements", "version": 1, "steps": [{"step": "s", "uses": [1]}]}',

@@ -159,6 +159,13 @@ def test_a_damaged_entry_is_computed_again(solve_fakes: SolveFakes, tmp_path: Pa
     check_computed_again(solve_fakes, tmp_path, "was damaged")
 
 
+@pytest.mark.parametrize("column", ["time_limit", "result", "digest", "used"])
+def test_an_entry_of_other_types_is_computed_again(solve_fakes: SolveFakes, tmp_path: Path, column: str) -> None:
+    solve_fakes(*PROVEN, cache=tmp_path)
+    change(tmp_path, f"UPDATE results SET {column} = {'x' if column in ('time_limit', 'used') else ''}'00'")
+    check_computed_again(solve_fakes, tmp_path, "an entry has values of other types")
+
+
 def test_a_wrong_plan_is_found_by_the_verifier(solve_fakes: SolveFakes, tmp_path: Path) -> None:
     """Its checksum is right, but it does not fit, or is not as good as the entry says."""
     for rungs in (4, 1):

@@ -88,6 +88,8 @@ def read_measurements(path: str | Path) -> Measurements:
         return _from_csv(files.read_text(path))
     except InputError as error:
         raise error.within(path) from error
+    except csv.Error as error:
+        raise InputError(f"not a CSV file: {error}", source=path) from error
 
 
 def _from_csv(text: str) -> Measurements:

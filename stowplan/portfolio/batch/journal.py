@@ -140,7 +140,7 @@ class Journal:
                     break
                 try:
                     name = msgspec.json.decode(line, type=Line).name
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     raise InputError(
                         f"{error}, expected a result of 'stowplan batch'", source=self._path, place=f"line {number}"
                     ) from error

@@ -106,3 +106,10 @@ def test_a_lock_is_held_by_one_and_no_longer_than_it_lives(tmp_path: Path) -> No
         with only_writer(path):
             pass
     assert not path.exists()
+
+
+def test_a_line_nested_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(b'{"name": ' + b"[" * 100_000 + b"\n")
+    with pytest.raises(InputError, match=r"results.jsonl: line 1: .*expected a result of 'stowplan batch'"):
+        Journal(path)

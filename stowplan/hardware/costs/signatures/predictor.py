@@ -144,13 +144,7 @@ class Predictor:
     @classmethod
     def load(cls, path: str | Path) -> Predictor:
         """Read a file; raises :class:`~stowplan.errors.InputError` naming file and array."""
-        data = files.read_bytes(path)
-        try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-                arrays = dict(stored)
-        except Exception as error:
-            # For damaged bytes zip, zlib, NumPy and the tokenizer that it reads headers with each raise something else.
-            raise InputError(f"not a {FORMAT} file: {error}", source=path) from error
+        arrays = files.read_arrays(path, f"a {FORMAT} file")
         try:
             return _of_arrays(arrays)
         except InputError as error:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+import random
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +68,7 @@ def changed(path: Path, **values: Any) -> None:
         ({"scores.bias": None}, r"scores.bias: found nothing, expected finite floats of shape \(2,\)"),
         ({"scores.bias": np.zeros(3)}, r"scores.bias: found float64 of shape \(3,\), expected finite"),
         ({"scores.bias": np.array([0, np.nan])}, r"scores.bias: found float64 of shape \(2,\), expected finite"),
+        ({"scores.bias": np.array([0, 1e300])}, r"scores.bias: found float64 of shape \(2,\), expected finite"),
         ({"scores.bias": np.array([Evil(), Evil()], object)}, r"found no readable archive of arrays \(ValueError\)"),
     ],
 )
@@ -83,6 +87,55 @@ def test_so_is_what_is_no_archive(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(InputError, match="expected a learned guide"):
         checkpoint.load(path)
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="No such file"):
         checkpoint.load(tmp_path / "none.npz")
     assert not Path(sys.argv[0] + ".evil").exists()
+
+
+def test_damaged_bytes_are_refused(path: Path) -> None:
+    """Wherever they are: in the archive's directory, in what is packed, in the header of an array."""
+    whole, chance = path.read_bytes(), random.Random(1)
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(chance.choice((1, 3))):
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        path.write_bytes(data[: chance.choice((len(data), len(data), chance.randrange(len(data))))])
+        with contextlib.suppress(InputError):
+            checkpoint.load(path)
+
+
+def test_a_single_array_and_a_locked_archive_are_refused(tmp_path: Path, path: Path) -> None:
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"PK\x01\x02") + 8] |= 1
+    (tmp_path / "locked.npz").write_bytes(data)
+    for name in ("one.npy", "locked.npz"):
+        with pytest.raises(InputError, match="expected a learned guide"):
+            checkpoint.load(tmp_path / name)
+
+
+def test_text_of_numbers_that_are_no_characters_is_refused(path: Path) -> None:
+    changed(path, format=np.array([0x7FFFFFFF], np.uint32).view("<U1"))
+    with pytest.raises(InputError, match="format: found no array of numbers or text"):
+        checkpoint.load(path)
+
+
+def test_a_file_that_has_changed_is_read_again(path: Path) -> None:
+    first = checkpoint.load(path)
+    assert checkpoint.load(path) is first
+    changed(path, **{"scores.bias": np.array([0.25, 0.5])})
+    assert checkpoint.load(path)["scores.bias"].tolist() == [0.25, 0.5]
+
+
+def test_members_that_are_no_arrays_and_bombs_are_refused(tmp_path: Path, path: Path) -> None:
+    for name, content, expected in (
+        ("scores.bias.npy", b"no array", "scores.bias: found no array"),
+        ("more.npy", bytes(1 << 28), r"found arrays of \d+ bytes, expected at most"),
+    ):
+        with zipfile.ZipFile(path) as archive, zipfile.ZipFile(tmp_path / "other.npz", "w", zipfile.ZIP_DEFLATED) as other:
+            for each in archive.namelist():
+                other.writestr(each, archive.read(each) if each != name else content)
+            if name not in archive.namelist():
+                other.writestr(name, content)
+        with pytest.raises(InputError, match=expected):
+            checkpoint.load(tmp_path / "other.npz")
