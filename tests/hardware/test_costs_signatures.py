@@ -216,7 +216,7 @@ class TestPredictor:
             Predictor.load(path)
         assert str(caught.value) == f"{path}: {message}" or message in str(caught.value)
         path.write_bytes(b"PK no zip")
-        with pytest.raises(InputError, match=r"not a stowplan\.latency_predictor file"):
+        with pytest.raises(InputError, match=r"expected a stowplan\.latency_predictor file"):
             Predictor.load(path)
 
     def test_damaged_files_are_refused_in_one_way(self, tmp_path: Path) -> None:

@@ -337,7 +337,7 @@ def test_without_a_file_of_weights_the_search_says_so_and_goes_on(monkeypatch: p
     context = searching(wide_problem(1), None)
     assert context.plans
     (note,) = context.notes
-    assert note.startswith(f"the learned guide: {tmp_path / 'none.npz'}: found no such file")
+    assert note.startswith(f"the learned guide: {tmp_path / 'none.npz'}: cannot read")
 
 
 def test_equal_runs_give_equal_plans() -> None:
