@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from lib.oracles import ORACLES
 from plan_mutants import MAKERS, compare
+
+from lib.oracles import ORACLES
 
 
 @pytest.mark.parametrize("kind", MAKERS)
