@@ -24,10 +24,10 @@ from ortools.math_opt.python import mathopt
 from ortools.util.python.solve_interrupter import SolveInterrupter
 
 from stowplan.errors import UsageError
+from stowplan.models.mip.logs import rounded_down
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
 from stowplan.models.mip.outcome import Outcome, Status
 from stowplan.models.mip.solvers import LINEAR_ONLY
-from stowplan.models.mip.watch import rounded_down
 from stowplan.models.mip.with_highs import UNSAFE_RULES
 
 #: Solvers by name.

@@ -19,9 +19,10 @@ import numpy as np
 import pulp
 
 from stowplan.errors import UsageError
+from stowplan.models.mip.logs import bound_in_log, says_infeasible
 from stowplan.models.mip.matrix import TOLERANCE, FloatArray, MatrixModel
 from stowplan.models.mip.outcome import Outcome, Status
-from stowplan.models.mip.watch import GRACE, Watch, bound_in_log, says_infeasible
+from stowplan.models.mip.watch import GRACE, Watch
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stowplan.models.mip.watch import bound_in_log, rounded_down, says_infeasible
+from stowplan.models.mip.logs import bound_in_log, rounded_down, says_infeasible
 
 CBC_STOPPED = """Result - Stopped on time limit
 
