@@ -2,7 +2,7 @@
 
 A small random problem, a valid plan of it, and one to three changes in what the plan decides or says; half of them state the
 objective that the changed plan has. The verifier must accept a mutant exactly where the oracle of the kind does
-(:mod:`lib.oracles`). Prints mutants, those accepted and those on which the two differ, by kind; ends with 1 where any differ.
+(``tests/models/oracles.py``). Prints mutants, those accepted and those on which the two differ, by kind; ends with 1 where any do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from lib.oracles import ORACLES
 from stowplan.errors import InputError
 from stowplan.portfolio.kind import kind as kind_named
 from tests.models.bank_mapping import cases as bank_cases
@@ -27,6 +26,7 @@ from tests.models.banked_packing import cases as banked_cases
 from tests.models.memory_mapping import cases as mapping_cases
 from tests.models.modulo_scheduling import cases as modulo_cases
 from tests.models.operator_order import cases as order_cases
+from tests.models.oracles import ORACLES
 from tests.models.packing import cases as packing_cases
 from tests.models.tier_placement import cases as tier_cases
 

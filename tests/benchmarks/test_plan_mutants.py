@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from plan_mutants import MAKERS, compare
 
-from lib.oracles import ORACLES
+from tests.models.oracles import ORACLES
 
 
 @pytest.mark.parametrize("kind", MAKERS)

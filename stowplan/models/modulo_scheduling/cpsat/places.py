@@ -12,8 +12,7 @@ from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Value
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
 from stowplan.models.modulo_scheduling.plan import Plan
-from stowplan.models.modulo_scheduling.structure import Precedence, Structure
-from stowplan.models.modulo_scheduling.symmetry import representatives, symmetries
+from stowplan.models.modulo_scheduling.structure import Precedence, Structure, representatives, symmetries
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Judges of plans, one a kind, apart from the verifiers: slow, from the rules in the documents, for small problems only.
 
-Those of memory mapping, banked packing, operator order and modulo scheduling are those of the tests.
+Those of memory mapping, banked packing, operator order and modulo scheduling build on the judges of those kinds' own tests.
 Each is called with a problem and a plan of the right lengths and digest, and says whether the plan keeps every rule and states
 the objective that it has.
 """
