@@ -2,7 +2,7 @@
 
 A small random problem, a valid plan of it, and one to three changes in what the plan decides or says; half of them state the
 objective that the changed plan has. The verifier must accept a mutant exactly where the oracle of the kind does
-(``tests/models/oracles.py``). Prints mutants, those accepted and those on which the two differ, by kind; ends with 1 where any do.
+(``tests/models/oracles.py``). Prints mutants, those accepted and those on which the two differ, by kind; ends with 1 if any do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A hint for one version of a problem from a plan of an earlier one: what is the same in both.
+"""Which steps of a program are which of an earlier version of it, as a build sees them: most are the same.
 
 Steps are compared by what they are, their *signature*, and by the signatures around them, as in the colour refinement of
 Weisfeiler and Leman 1968: first those that agree far around are matched, then those that agree less far. So steps may be

@@ -1,4 +1,4 @@
-"""What exact models and verifiers return, the same for all kinds."""
+"""What exact models and verifiers return, the same for all kinds. The rules and their checks are each kind's own."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class Judge:
 
 
 class CompiledRewards:
-    """Reward and cycles of the compiled results of programs.
+    """Reward and cycles of the compiled results of programs: figure 6 of Wang et al. 2023.
 
     The reward is the game's for the uses that the compiler serves from fast memory: what they save of the latency with all in
     slow memory, by the problem's cost model. Cycles are the compiler's estimates, with its stalls.

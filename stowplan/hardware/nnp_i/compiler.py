@@ -1,7 +1,8 @@
 """A mapper in the manner of a native compiler: simple rules, one pass over the layers, nothing is taken back.
 
 The paper says of the chip's compiler that it is "a collection of heuristic rules specific to the compute and memory capacity of
-the hardware"; these are of that kind, not the product's own.
+the hardware"; these are of that kind, not the product's own. The same rules make a map that cannot be executed one that can:
+Khadka et al., ICLR 2021, algorithm 1, lines 6 and 7.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A network on a target as a tier-placement problem, and how long it takes with a memory map."""
+"""A network on a target as a tier-placement problem, and how long it takes with a memory map.
+
+Elements become bytes, operations become picoseconds; a map's latency is that of all layers at once, in whole picoseconds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations of the Streaming Engine, and a plain reference of what they compute.
+"""A loop body run in NumPy, iteration by iteration, as the graph says: what the simulator's numbers are compared with.
 
 Operations with known operands compute what their names say. Graphs of other tools leave out constants, and do not say which
 operand is the address, the predicate or the value: there, and for loads, stores and the like, an operation is a fixed function

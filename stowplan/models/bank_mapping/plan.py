@@ -1,4 +1,4 @@
-"""The answer to a bank-mapping problem: how everything is computed, what stays on chip, the copies."""
+"""The answer to a bank-mapping problem: how everything is computed, what stays on chip, the copies. Data, no rules."""
 
 from __future__ import annotations
 

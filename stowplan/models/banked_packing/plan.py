@@ -1,4 +1,4 @@
-"""The answer to a banked packing problem: a bank and an offset for every buffer."""
+"""The answer to a banked packing problem: a bank and an offset for every buffer. Data, no rules."""
 
 from __future__ import annotations
 

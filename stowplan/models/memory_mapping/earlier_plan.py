@@ -1,14 +1,11 @@
-"""The plan and the hint of an earlier version of a program, for the version at hand.
+"""The plan and the hint of an earlier version of a program, for the version at hand: most steps are the same.
 
-Most are known again by what they use and what is around them (:mod:`stowplan.models.earlier`). A change may alter steps all
-through a program, as another rule for updates does, which the compiler fuses with gradients: what is left is known by its
+Most steps are known again by what they use and what is around them (:mod:`stowplan.models.earlier`). A change may alter steps
+all through a program, as another rule for updates does, which the compiler fuses with gradients: what is left is known by its
 place between steps that are known, where most of its bytes are the same.
 
-Boundaries move with the steps that are known again (:mod:`stowplan.models.memory_mapping.earlier_plan`); then the verifier
-is asked, and tensors that it blames go back to slow memory, until it blames none.
-
-Steps are matched by what they use (:mod:`stowplan.models.memory_mapping.earlier_plan`). What has no counterpart is left open,
-with a confidence of 0.
+Boundaries of a plan move with the steps that are known again; then the verifier is asked, and tensors that it blames go back to
+slow memory, until it blames none. Values of a hint that have no counterpart are left open, with a confidence of 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The answer to a memory-mapping problem: residencies, copies, and which uses are fast."""
+"""The answer to a memory-mapping problem: residencies, copies, and which uses are fast. Data, no rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A program as sparse matrices, and dual values that prove a bound.
+"""A mixed-integer linear program as arrays, and a proven bound from a solver's duals, however rough they are.
+
+The program is ``min cost·x + offset`` over ``row_lower <= matrix x <= row_upper`` and boxes.
 
 For ``min c·x`` over ``lower_i <= A_i·x <= upper_i`` and boxes ``l <= x <= u``, any multipliers ``y`` give the bound
 

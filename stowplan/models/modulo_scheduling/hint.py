@@ -1,10 +1,10 @@
-"""A hint for modulo scheduling from a plan, or from a plan of an earlier version.
+"""Hints for modulo scheduling: for each instruction how early it issues, and how much speaks for each tile.
 
 Values are named ``time`` (0 for the first issue of an iteration, 1 for the last) and ``tile N`` for each tile of the machine,
 by its number. Instructions are in the problem's order.
 
-Instructions are matched by what they are (:mod:`stowplan.models.earlier`), tiles by number. What has no counterpart
-is left open, with a confidence of 0.
+From a hint for an earlier version comes one for the version at hand: instructions are matched by what they are
+(:mod:`stowplan.models.earlier`), tiles by number. What has no counterpart is left open, with a confidence of 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The answer to a modulo scheduling problem: tile and time of every instruction, way and delay of every value."""
+"""The answer to a modulo scheduling problem: tile and time of every instruction, way and delay of every value. No rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a modulo scheduling problem means to models and searches, and which tiles can stand for each other."""
+"""What the models need to know of a problem beside its data: groups, families, flows, recurrences, symmetries of the machine.
+
+Not for the verifier.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Bounds on the peak: tensors that are live at an operator in every order, and minimum cuts.
 
-Such a set has all that the operator needs, nothing that needs the operator, and with each operator all that that one needs.
-What is live after it is the capacity of a cut: a storage counts where some that touch it have run and some have not. So one
-minimum cut gives the least of all orders for one operator, exactly, and the largest of these is a bound on the peak. Where
-tensors are live that could be others (one side of a fork done, or the other), a cut says more than what is live in every order.
+A minimum cut gives the least that is live while an operator runs, over all sets that may have run before. Such a set has all
+that the operator needs, nothing that needs the operator, and with each operator all that that one needs. What is live after it
+is the capacity of a cut: a storage counts where some that touch it have run and some have not. So one minimum cut gives the
+least of all orders for one operator, exactly, and the largest of these is a bound on the peak. Where tensors are live that
+could be others (one side of a fork done, or the other), a cut says more than what is live in every order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The answer to an operator-order problem: an order of the operators, and an offset for every tensor."""
+"""The answer to an operator-order problem: an order of the operators, and an offset for every tensor. Data, no rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answer to a packing problem: an offset for every buffer."""
+"""The answer to a packing problem: an offset for every buffer. Data, no rules."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A hint for tier placement from a plan, or from a plan of an earlier version.
+"""Hints for tier placement: for each tensor and each tier how much speaks for putting the one in the other.
 
 Tensors are numbered as in :mod:`stowplan.models.tier_placement.structure`: layer by layer, weights where there are any,
 then the output. Values are named by the tiers; those of a tensor count beside each other, and need not add up to 1.
 
-Layers are matched by what they are (:mod:`stowplan.models.earlier`), tiers by name. What has no counterpart is left
-open, with a confidence of 0.
+From a hint for an earlier version comes one for the version at hand: layers are matched by what they are
+(:mod:`stowplan.models.earlier`), tiers by name. What has no counterpart is left open, with a confidence of 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Solving the MILP of tier placement, and its linear relaxation."""
+"""Solving the MILP: on the built-in HiGHS, which reports as it goes and takes plans from others, or on any solver by name.
+
+Of its linear relaxation there are the bound, and the solution as a hint.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answer to a tier-placement problem: a tier, and maybe an offset, for every tensor."""
+"""The answer to a tier-placement problem: a tier, and maybe an offset, for every tensor. Data, no rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a network means to the models, and a plan from their decisions.
+"""What the exact models are made of: tensors, when they live, how each layer's latency depends on where they stand; plans.
 
 A layer's latency is its floor, which no plan goes below, plus an *excess* of at least 0. Let ``a[j][k]`` be the time to move
 tensor ``j`` in tier ``k``, and ``x[j][k]`` be 1 where it stands there (``k`` from 1; all 0 means tier 0). For every choice of a

@@ -1,10 +1,10 @@
-"""From a plan to a point of the relaxation, and from a point to what it says of each access.
+"""From a valid plan to a point of the relaxation, and from the relaxation's solution to what it says of each access.
 
-That there is one for *every* valid plan is what makes the relaxation's bound a bound; the tests draw plans and check it, in
-whole numbers and without a solver.
+The point has values of all columns and is no worse than the plan: a start for any solver. That there is one for *every* valid
+plan is what makes the relaxation's bound a bound; the tests draw plans and check it, in whole numbers and without a solver.
 
-With the windows of the copy channels, and solved to the end where time allows: without windows it brings in far more than the
-channels can copy.
+As a guide the relaxation is solved with the windows of the copy channels, and to the end where time allows: without windows it
+brings in far more than the channels can copy.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""The bound by segments: a long program in pieces whose bounds add up.
-
-Why, and why such bounds add up, is lemma B5 of ``docs/reference/memory-mapping-models.md``.
+"""A bound from bounds of segments of the program, small enough for a MILP solver, then twice as long, and so on.
 
 Memory is tight in a few segments of most programs, and what one of them loses depends little on the others. So the program is
-cut into segments (:mod:`~stowplan.models.memory_mapping.milp.segments`); each is bounded by its detailed relaxation
-(:mod:`~stowplan.models.memory_mapping.milp.detail`), first linear, then with cuts. Then pairs of neighbours become one segment,
-whose relaxation also knows what its parts take at least; up to the whole. After that the same is done again, from shorter
-segments on, with integers. The bound of the program is the best sum over disjoint segments (lemma B5 of
-``docs/reference/memory-mapping-models.md``); steps in none of them take their least latency.
+cut into segments, each a problem of its own whose optimum is no more than what the segment takes in any plan
+(:class:`Cutter`); each is bounded by its detailed relaxation (:mod:`~stowplan.models.memory_mapping.milp.detail`), first
+linear, then with cuts. Then pairs of neighbours become one segment, whose relaxation also knows what its parts take at least;
+up to the whole. After that the same is done again, from shorter segments on, with integers. The bound of the program is the
+best sum over disjoint segments (lemma B5 of ``docs/reference/memory-mapping-models.md``); steps in none of them take their
+least latency.
 """
 
 from __future__ import annotations
