@@ -1,10 +1,11 @@
-"""Processes that the package starts: what they are started with, how they begin, and their end with their parent."""
+"""Processes that the package starts: what they are started with, how they begin, what they are told, and how they end."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+import struct
 import sys
 from typing import BinaryIO
 
@@ -12,6 +13,11 @@ from typing import BinaryIO
 MOST_KEPT_MEMORY = 1 << 30
 
 _PR_SET_PDEATHSIG = 1
+
+_LENGTH = struct.Struct("<Q")
+
+#: Longer than any message; a length beyond it means that something else was written.
+_MAX_MESSAGE = 1 << 31
 
 
 def child_environment() -> dict[str, str]:
@@ -52,6 +58,41 @@ def _end_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(0)
+
+
+def write_encoded(stream: BinaryIO, data: bytes) -> None:
+    """Send a message, its length in front, and flush the pipe; raises OSError where nobody reads at the other end."""
+    stream.write(_LENGTH.pack(len(data)))
+    stream.write(data)
+    stream.flush()
+
+
+def read_message(stream: BinaryIO) -> bytes | None:
+    """Wait for the next message.
+
+    Parameters
+    ----------
+    stream
+        A pipe.
+
+    Returns
+    -------
+    bytes or None
+        The message; None at the end, also where the end cuts a message short.
+
+    Raises
+    ------
+    ValueError
+        This is not the beginning of a message.
+    """
+    head = stream.read(_LENGTH.size)
+    if head is None or len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    if length > _MAX_MESSAGE:
+        raise ValueError(f"found a message of {length} bytes, expected at most {_MAX_MESSAGE}")
+    data = stream.read(length)
+    return data if data is not None and len(data) == length else None
 
 
 def describe_end(code: int) -> str:

@@ -15,15 +15,15 @@ import threading
 import warnings
 from typing import Any, BinaryIO, cast
 
-from stowplan.child_process import child_environment, describe_end
+from stowplan.child_process import child_environment, describe_end, read_message, write_encoded
 from stowplan.errors import InputError
 
 #: Bytes of a weight that are sent, at most; whole numbers are always sent, since shapes may be computed with them.
 _MAX_SENT = 1 << 15
 #: Fields of a tensor that hold its numbers.
 _NUMBERS = ("raw_data", "float_data", "int32_data", "string_data", "double_data", "uint64_data")
-#: Bytes before each message: whether it is an error, and how long it is.
-_HEAD = 9
+#: What an answer begins with.
+_DONE, _FAILED = b"+", b"-"
 
 
 class _Process:
@@ -53,14 +53,16 @@ class _Process:
         """The model with its shapes, as bytes like those sent; raises InputError as :func:`infer` does."""
         self.is_busy = True
         try:
-            _write(self._to, False, data)
-            failed, answer = _read(self._from)
-        except (BrokenPipeError, EOFError):
-            raise InputError(f"onnx cannot infer the model's shapes: {describe_end(self._process.wait())}") from None
+            write_encoded(self._to, data)
+            answer = read_message(self._from)
+        except BrokenPipeError:
+            answer = None
+        if answer is None:
+            raise InputError(f"onnx cannot infer the model's shapes: {describe_end(self._process.wait())}")
         self.is_busy = False
-        if failed:
-            raise InputError(f"not an ONNX model: {answer.decode(errors='replace')}")
-        return answer
+        if answer[:1] == _FAILED:
+            raise InputError(f"not an ONNX model: {answer[1:].decode(errors='replace')}")
+        return answer[1:]
 
     def end(self) -> None:
         """End it, whatever it does."""
@@ -127,36 +129,20 @@ def _end() -> None:
         _kept.pop().end()
 
 
-def _write(stream: BinaryIO, failed: bool, data: bytes) -> None:
-    stream.write(bytes([failed]) + len(data).to_bytes(_HEAD - 1, "little"))
-    stream.write(data)
-    stream.flush()
-
-
-def _read(stream: BinaryIO) -> tuple[bool, bytes]:
-    """A message; raises EOFError where the other side has ended."""
-    head = stream.read(_HEAD)
-    size = int.from_bytes(head[1:], "little")
-    data = stream.read(size)
-    if len(head) < _HEAD or len(data) < size:
-        raise EOFError
-    return bool(head[0]), data
-
-
 def _serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
     """Answer requests until there are no more."""
     from onnx import shape_inference
 
     warnings.simplefilter("ignore")
-    with contextlib.suppress(EOFError, BrokenPipeError):
-        while True:
-            _, data = _read(incoming)
+    with contextlib.suppress(BrokenPipeError):
+        while (data := read_message(incoming)) is not None:
             try:
-                _write(outgoing, False, shape_inference.infer_shapes(data, data_prop=True).SerializeToString())
+                answer = _DONE + shape_inference.infer_shapes(data, data_prop=True).SerializeToString()
             except Exception as error:
                 # protobuf and onnx raise errors of many types, over several lines.
                 reason = str(error).strip().splitlines() or [type(error).__name__]
-                _write(outgoing, True, reason[0].encode())
+                answer = _FAILED + reason[0].encode()
+            write_encoded(outgoing, answer)
 
 
 if __name__ == "__main__":

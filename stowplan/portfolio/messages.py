@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import queue
-import struct
 from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from stowplan.child_process import write_encoded
 from stowplan.kinds import KindModules
 from stowplan.portfolio.context import Options
-
-_LENGTH = struct.Struct("<Q")
-
-#: Longer than any message; a length beyond it means that something else was written.
-_MAX_MESSAGE = 1 << 31
 
 #: Worker messages that wait at most. A candidate that reports faster than plans are verified waits itself.
 QUEUE_SIZE = 64
@@ -98,35 +93,4 @@ def write_message(stream: BinaryIO, message: object) -> None:
     OSError
         Nobody reads at the other end.
     """
-    data = msgspec.msgpack.encode(message)
-    stream.write(_LENGTH.pack(len(data)))
-    stream.write(data)
-    stream.flush()
-
-
-def read_message(stream: BinaryIO) -> bytes | None:
-    """Wait for the next message.
-
-    Parameters
-    ----------
-    stream
-        A pipe.
-
-    Returns
-    -------
-    bytes or None
-        The message, encoded; None at the end, also where the end cuts a message short.
-
-    Raises
-    ------
-    ValueError
-        This is not the beginning of a message.
-    """
-    head = stream.read(_LENGTH.size)
-    if head is None or len(head) < _LENGTH.size:
-        return None
-    (length,) = _LENGTH.unpack(head)
-    if length > _MAX_MESSAGE:
-        raise ValueError(f"found a message of {length} bytes, expected at most {_MAX_MESSAGE}")
-    data = stream.read(length)
-    return data if data is not None and len(data) == length else None
+    write_encoded(stream, msgspec.msgpack.encode(message))

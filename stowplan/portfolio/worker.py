@@ -20,11 +20,11 @@ from typing import BinaryIO
 import msgspec
 
 from stowplan import kinds
-from stowplan.child_process import MOST_KEPT_MEMORY, begin
+from stowplan.child_process import MOST_KEPT_MEMORY, begin, read_message
 from stowplan.models.light_imports import light_imports
 from stowplan.portfolio.candidate_context import WorkerContext
 from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.messages import Incumbent, Job, Load, Report, Stop, ToWorker, read_message, write_message
+from stowplan.portfolio.messages import Incumbent, Job, Load, Report, Stop, ToWorker, write_message
 from stowplan.portfolio.process_memory import prefer_to_end, resident
 from stowplan.startup import collect_seldom
 

@@ -14,7 +14,7 @@ from typing import BinaryIO, cast
 
 import msgspec
 
-from stowplan.child_process import describe_end
+from stowplan.child_process import describe_end, read_message
 from stowplan.portfolio.messages import (
     Incumbent,
     Job,
@@ -24,7 +24,6 @@ from stowplan.portfolio.messages import (
     Stop,
     ToWorker,
     WorkerMessage,
-    read_message,
     write_message,
 )
 

@@ -19,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowplan import kinds
+from stowplan.child_process import read_message
 from stowplan.portfolio.candidate_context import WorkerContext
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.messages import Incumbent, Job, Report, read_message, write_message
+from stowplan.portfolio.messages import Incumbent, Job, Report, write_message
 from stowplan.portfolio.worker import Worker
 from tests.paths import ROOT
 from tests.patience import HANG, wait_until

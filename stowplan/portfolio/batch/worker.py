@@ -16,10 +16,10 @@ from typing import BinaryIO, cast
 import msgspec
 
 from stowplan import kinds
-from stowplan.child_process import begin
+from stowplan.child_process import begin, read_message
 from stowplan.models.light_imports import light_imports
 from stowplan.portfolio.batch.task import Outcome, Task
-from stowplan.portfolio.messages import read_message, write_message
+from stowplan.portfolio.messages import write_message
 from stowplan.portfolio.process_memory import prefer_to_end
 
 #: Where memory runs out, an input can be done without, and a candidate of it sooner.

@@ -19,9 +19,9 @@ from typing import BinaryIO, Protocol, cast
 
 import msgspec
 
-from stowplan.child_process import MOST_KEPT_MEMORY, child_environment, describe_end
+from stowplan.child_process import MOST_KEPT_MEMORY, child_environment, describe_end, read_message
 from stowplan.portfolio.batch.task import Outcome, Task
-from stowplan.portfolio.messages import read_message, write_message
+from stowplan.portfolio.messages import write_message
 from stowplan.portfolio.process_memory import resident
 
 #: ``module:name`` of what is done with a task.
