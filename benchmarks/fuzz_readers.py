@@ -33,7 +33,7 @@ import fuzz_inputs
 from mutants import Mutator
 
 import stowplan
-from stowplan import files
+from stowplan import files, kinds
 from stowplan.backends.emit import emit
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.dfg.op_tables.table import load_op_table
@@ -56,16 +56,6 @@ from stowplan.portfolio.kind import kind_of
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES, DATA = ROOT / "examples" / "data", ROOT / "tests" / "data"
-
-_KINDS = (
-    "memory_mapping",
-    "packing",
-    "banked_packing",
-    "tier_placement",
-    "bank_mapping",
-    "modulo_scheduling",
-    "operator_order",
-)
 
 #: Characters of a message, file name left out, beyond which nobody reads it.
 LONGEST_MESSAGE = 1000
@@ -141,14 +131,6 @@ def _plan(kind: str) -> Any:
 def _hint(kind: str) -> bytes:
     problem = _problems()[kind]
     return files.encode(of_values(problem, {}, confidence=(), plan=_plan(kind), source="fuzz"))
-
-
-def _read_hint(path: Path, kind: str) -> Any:
-    return read_hint(path, _problems()[kind])
-
-
-def _offsets(form: str) -> bytes:
-    return emit(_problems()["packing"], _plan("packing"), form)
 
 
 def _cached(path: Path) -> Any:
@@ -400,7 +382,7 @@ def readers(*, policies: bool = False) -> list[Reader]:
             lambda path: load_bank_target(path),
         ),
     ]
-    for kind in _KINDS:
+    for kind in (each.name for each in kinds.registered()):
         name = kind.replace("_", " ")
         found.append(
             Reader(
@@ -423,11 +405,16 @@ def readers(*, policies: bool = False) -> list[Reader]:
                 f"{name} hint",
                 ".json",
                 lambda kind=kind: [_hint(kind)],  # type: ignore[misc]
-                lambda path, kind=kind: _read_hint(path, kind),  # type: ignore[misc]
+                lambda path, kind=kind: read_hint(path, _problems()[kind]),  # type: ignore[misc]
             )
         )
     found += [
-        Reader("offsets as a plan", ".csv", lambda: [_offsets("csv")], lambda path: _checked_plan(path, "packing")),
+        Reader(
+            "offsets as a plan",
+            ".csv",
+            lambda: [emit(_problems()["packing"], _plan("packing"), "csv")],
+            lambda path: _checked_plan(path, "packing"),
+        ),
         Reader(
             "TensorFlow Lite",
             ".tflite",

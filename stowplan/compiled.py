@@ -220,13 +220,13 @@ def _compile(function: F, **options: Any) -> F:
         compiled = numba.njit(function, error_model="numpy", **options)
     else:
         for name in ("load_overload", "save_overload"):
-            setattr(compiled._cache, name, _spared(compiled._cache, getattr(compiled._cache, name)))
+            setattr(compiled._cache, name, _spared(getattr(compiled._cache, name)))
     finally:
         config.CACHE_DIR = before
     return cast(F, compiled)
 
 
-def _spared(cached: Any, method: Callable[..., Any]) -> Callable[..., Any]:
+def _spared(method: Any) -> Callable[..., Any]:
     """A method of a function's cache that finds nothing, or keeps nothing, where it would fail."""
 
     def spared(*arguments: Any) -> Any:
@@ -237,7 +237,7 @@ def _spared(cached: Any, method: Callable[..., Any]) -> Callable[..., Any]:
             if not isinstance(error, OSError):
                 # A damaged file: what is compiled now takes its place.
                 with contextlib.suppress(Exception):
-                    cached.flush()
+                    method.__self__.flush()
             return None
 
     return spared

@@ -81,7 +81,7 @@ Prefetches = Annotated[
     typer.Option(
         "--prefetches",
         metavar="MODE",
-        help="copies in are whole (the default), or may be sliced, as XLA's are.",
+        help="Copies in are whole (the default), or may be sliced, as XLA's are.",
     ),
 ]
 Cycles = Annotated[
@@ -98,7 +98,7 @@ Precision = Annotated[
     typer.Option(
         "--precision",
         metavar="NAME",
-        help="int8 (the default) or fp16; on memory with banks bf16, fp16 or int8, in place of the file's own.",
+        help="Type: int8 (the default) or fp16; on memory with banks bf16, fp16 or int8, in place of the file's own.",
     ),
 ]
 Granularity = Annotated[
@@ -109,7 +109,7 @@ Granularity = Annotated[
         help="For ONNX models: layer (an operation takes up what follows it), fine (each stands alone), or auto (the default).",
     ),
 ]
-AddressSpaces = Annotated[bool, typer.Option("--address-spaces", help="every tensor gets an offset in its tier, too.")]
+AddressSpaces = Annotated[bool, typer.Option("--address-spaces", help="Every tensor gets an offset in its tier, too.")]
 LoopRules = Annotated[
     list[str] | None,
     typer.Option(
