@@ -12,10 +12,9 @@ from collections import Counter
 from pathlib import Path
 
 from stowplan.frontends.xla_plan import import_xla_plan
-from stowplan.models.memory_mapping.copy_engine import copy_window, play, step_durations
+from stowplan.models.memory_mapping.copy_engine import copy_window, play, slices_of, step_durations
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.memory_mapping.slices import slices_of
 
 from xla_table import modules, problem_and_program  # isort: skip - stands beside this file
 
