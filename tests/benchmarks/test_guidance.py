@@ -1,4 +1,4 @@
-"""``benchmarks/guidance.py``: the control, and what is read off a history."""
+"""``benchmarks/guidance/guides.py``: the control, and what is read off a history."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
+import benchmarks.guidance.tables
 from stowplan.learned_guidance.memory_mapping.guide import checkpoint
 from stowplan.models.hint import check
 from stowplan.models.memory_mapping.hint import of_plan
@@ -30,9 +30,9 @@ def guidance(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 @pytest.fixture
-def tables(benchmarks: Any) -> ModuleType:
+def tables() -> ModuleType:
     """What makes tables of its results."""
-    found: ModuleType = benchmarks.guidance_tables
+    found: ModuleType = benchmarks.guidance.tables
     return found
 
 

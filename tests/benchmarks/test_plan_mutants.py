@@ -1,4 +1,4 @@
-"""Verifiers and the oracles of ``benchmarks/plan_mutants.py`` accept the same plans; the long run is the script."""
+"""Verifiers and the oracles of ``benchmarks/attacks/plan_mutants.py`` accept the same plans; the long run is the script."""
 
 from __future__ import annotations
 
