@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.ppo.paper run GRAPHS --folder RUNS [--method ppo --seeds 3 ...]`` makes runs that are not there yet, each
 kept in a file of its own; ``tables --folder RUNS [--page FILE]`` prints the tables, or writes them between the markers of the
-page; ``single`` judges roll-outs one by one, ``chart CURVE... --output FILE`` draws the reward over training. Several processes may
-work on one folder. ``--machine``, ``--max-delay``, ``--least``, ``--most``, ``--first``, ``--seconds`` and ``--repair`` choose
+page; ``single`` judges roll-outs one by one, ``chart CURVE... --output FILE`` draws the reward over training. Several processes
+may work on one folder. ``--machine``, ``--max-delay``, ``--least``, ``--most``, ``--first``, ``--seconds`` and ``--repair`` choose
 a setting; runs of several may lie in one folder, and ``tables`` prints those of the setting that it is given, under ``--as``.
 
 Methods: ``reference`` (CP-SAT, the initiation interval proven or not), ``list``, ``random``, ``evolution``, ``search``,
