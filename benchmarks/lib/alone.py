@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from stowplan.models.hint import Hint
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import check, kind_of
 
 
-class Alone:
+class Alone(Context):
     """What the candidate sees of a run. ``best`` is the best plan that it reported, each of which is verified."""
 
     def __init__(
@@ -23,7 +23,8 @@ class Alone:
         hints: tuple[Hint, ...] = (),
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.options, self.start_plan, self.best = options, start, start
+        super().__init__(options, start)
+        self.best = start
         self.notes: list[str] = []
         self._problem, self._kind, self._hints = problem, kind_of(problem), hints
         self._clock, self._end = clock, clock() + options.time_limit
@@ -38,11 +39,6 @@ class Alone:
         if self.best is None or self.objective(plan) < self.objective(self.best):
             self.best = plan
 
-    def bound(self, bound: int, source: str) -> None: ...
-    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None: ...
-    def hint(self, hint: Hint) -> None: ...
-    def follows(self, guide: str) -> None: ...
-
     def note(self, text: str) -> None:
         self.notes.append(text)
 
@@ -52,7 +48,7 @@ class Alone:
     def hints(self) -> tuple[Hint, ...]:
         return self._hints
 
-    def stop(self) -> bool:
+    def closed(self) -> bool:
         return self.remaining() <= 0
 
     def remaining(self) -> float:

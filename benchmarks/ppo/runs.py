@@ -25,7 +25,7 @@ from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, least_ii
 from stowplan.models.modulo_scheduling.plan import decode_objective, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.evolution import Evolution
 from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, list_scheduling, random_play
@@ -160,31 +160,22 @@ class Run(msgspec.Struct):
         return None if found is None else found[0]
 
 
-class _Alone:
+class _Alone(Context):
     """A candidate of the portfolio by itself, its clock that of the processor."""
 
-    start_plan = None
-
     def __init__(self, seconds: float, seed: int):
-        self.options = Options(time_limit=seconds, seed=seed, workers=1)
+        super().__init__(Options(time_limit=seconds, seed=seed, workers=1))
         self.found: Progress = []
         self._began = time.process_time()
 
     def plan(self, plan: Any, source: str) -> None:
         self.found.append((0, time.process_time() - self._began, plan.objective))
 
-    def stop(self) -> bool:
+    def closed(self) -> bool:
         return self.remaining() <= 0
 
     def remaining(self) -> float:
         return self.options.time_limit - (time.process_time() - self._began)
-
-    def incumbent(self) -> tuple[Any, int | None]:
-        return None, None
-
-    def bound(self, bound: int, source: str) -> None: ...
-    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 @cache
