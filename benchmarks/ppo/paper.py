@@ -1,16 +1,17 @@
 """The PPO mapper beside its controls and baselines, at equal evaluations and equal seconds: docs/benchmarks-ppo.md.
 
-``python -m benchmarks.ppo.paper run GRAPHS --folder RUNS [--method ppo --seeds 3 ...]`` makes runs that are not there yet, each
-kept in a file of its own; ``tables --folder RUNS [--page FILE]`` prints the tables, or writes them between the markers of the
-page; ``single`` judges roll-outs one by one, ``chart CURVE... --output FILE`` draws the reward over training. Several processes
-may work on one folder. ``--machine``, ``--max-delay``, ``--least``, ``--most``, ``--first``, ``--seconds`` and ``--repair`` choose
-a setting; runs of several may lie in one folder, and ``tables`` prints those of the setting that it is given, under ``--as``.
+``python -m benchmarks.ppo.paper run GRAPHS --folder RUNS [--method ppo --seeds 3 ...]`` makes runs that are not there yet,
+each kept in a file of its own; ``tables --folder RUNS [--page FILE]`` prints the tables, or writes them between the markers of
+the page; ``single`` judges roll-outs one by one, ``chart CURVE... --output FILE`` draws the reward over training. Several
+processes may work on one folder. ``--machine``, ``--max-delay``, ``--least``, ``--most``, ``--first``, ``--seconds`` and
+``--repair`` choose a setting; runs of several may lie in one folder, and ``tables`` prints those of the setting that it is
+given, under ``--as``.
 
 Methods: ``reference`` (CP-SAT, the initiation interval proven or not), ``list``, ``random``, ``evolution``, ``search``,
 ``uniform`` (roll-outs to any legal place), ``untrained`` (a network that was never trained), ``ppo`` (the policy that ships),
 ``NAME=FILE`` (any other policy; ``NAME@SEED=FILE`` of one training with several seeds, which share a row), ``ppo_tuned`` (the
-candidate of the portfolio, which trains on for this loop body; with ``--seconds``). Roll-outs have the same masks and decoding.
-Policies were trained on generated graphs.
+candidate of the portfolio, which trains on for this loop body; with ``--seconds``). Roll-outs have the same masks and
+decoding. Policies were trained on generated graphs.
 """
 
 from __future__ import annotations
