@@ -38,5 +38,9 @@ def write_into(page: Path, texts: Mapping[str, str]) -> None:
         between = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end of {re.escape(name)} -->)", re.DOTALL)
         if len(between.findall(content)) != 1:
             raise InputError(f"expected '<!-- {name} -->' and '<!-- end of {name} -->' once, each on a line", source=page)
-        content = between.sub(lambda found, text=text: f"{found[1]}\n{text}\n\n{found[2]}", content)
+
+        def put(found: re.Match[str], text: str = text) -> str:
+            return f"{found[1]}\n{text}\n\n{found[2]}"
+
+        content = between.sub(put, content)
     files.write_atomic(page, content.encode())
