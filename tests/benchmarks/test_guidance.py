@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import random
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -18,15 +16,12 @@ from stowplan.models.hint import check
 from stowplan.models.memory_mapping.hint import of_plan
 from tests.learned_guidance.memory_mapping import programs
 from tests.models.memory_mapping.cases import random_plan, random_problem
-from tests.paths import ROOT
 
 
 @pytest.fixture
-def guidance(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The script as a module."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    yield importlib.import_module("guidance")
-    sys.modules.pop("guidance", None)
+def guidance() -> ModuleType:
+    """The command as a module."""
+    return importlib.import_module("benchmarks.guidance.guides")
 
 
 @pytest.fixture

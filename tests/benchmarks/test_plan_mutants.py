@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from plan_mutants import MAKERS, compare
 
+from benchmarks.attacks.plan_mutants import MAKERS, compare
 from tests.models.oracles import ORACLES
 
 
