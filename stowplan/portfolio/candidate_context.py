@@ -9,14 +9,15 @@ from typing import Any
 import msgspec
 
 from stowplan.models.hint import Hint
+from stowplan.portfolio.context import Context
 from stowplan.portfolio.messages import Incumbent, Job, Report
 
 #: A candidate that returns this close to its end (seconds) was stopped by time: solvers look at the clock now and then.
 _CLOSE = 0.05
 
 
-class WorkerContext:
-    """See :class:`stowplan.portfolio.context.Context`.
+class WorkerContext(Context):
+    """That of a run.
 
     Parameters
     ----------
@@ -27,10 +28,10 @@ class WorkerContext:
     """
 
     def __init__(self, job: Job, send: Callable[[Report], None]):
-        self.options = job.options
+        super().__init__(job.options, None if job.start_plan is None else job.kind.decode_plan(job.start_plan))
         self._kind = job.kind
-        self.start_plan = None if job.start_plan is None else self._kind.decode_plan(job.start_plan)
         self._end = job.end
+        self._is_closed = job.closed
         self._send = send
         self._incumbent: tuple[Any, int | None] = (self.start_plan, job.start_bound)
         self._hints = tuple(map(Hint.decode, job.hints))
@@ -67,9 +68,9 @@ class WorkerContext:
         """All hints so far."""
         return self._hints
 
-    def stop(self) -> bool:
-        """Whether time is up, or the run is over."""
-        return time.monotonic() >= self._end
+    def closed(self) -> bool:
+        """Whether time is up, the run is over, or waits for others alone."""
+        return self._is_closed or time.monotonic() >= self._end
 
     def remaining(self) -> float:
         """Seconds left."""
@@ -83,6 +84,7 @@ class WorkerContext:
         """Take in what others have found."""
         if self.options.deterministic:
             return
+        self._is_closed = message.closed
         plan, bound = self._incumbent
         if message.plan is not None:
             plan = self._kind.decode_plan(message.plan)

@@ -27,6 +27,8 @@ class Job(msgspec.Struct, tag="job"):
     start_plan: bytes | None = None
     start_bound: int | None = None
     hints: tuple[bytes, ...] = ()
+    closed: bool = False
+    """Nothing is left to find, and the run waits for others: the candidate returns at once."""
 
 
 class Incumbent(msgspec.Struct, tag="incumbent"):
@@ -35,6 +37,8 @@ class Incumbent(msgspec.Struct, tag="incumbent"):
     plan: bytes | None = None
     bound: int | None = None
     hint: bytes | None = None
+    closed: bool = False
+    """As in :class:`Job`."""
 
 
 class Stop(msgspec.Struct, tag="stop"):

@@ -64,15 +64,23 @@ class StopPolicy:
         reason = self._state.closed()
         if reason is None or reason == "infeasible":
             return reason
-        # Nor is a result no worse than the baseline that was named before that has been seen.
-        if any(candidate.makes_baseline for candidate in at_work):
-            return None
         if self._options.deterministic and not self.is_decided(at_work, ahead):
             return None
+        return None if any(map(self._is_awaited, at_work)) else reason
+
+    def is_needless(self, candidate: Candidate) -> bool:
+        """Whether nothing that a candidate may still find would count, while the run waits for others."""
+        return not self._options.deterministic and self._state.closed() is not None and not self._is_awaited(candidate)
+
+    def _is_awaited(self, candidate: Candidate) -> bool:
+        """Whether a run with nothing left to gain waits for a candidate."""
+        # A result is no worse than the baseline that was named only where that has been seen.
+        if candidate.makes_baseline:
+            return True
         # A proof may come before the baselines: speedups are over something, so wait for those that heuristics will bring.
-        kind = self._state.kind
-        missing = kind.awaits_baselines(self._state.problem) and not {*kind.baseline_sources} <= {*self._state.sources}
-        return None if missing and any(candidate.family == "heuristic" for candidate in at_work) else reason
+        state = self._state
+        is_complete = {*state.kind.baseline_sources} <= {*state.sources}
+        return candidate.family == "heuristic" and not is_complete and state.kind.awaits_baselines(state.problem)
 
     def is_decided(self, unfinished: Sequence[Candidate], ahead: Sequence[Candidate]) -> bool:
         """Whether the plan of a deterministic run is the one that all its work would end with, so that nothing is waited for.

@@ -183,6 +183,7 @@ class WorkerPool:
             start_plan=start_plan,
             start_bound=None if is_deterministic else self._state.bound,
             hints=self._hints,
+            closed=self._policy.is_needless(candidate),
         )
         now = self._deadline.elapsed
         worker = Worker(len(self._workers), candidate, now, now + seconds)
@@ -237,7 +238,8 @@ class WorkerPool:
         if not self._options.deterministic:
             for worker in self._busy():
                 if worker is not finder and worker.process is not None:
-                    worker.process.tell(message)
+                    is_needless = self._policy.is_needless(worker.candidate)
+                    worker.process.tell(msgspec.structs.replace(message, closed=is_needless))
 
     def take_messages(self, wait: bool = True) -> None:
         """Take in what workers have reported.

@@ -24,7 +24,7 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio import policies
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.kind import KIND
 from stowplan.portfolio.solve import solve
@@ -126,12 +126,11 @@ def test_the_parent_never_imports_torch(any_file: Path) -> None:
 # What they do
 
 
-class FakeContext:
+class FakeContext(Context):
     """Takes in what a candidate reports; time is up after so many looks at the clock."""
 
     def __init__(self, looks: int = 10**9, start_plan: Plan | None = None, **options: Any):
-        self.options = Options(**options)
-        self.start_plan = start_plan
+        super().__init__(Options(**options), start_plan)
         self.plans: list[tuple[str, Plan]] = []
         self._looks = looks
 
@@ -144,7 +143,7 @@ class FakeContext:
     def incumbent(self) -> tuple[Plan | None, int | None]:
         return self.start_plan, None
 
-    def stop(self) -> bool:
+    def closed(self) -> bool:
         self._looks -= 1
         return self._looks < 0
 
