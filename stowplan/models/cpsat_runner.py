@@ -10,14 +10,13 @@ of the bound or of the objective's constant, whichever are larger. It is never r
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Required, TypedDict, TypeVar, Unpack
 
 from ortools.sat.python import cp_model
 
+from stowplan.deadline import Watch
 from stowplan.models.outcome import Outcome, Status
 
 #: Seconds between two looks at the clock and at ``should_stop``.
@@ -143,7 +142,7 @@ def run(
                 report(whole)
 
         solver.best_bound_callback = take_bound
-    with _Watch(solver, time.monotonic() + time_limit, should_stop):
+    with Watch(time_limit, should_stop, solver.stop_search, POLL_SECONDS):
         status = solver.solve(model, None if on_solution is None else _Collector(on_solution))
     is_found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     bound = proven(solver.best_objective_bound, offset) if is_found and has_objective else None
@@ -255,30 +254,6 @@ def find_plan(
     if done.bound is not None:
         take_bound(done.bound)
     return Outcome(done.status, built.extract(done.value) if done.is_found else None, best)
-
-
-class _Watch:
-    """While it is open, looks at the clock and at ``should_stop`` from a thread of its own, and stops a solver."""
-
-    def __init__(self, solver: cp_model.CpSolver, end: float, should_stop: Callable[[], bool] | None):
-        self._solver = solver
-        self._end = end
-        self._should_stop = should_stop
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *error: object) -> None:
-        self._closed.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._closed.wait(POLL_SECONDS):
-            if time.monotonic() >= self._end or (self._should_stop is not None and self._should_stop()):
-                # Again and again: one that is only about to start does not hear it.
-                self._solver.stop_search()
 
 
 class _Collector(cp_model.CpSolverSolutionCallback):

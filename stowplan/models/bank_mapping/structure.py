@@ -32,7 +32,7 @@ def own_layouts(problem: Problem, options: Sequence[int]) -> list[int]:
         writers = problem.writers[tensor]
         if writers:
             operator = problem.operators[writers[0]]
-            layouts.append(operator.options[options[writers[0]]][len(operator.reads) + operator.writes.index(tensor)])
+            layouts.append(operator.options[options[writers[0]]][operator.write_place(tensor)])
             continue
         wanted: dict[int, int] = {}
         for number, at in problem.readers[tensor]:
@@ -119,6 +119,10 @@ class Structure:
     small ones; rows of units do not, and nearly all their numbers are 1.
     """
 
+    def followed(self, on_chip: Sequence[bool]) -> list[bool]:
+        """``[tensors]`` whether each stays on chip as a plan says, but for those of which more is known than the plan says."""
+        return [chosen if known is None else known for known, chosen in zip(self.on_chip, on_chip, strict=True)]
+
 
 def analyse(problem: Problem) -> Structure:
     """The structure of a problem."""
@@ -166,7 +170,7 @@ def _writable(problem: Problem, tensor: int, readable: tuple[int, ...]) -> tuple
     if not problem.writers[tensor]:
         return tuple(layout for layout in readable if layout < problem.tensors[tensor].rank) or (-1,)
     operator = problem.operators[problem.writers[tensor][0]]
-    at = len(operator.reads) + operator.writes.index(tensor)
+    at = operator.write_place(tensor)
     return tuple(sorted({option[at] for option in operator.options}))
 
 

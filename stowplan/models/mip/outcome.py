@@ -1,4 +1,4 @@
-"""What any solver of mixed-integer programs found, in one shape."""
+"""What any solver of mixed-integer programs found, in one shape; and which solvers there are in this process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from typing import Literal
 from stowplan.models.mip.matrix import TOLERANCE, FloatArray
 
 Status = Literal["optimal", "feasible", "infeasible", "unbounded", "unknown"]
+
+#: Solvers that come with OR-Tools and run in this process.
+IN_PROCESS = ("gscip", "mathopt-highs", "cp-sat", "glop", "pdlp")
+
+#: Those of them that know no integers.
+LINEAR_ONLY = ("glop", "pdlp")
+
+#: Solvers that prove something only where columns and coefficients are integers.
+WHOLE_NUMBERS = ("cp-sat",)
 
 
 @dataclass(frozen=True)
@@ -58,3 +67,11 @@ def proven(bound: float, spread: float, *, unit: float = 1.0, tolerance: float =
     :func:`lowered`, in ``unit`` times the units of ``bound``, and rounded up: no whole number lies between.
     """
     return math.ceil(lowered(bound, spread, tolerance) * unit)
+
+
+def rounded_down(text: str) -> float:
+    """Value of a printed number, less one unit of its last digit."""
+    mantissa, _, exponent = text.lower().partition("e")
+    digits = len(mantissa.partition(".")[2])
+    value = float(text) - 10.0 ** (int(exponent or 0) - digits)
+    return math.nextafter(value, -math.inf)

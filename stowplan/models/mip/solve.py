@@ -1,4 +1,4 @@
-"""Solving a model with any solver, by name."""
+"""Which solvers there are, by name, and solving a model with any of them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,22 @@ from typing import Any
 
 import numpy as np
 
+from stowplan.errors import UsageError
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
-from stowplan.models.mip.outcome import Outcome
-from stowplan.models.mip.solvers import IN_PROCESS, check_solver
+from stowplan.models.mip.outcome import IN_PROCESS, Outcome
+
+
+def solvers() -> list[str]:
+    """Names of all solvers there are on this machine, those in process first."""
+    from stowplan.models.mip import with_pulp
+
+    return [*IN_PROCESS, *with_pulp.available()]
+
+
+def check_solver(solver: str) -> None:
+    """Raise UsageError, naming the solvers that are there, where this one is not."""
+    if solver not in IN_PROCESS and solver not in (known := solvers()):
+        raise UsageError(f"found solver {solver!r}, expected one that is there: {', '.join(known)}")
 
 
 def solve(
@@ -24,7 +37,7 @@ def solve(
     on_bound: Callable[[float], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Minimise ``model`` with a solver by name (:func:`~stowplan.models.mip.solvers.solvers` lists them). Nothing is printed.
+    """Minimise ``model`` with a solver by name (:func:`solvers` lists them). Nothing is printed.
 
     Parameters
     ----------

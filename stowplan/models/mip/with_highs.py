@@ -46,6 +46,12 @@ def new_highs(matrix: MatrixModel, seed: int) -> highspy.Highs:
     """
     highs = one_thread(seed)
     highs.setOptionValue("presolve_rule_off", UNSAFE_RULES)
+    pass_model(highs, matrix)
+    return highs
+
+
+def pass_model(highs: highspy.Highs, matrix: MatrixModel) -> None:
+    """Give HiGHS a model."""
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = matrix.columns, matrix.rows
     lp.col_cost_, lp.col_lower_, lp.col_upper_ = matrix.cost, matrix.lower, matrix.upper
@@ -58,7 +64,20 @@ def new_highs(matrix: MatrixModel, seed: int) -> highspy.Highs:
         whole, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
         lp.integrality_ = [whole if each else real for each in matrix.is_integer]
     highs.passModel(lp)
-    return highs
+
+
+def interrupt_when(highs: highspy.Highs, should_stop: Callable[[], bool] | None) -> None:
+    """Have HiGHS ask now and then, in linear programs and in MILPs; True ends the run."""
+    if should_stop is None:
+        return
+
+    def ask(event: Any) -> None:
+        if should_stop():
+            event.interrupt()
+
+    highs.cbSimplexInterrupt += ask
+    highs.cbIpmInterrupt += ask
+    highs.cbMipInterrupt += ask
 
 
 def solve_relaxed(matrix: MatrixModel, seed: int, time_limit: float, should_stop: Callable[[], bool] | None) -> Any:
@@ -78,14 +97,6 @@ def solve_relaxed(matrix: MatrixModel, seed: int, time_limit: float, should_stop
     """
     highs = new_highs(matrix.relaxed(), seed)
     highs.setOptionValue("time_limit", time_limit)
-    if should_stop is not None:
-        stop = should_stop
-
-        def ask(event: Any) -> None:
-            if stop():
-                event.interrupt()
-
-        highs.cbSimplexInterrupt += ask
-        highs.cbIpmInterrupt += ask
+    interrupt_when(highs, should_stop)
     highs.run()
     return highs.getSolution()

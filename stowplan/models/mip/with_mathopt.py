@@ -1,6 +1,6 @@
 """Solvers in this process, by way of OR-Tools' MathOpt: GSCIP, HiGHS, CP-SAT, and GLOP and PDLP for linear programs.
 
-Measured with OR-Tools 9.15: CP-SAT, GLOP and PDLP take an interrupter; HiGHS ignores it; GSCIP complains of it and goes on.
+In OR-Tools 9.15, CP-SAT, GLOP and PDLP take an interrupter; HiGHS ignores it; GSCIP complains of it and goes on.
 So a solve runs in a thread of its own, and one that does not stop is left behind, to end by its own time limit. Bounds on the
 way come from CP-SAT's callback and from GSCIP's messages (its callback raises; HiGHS has neither).
 
@@ -24,10 +24,8 @@ from ortools.math_opt.python import mathopt
 from ortools.util.python.solve_interrupter import SolveInterrupter
 
 from stowplan.errors import UsageError
-from stowplan.models.mip.logs import rounded_down
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
-from stowplan.models.mip.outcome import Outcome, Status
-from stowplan.models.mip.solvers import LINEAR_ONLY
+from stowplan.models.mip.outcome import LINEAR_ONLY, Outcome, Status, rounded_down
 from stowplan.models.mip.with_highs import UNSAFE_RULES
 
 #: Solvers by name.

@@ -15,8 +15,8 @@ import numpy as np
 from stowplan.models.hint import Hint
 from stowplan.models.mip import outcome as mip_outcome
 from stowplan.models.mip.matrix import TOLERANCE, FloatArray
+from stowplan.models.mip.outcome import LINEAR_ONLY, WHOLE_NUMBERS
 from stowplan.models.mip.solve import solve
-from stowplan.models.mip.solvers import LINEAR_ONLY, WHOLE_NUMBERS
 from stowplan.models.mip.with_highs import TIGHT, new_highs, solve_relaxed, tighten
 from stowplan.models.outcome import Outcome
 from stowplan.models.tier_placement import hint as hints
@@ -54,7 +54,7 @@ def solve_milp(
     time_limit
         Seconds, building included.
     solver
-        ``highs``: the built-in one; else the name of a solver as :func:`stowplan.models.mip.solvers.solvers` lists them, in
+        ``highs``: the built-in one; else the name of a solver as :func:`stowplan.models.mip.solve.solvers` lists them, in
         process or a program. Those that know no integers, or only integers, prove a bound where they can.
     pins
         Tier of tensors that may stand in no other: of (layer, whether it is its output). Plan and bound are of what is left.

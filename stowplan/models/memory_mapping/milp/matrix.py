@@ -19,20 +19,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from scipy import sparse
 
 from stowplan.models.memory_mapping.milp.hint import add_hint
-from stowplan.models.memory_mapping.milp.model import AccessColumns, RelaxationModel, Rows
+from stowplan.models.memory_mapping.milp.model import AccessColumns, RelaxationModel
 from stowplan.models.memory_mapping.milp.solve import MAX_WINDOWS, WINDOW_TOLERANCE, Effort, RelaxationSearch
 from stowplan.models.memory_mapping.milp.tightening import Window, WindowSeparator
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, MatrixModel, proven_bound
-from stowplan.models.mip.outcome import Outcome, proven
-from stowplan.models.mip.solve import solve
-from stowplan.models.mip.solvers import LINEAR_ONLY, WHOLE_NUMBERS, check_solver
+from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, MatrixModel, Rows, proven_bound
+from stowplan.models.mip.outcome import LINEAR_ONLY, WHOLE_NUMBERS, Outcome, proven
+from stowplan.models.mip.solve import check_solver, solve
 
 #: The objective's range is scaled to between this and ten times this.
 OBJECTIVE_RANGE = 1e3
@@ -153,11 +153,11 @@ def _power_of_ten(largest: FloatArray) -> FloatArray:
 
 
 def _joined(first: Rows, second: Rows) -> Rows:
-    shift = len(first.lower)
+    shift = first.starts[-1]
     return Rows(
-        first.row + [row + shift for row in second.row],
-        first.column + second.column,
-        first.value + second.value,
+        first.starts + [shift + start for start in second.starts[1:]],
+        first.columns + second.columns,
+        first.values + second.values,
         first.lower + second.lower,
         first.upper + second.upper,
     )
@@ -228,11 +228,12 @@ class _Labels:
     def rows(self, rows: Rows, windows: Sequence[Window]) -> list[str]:
         """A name for every row; the windows' rows stand last."""
         owners: list[str] = [""] * len(rows.lower)
-        for row, column in zip(rows.row, rows.column, strict=True):
-            owner = self._owner[column]
-            # A row of memory, of the clock or of a latency is named for that; of levels, for the last one it joins.
-            if _rank(owner) >= _rank(owners[row]):
-                owners[row] = owner
+        for row, (start, end) in enumerate(pairwise(rows.starts)):
+            for column in rows.columns[start:end]:
+                owner = self._owner[column]
+                # A row of memory, of the clock or of a latency is named for that; of levels, for the last one it joins.
+                if _rank(owner) >= _rank(owners[row]):
+                    owners[row] = owner
         first = len(owners) - len(windows)
         names = [f"{owner or 'row'}.r{row}" for row, owner in enumerate(owners[:first])]
         return names + [f"window.b{start}.b{end}" for start, end in windows]
@@ -289,7 +290,7 @@ def bound_with(
     on_bound: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> ExternalBound:
-    """Bound a problem from below with a solver by name (:func:`stowplan.models.mip.solvers.solvers` lists those there are).
+    """Bound a problem from below with a solver by name (:func:`stowplan.models.mip.solve.solvers` lists those there are).
 
     Parameters
     ----------

@@ -22,15 +22,14 @@ What the relaxation leaves out: offsets, the order of copies, how long before it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
 from stowplan.models.memory_mapping.latency import Savings
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.mip.matrix import INFINITE
+from stowplan.models.mip.matrix import Program
 
 #: Boundaries from one reading of the clock to the next: rows over long windows stay short by it.
 BLOCK = 32
@@ -67,36 +66,8 @@ class AccessColumns:
     preload: int | None = None
 
 
-@dataclass
-class Rows:
-    """Rows under construction: ``lower <= sum(coefficient * column) <= upper``."""
-
-    row: list[int] = field(default_factory=list)
-    column: list[int] = field(default_factory=list)
-    value: list[int] = field(default_factory=list)
-    lower: list[int] = field(default_factory=list)
-    upper: list[int] = field(default_factory=list)
-
-    def add(self, terms: Sequence[tuple[int, int]], lower: int = -INFINITE, upper: int = INFINITE) -> None:
-        """Add a row; a column may appear in ``terms`` several times."""
-        number = len(self.lower)
-        for column, value in terms:
-            self.row.append(number)
-            self.column.append(column)
-            self.value.append(value)
-        self.lower.append(lower)
-        self.upper.append(upper)
-
-    def matrix(self, columns: int) -> sparse.csr_matrix:
-        """The rows as a sparse matrix of shape ``[rows, columns]``, duplicates summed, of dtype int64."""
-        entries = (np.array(self.value, dtype=np.int64), (np.array(self.row), np.array(self.column)))
-        matrix = sparse.coo_matrix(entries, shape=(len(self.lower), columns), dtype=np.int64).tocsr()
-        matrix.eliminate_zeros()
-        return matrix
-
-
-class RelaxationModel:
-    """All columns and the initial rows for one problem.
+class RelaxationModel(Program):
+    """All columns and the initial rows for one problem, in whole numbers.
 
     Attributes
     ----------
@@ -111,14 +82,10 @@ class RelaxationModel:
     """
 
     def __init__(self, problem: Problem, sequences: Sequence[TensorAccesses] | None = None):
+        super().__init__()
         self.problem = problem
         self.sequences = access_sequences(problem) if sequences is None else sequences
-        self.lower: list[int] = []
-        self.upper: list[int] = []
-        self.cost: list[int] = []
-        self.is_integer: list[bool] = []
         self.offset_ps = 0
-        self.rows = Rows()
         self.jobs: list[CopyJob] = []
         self.access: list[list[AccessColumns]] = []
         self.fast: list[Terms] = [()] * problem.use_count
@@ -147,18 +114,6 @@ class RelaxationModel:
     def _columns_of(self, sequence: TensorAccesses) -> TensorColumns:
         """What makes the columns and rows of one tensor."""
         return TensorColumns(self, sequence)
-
-    def column(self, upper: int, *, lower: int = 0, cost: int = 0, integer: bool = True) -> int:
-        """Add a column; its number."""
-        self.lower.append(lower)
-        self.upper.append(upper)
-        self.cost.append(cost)
-        self.is_integer.append(integer)
-        return len(self.cost) - 1
-
-    def add_row(self, terms: Sequence[tuple[int, int]], lower: int = -INFINITE, upper: int = INFINITE) -> None:
-        """Add a row; a column may appear in ``terms`` several times."""
-        self.rows.add(terms, lower, upper)
 
     def occupy(self, columns: Terms, size: int, start: int, end: int) -> None:
         """The columns, where 1, occupy ``size`` bytes during the steps ``[start, end)``."""
