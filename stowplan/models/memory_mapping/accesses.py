@@ -161,8 +161,8 @@ class TensorAccesses:
         return (start, end) if start <= end else None
 
 
-def access_sequences(problem: Problem) -> tuple[TensorAccesses, ...]:
-    """Access sequence of every tensor of the problem, in the order of ``problem.tensors``."""
+def accesses_of(problem: Problem) -> list[list[Access]]:
+    """Accesses of every tensor of the problem, in the order of ``problem.tensors``, each in step order."""
     found: list[list[Access]] = [[] for _ in problem.tensors]
     number = 0
     for index, step in enumerate(problem.steps):
@@ -173,6 +173,12 @@ def access_sequences(problem: Problem) -> tuple[TensorAccesses, ...]:
             number += 1
         for tensor in {**reads, **writes}:
             found[tensor].append(Access(index, reads.get(tensor), writes.get(tensor)))
+    return found
+
+
+def access_sequences(problem: Problem) -> tuple[TensorAccesses, ...]:
+    """Access sequence of every tensor of the problem, in the order of ``problem.tensors``."""
+    found = accesses_of(problem)
     tree = _LoopTree(problem)
     copy = Boundaries(problem.horizon, problem.loops)
     result = []

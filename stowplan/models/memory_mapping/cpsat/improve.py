@@ -95,15 +95,10 @@ class Merger:
         neighbourhood, given = self._neighbourhood, self._neighbourhood.timeline.plan
         copies = self._copies()
         residencies = self._residencies()
-        first_use = neighbourhood.timeline.facts.first_use
-        begin, end = first_use[neighbourhood.start], first_use[neighbourhood.end]
+        problem = neighbourhood.timeline.facts.problem
+        begin, end = problem.first_use[neighbourhood.start], problem.first_use[neighbourhood.end]
         free = set(neighbourhood.free)
-        uses = [
-            use
-            for step in neighbourhood.timeline.facts.problem.steps[neighbourhood.start : neighbourhood.end]
-            for use in step.uses
-        ]
-        fast = {use for use in given.fast_uses if not (begin <= use < end and uses[use - begin].tensor in free)}
+        fast = {use for use in given.fast_uses if not (begin <= use < end and problem.tensor_of_use[use] in free)}
         chosen = self._decisions.fast_uses()
         fast |= {origin for origin, served in zip(neighbourhood.use_of, chosen, strict=True) if served and origin >= 0}
         return without_idle(

@@ -24,8 +24,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
 from stowplan.models.memory_mapping.latency import Savings
 from stowplan.models.memory_mapping.problem import Problem
@@ -91,9 +89,7 @@ class RelaxationModel(Program):
         self.fast: list[Terms] = [()] * problem.use_count
         """Columns whose sum is 1 where the use is fast, for each use."""
         self.out: list[dict[tuple[int, int], int]] = []
-        floors = [step.weight * step.floor_ps for step in problem.steps]
-        self.floor_until: list[int] = [0, *np.cumsum(np.array(floors, dtype=object)).tolist()]
-        """Least time from the start of the program to each boundary, in ps; shape ``[T + 1]``."""
+        self.floor_until = problem.floor_until
         self.units = -(-problem.capacity // problem.alignment)
         """Capacity, in units of the alignment."""
         self.events: list[tuple[int, int, int]] = []
@@ -150,10 +146,7 @@ class RelaxationModel(Program):
         problem = self.problem
         self.step_terms: list[tuple[int, list[tuple[int, int]]]] = []
         """For each step: constant, and terms, of ``weight * latency`` in ps."""
-        numbers = 0
-        for step, latency in zip(problem.steps, self.savings.latencies, strict=True):
-            fast = self.fast[numbers : numbers + len(step.uses)]
-            numbers += len(step.uses)
+        for step, latency, fast in zip(problem.steps, self.savings.latencies, problem.by_step(self.fast), strict=True):
             first = len(self.cost)
             self.step_terms.append(latency.add_to(self, fast, step.weight))
             self.latency_columns.append(range(first, len(self.cost)))
