@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Unpack
 
 import msgspec
 from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
-from stowplan.models.cpsat_runner import Value
+from stowplan.models.cpsat_runner import Limits, Value
 from stowplan.models.memory_mapping.copy_engine import CopyWindow, Moments, play, step_durations
 from stowplan.models.memory_mapping.cpsat.decisions import Decisions
 from stowplan.models.memory_mapping.cpsat.fixed_part import Moment
@@ -288,24 +287,13 @@ class NeighbourhoodModel:
         return Merger(self.neighbourhood, self.complete, value).plan()
 
 
-def improve(
-    neighbourhood: Neighbourhood,
-    *,
-    time_limit: float,
-    seed: int = 0,
-    deterministic_limit: float | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> Improvement:
+def improve(neighbourhood: Neighbourhood, **limits: Unpack[Limits]) -> Improvement:
     """Best plan in a neighbourhood, by CP-SAT on one worker.
 
     Parameters
     ----------
-    time_limit
-        Seconds of solving. Building takes some 50 us a literal and is not counted.
-    deterministic_limit
-        The same in CP-SAT's deterministic seconds, one of which takes about ten seconds here.
-    should_stop
-        Asked every 50 ms; True ends the search.
+    limits
+        As :func:`stowplan.models.cpsat_runner.run` takes them, for solving; building is not counted.
 
     Returns
     -------
@@ -321,14 +309,7 @@ def improve(
         return Improvement("empty", None)
     built = NeighbourhoodModel(neighbourhood)
     built.add_hint()
-    run = cpsat_runner.run(
-        built.model,
-        time_limit=time_limit,
-        seed=seed,
-        deterministic_limit=deterministic_limit,
-        parameters=WITHOUT_PROBING,
-        should_stop=should_stop,
-    )
+    run = cpsat_runner.run(built.model, parameters=WITHOUT_PROBING, **limits)
     spent = run.seconds, run.deterministic
     if run.is_found:
         return Improvement("optimal" if run.status == "optimal" else "feasible", built.extract(run.value), *spent)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Unpack
 
 import msgspec
 from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
-from stowplan.models.cpsat_runner import Value
+from stowplan.models.cpsat_runner import Value, Work
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
 from stowplan.models.memory_mapping.copy_engine import Moments
 from stowplan.models.memory_mapping.cpsat.constraints import Constraints, Objective
@@ -244,14 +244,11 @@ def solve(
     problem: Problem,
     *,
     time_limit: float = 60.0,
-    workers: int = 1,
-    seed: int = 0,
-    deterministic_limit: float | None = None,
     hint: Plan | None = None,
     lower_bound_ps: int | None = None,
     on_plan: Callable[[Plan], None] | None = None,
     on_bound: Callable[[int], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
+    **work: Unpack[Work],
 ) -> ExactOutcome:
     """Best plan of a problem, with a proven bound.
 
@@ -259,18 +256,14 @@ def solve(
     ----------
     time_limit
         Seconds, building included.
-    workers
-        Threads of CP-SAT. One worker with a ``deterministic_limit``, and a ``time_limit`` that does not bind, repeats itself.
-    deterministic_limit
-        Limit in CP-SAT's deterministic seconds, for each of the two models.
     hint
         A valid plan to start from.
     lower_bound_ps
         A proven bound, such as :class:`~stowplan.models.memory_mapping.milp.segments.SegmentBounds` gives.
     on_plan, on_bound
         Called with every better plan and bound, from the solver's threads.
-    should_stop
-        Asked every 50 ms; True ends the search.
+    work
+        As :func:`stowplan.models.cpsat_runner.run` takes it; a ``deterministic_limit`` is for each of the two models.
 
     Returns
     -------
@@ -282,7 +275,7 @@ def solve(
     NotImplementedError
         See :class:`~stowplan.models.memory_mapping.cpsat.model.MemoryMappingModel`.
     """
-    search = _Search(problem, time_limit, workers, seed, deterministic_limit, lower_bound_ps, on_plan, on_bound, should_stop)
+    search = _Search(problem, time_limit, work, lower_bound_ps, on_plan, on_bound)
     search.offer_plan(
         Plan(problem=problem.digest, program=problem.name, target=problem.target, objective_ps=problem.all_slow_ps)
     )
@@ -301,22 +294,17 @@ class _Search:
         self,
         problem: Problem,
         time_limit: float,
-        workers: int,
-        seed: int,
-        deterministic_limit: float | None,
+        work: Work,
         lower_bound_ps: int | None,
         on_plan: Callable[[Plan], None] | None,
         on_bound: Callable[[int], None] | None,
-        should_stop: Callable[[], bool] | None,
     ):
         self.problem = problem
         self._end = time.monotonic() + time_limit
-        self._workers = workers
-        self._seed = seed
-        self._deterministic_limit = deterministic_limit
+        self._work = work
         self._on_plan = on_plan
         self._on_bound = on_bound
-        self._should_stop = should_stop
+        self._should_stop = work.get("should_stop")
         self._lock = threading.Lock()
         self.plan: Plan | None = None
         floor = problem.floor_ps
@@ -355,14 +343,11 @@ class _Search:
         """Look for a plan without stalls: its model is much the smaller one, and its plans are valid here, at the same cost."""
         if self.is_done:
             return
-        outcome = solve(
-            msgspec.structs.replace(self.problem, stalls="forbidden"),
-            time_limit=STALL_FREE_SHARE * self.left,
-            workers=self._workers,
-            seed=self._seed,
-            deterministic_limit=None if self._deterministic_limit is None else STALL_FREE_SHARE * self._deterministic_limit,
-            should_stop=self._should_stop,
-        )
+        work = self._work.copy()
+        limit = work.get("deterministic_limit")
+        work["deterministic_limit"] = None if limit is None else STALL_FREE_SHARE * limit
+        free = msgspec.structs.replace(self.problem, stalls="forbidden")
+        outcome = solve(free, time_limit=STALL_FREE_SHARE * self.left, **work)
         if outcome.plan is not None:
             self.offer_plan(msgspec.structs.replace(outcome.plan, problem=self.problem.digest))
 
@@ -381,13 +366,10 @@ class _Search:
         run = cpsat_runner.run(
             model.model,
             time_limit=self.left,
-            workers=self._workers,
-            seed=self._seed,
-            deterministic_limit=self._deterministic_limit,
             parameters=WITHOUT_PROBING,
             on_solution=lambda value: self.offer_plan(model.extract(value, exact=False)),
             on_bound=self.offer_bound,
-            should_stop=self._should_stop,
+            **self._work,
         )
         if run.is_found:
             self.offer_bound(run.bound)

@@ -8,9 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from stowplan.models.cpsat_runner import Value
+from stowplan.models.cpsat_runner import Budget, Value
 from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, unrefuted_iis
-from stowplan.models.modulo_scheduling.cpsat.budget import Budget
 from stowplan.models.modulo_scheduling.cpsat.model import ModuloModel, latest_time, size
 from stowplan.models.modulo_scheduling.cpsat.places import LeastIIModel, bands
 from stowplan.models.modulo_scheduling.cpsat.questions import explain
