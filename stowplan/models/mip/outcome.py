@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,19 @@ LINEAR_ONLY = ("glop", "pdlp")
 
 #: Solvers that prove something only where columns and coefficients are integers.
 WHOLE_NUMBERS = ("cp-sat",)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to solve: the parameters of :func:`stowplan.models.mip.solve.solve`, which says what they mean."""
+
+    time_limit: float
+    seed: int
+    threads: int
+    start: FloatArray | None
+    node_limit: int | None
+    on_bound: Callable[[float], None] | None
+    should_stop: Callable[[], bool] | None
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from stowplan.errors import UsageError
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
-from stowplan.models.mip.outcome import IN_PROCESS, Outcome
+from stowplan.models.mip.outcome import IN_PROCESS, Options, Outcome
 
 
 def solvers() -> list[str]:
@@ -71,15 +70,15 @@ def solve(
         return _empty(model, solver)
     if should_stop is not None and should_stop():
         return Outcome(solver, "unknown", None, None, 0.0)
-    options: dict[str, Any] = {"time_limit": time_limit, "seed": seed, "threads": threads, "start": start}
+    options = Options(time_limit, seed, threads, start, node_limit, on_bound, should_stop)
     if solver in IN_PROCESS:
         from stowplan.models.mip import with_mathopt
 
-        return with_mathopt.solve(model, solver, **options, node_limit=node_limit, on_bound=on_bound, should_stop=should_stop)
+        return with_mathopt.solve(model, solver, options)
     check_solver(solver)
     from stowplan.models.mip import with_pulp
 
-    return with_pulp.solve(model, solver, **options, should_stop=should_stop)
+    return with_pulp.solve(model, solver, options)
 
 
 def _empty(model: MatrixModel, solver: str) -> Outcome:

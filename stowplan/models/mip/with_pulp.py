@@ -24,7 +24,7 @@ import pulp
 from stowplan.deadline import Watch
 from stowplan.errors import UsageError
 from stowplan.models.mip.matrix import TOLERANCE, FloatArray, MatrixModel
-from stowplan.models.mip.outcome import Outcome, Status, rounded_down
+from stowplan.models.mip.outcome import Options, Outcome, Status, rounded_down
 
 
 @dataclass(frozen=True)
@@ -335,17 +335,8 @@ def says_infeasible(family: str, text: str) -> bool:
     return True
 
 
-def solve(
-    model: MatrixModel,
-    solver: str,
-    *,
-    time_limit: float,
-    seed: int = 0,
-    threads: int = 1,
-    start: FloatArray | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> Outcome:
-    """Solve with one of PuLP's solvers; parameters as in :func:`stowplan.models.mip.solve.solve`.
+def solve(model: MatrixModel, solver: str, options: Options) -> Outcome:
+    """Solve with one of PuLP's solvers, which count no nodes and tell no bounds on the way.
 
     Returns
     -------
@@ -360,20 +351,19 @@ def solve(
     began = time.monotonic()
     _entry(solver)
     problem, variables = build(model)
-    if start is not None:
-        for variable, value in zip(variables, start.tolist(), strict=True):
+    if options.start is not None:
+        for variable, value in zip(variables, options.start.tolist(), strict=True):
             variable.setInitialValue(value, check=False)
     integer = bool(model.is_integer.any())
-    left = max(0.01, time_limit - (time.monotonic() - began))
     found = run(
         problem,
         solver,
-        time_limit=left,
-        seed=seed,
-        threads=threads,
-        warm_start=start is not None,
+        time_limit=max(0.01, options.time_limit - (time.monotonic() - began)),
+        seed=options.seed,
+        threads=options.threads,
+        warm_start=options.start is not None,
         integer=integer,
-        should_stop=should_stop,
+        should_stop=options.should_stop,
     )
     values = None
     if found.objective is not None:

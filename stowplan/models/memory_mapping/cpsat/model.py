@@ -5,7 +5,6 @@ It is solved first without offsets, then, where no offsets fit its optimum, with
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Unpack
@@ -31,6 +30,7 @@ from stowplan.models.memory_mapping.cpsat.variables import (
 )
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.outcome import Best
 
 #: Literals of a model, at most: building takes 50 to 60 µs for each, and solving gets nowhere long before.
 MAX_SIZE = 200_000
@@ -286,10 +286,13 @@ def solve(
     search.run(offsets=False)
     if not search.is_done:
         search.run(offsets=True)
-    return search.outcome()
+    found = search.outcome()
+    assert found.plan is not None
+    assert found.bound is not None
+    return ExactOutcome("optimal" if found.status == "optimal" else "feasible", found.plan, found.bound)
 
 
-class _Search:
+class _Search(Best[Plan]):
     def __init__(
         self,
         problem: Problem,
@@ -302,13 +305,8 @@ class _Search:
         self.problem = problem
         self._end = time.monotonic() + time_limit
         self._work = work
-        self._on_plan = on_plan
-        self._on_bound = on_bound
         self._should_stop = work.get("should_stop")
-        self._lock = threading.Lock()
-        self.plan: Plan | None = None
-        floor = problem.floor_ps
-        self.bound = floor if lower_bound_ps is None else max(floor, lower_bound_ps)
+        super().__init__(lambda plan: plan.objective_ps, on_plan, on_bound, max(problem.floor_ps, lower_bound_ps or 0))
 
     @property
     def left(self) -> float:
@@ -318,26 +316,12 @@ class _Search:
     @property
     def is_done(self) -> bool:
         """Proven optimal, out of time, or told to stop."""
-        is_optimal = self.plan is not None and self.plan.objective_ps <= self.bound
-        return is_optimal or self.left <= 0 or (self._should_stop is not None and self._should_stop())
+        return self.is_optimal or self.left <= 0 or (self._should_stop is not None and self._should_stop())
 
-    def offer_plan(self, plan: Plan | None) -> None:
-        """Keep the plan where it is the best so far."""
-        with self._lock:
-            if plan is None or (self.plan is not None and plan.objective_ps >= self.plan.objective_ps):
-                return
-            self.plan = plan
-        if self._on_plan is not None:
-            self._on_plan(plan)
-
-    def offer_bound(self, bound_ps: int | None) -> None:
+    def offer_bound(self, bound: int | None) -> None:
         """Keep the bound where it is the best so far, and where the model holds all plans: it has no sliced prefetches."""
-        with self._lock:
-            if bound_ps is None or bound_ps <= self.bound or self.problem.prefetches == "sliced":
-                return
-            self.bound = bound_ps
-        if self._on_bound is not None:
-            self._on_bound(bound_ps)
+        if self.problem.prefetches != "sliced":
+            super().offer_bound(bound)
 
     def start_without_stalls(self) -> None:
         """Look for a plan without stalls: its model is much the smaller one, and its plans are valid here, at the same cost."""
@@ -377,10 +361,3 @@ class _Search:
                 self.offer_bound(int(run.value(model.objective.expression)))
             limit = max(0.1, self.left if run.status == "optimal" else PACKING_SHARE * self.left)
             self.offer_plan(model.extract(run.value, time_limit=limit))
-
-    def outcome(self) -> ExactOutcome:
-        """What was found."""
-        assert self.plan is not None
-        if self.plan.objective_ps <= self.bound:
-            return ExactOutcome("optimal", self.plan, self.plan.objective_ps)
-        return ExactOutcome("feasible", self.plan, self.bound)

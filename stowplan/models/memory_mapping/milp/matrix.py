@@ -33,6 +33,7 @@ from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, MatrixModel, Rows, proven_bound
 from stowplan.models.mip.outcome import LINEAR_ONLY, WHOLE_NUMBERS, Outcome, proven
 from stowplan.models.mip.solve import check_solver, solve
+from stowplan.models.outcome import Best
 
 #: The objective's range is scaled to between this and ten times this.
 OBJECTIVE_RANGE = 1e3
@@ -318,20 +319,15 @@ def bound_with(
     check_solver(solver)
     began = time.monotonic()
     model = RelaxationModel(problem)
-    best = model.floor_until[-1] if model.cost else model.offset_ps
-
-    def offer(bound: int) -> None:
-        nonlocal best
-        if bound > best:
-            best = bound
-            if on_bound is not None:
-                on_bound(bound)
+    best: Best[Plan] = Best(lambda plan: plan.objective_ps, None, on_bound, model.least_ps)
 
     def left() -> float:
         return began + time_limit - time.monotonic()
 
-    windows = linear_windows(model, time_limit=LINEAR_SHARE * left(), seed=seed, should_stop=should_stop, on_bound=offer)
-    linear = best
+    windows = linear_windows(
+        model, time_limit=LINEAR_SHARE * left(), seed=seed, should_stop=should_stop, on_bound=best.offer_bound
+    )
+    linear = best.bound
     separator = WindowSeparator(model)
     formulation = formulate(model, windows, names=False, whole=solver in WHOLE_NUMBERS)
     outcomes: list[Outcome] = []
@@ -348,14 +344,14 @@ def bound_with(
             threads=threads,
             start=None if plan is None else add_hint(formulation, plan),
             node_limit=node_limit,
-            on_bound=lambda bound, now=formulation: offer(now.bound_ps(bound)),  # type: ignore[misc]
+            on_bound=lambda bound, now=formulation: best.offer_bound(now.bound_ps(bound)),  # type: ignore[misc]
             should_stop=should_stop,
         )
         outcomes.append(outcome)
         if is_linear and outcome.duals is not None:
-            offer(formulation.dual_bound_ps(outcome.duals))
+            best.offer_bound(formulation.dual_bound_ps(outcome.duals))
         elif outcome.bound is not None:
-            offer(formulation.bound_ps(outcome.bound))
+            best.offer_bound(formulation.bound_ps(outcome.bound))
         values = None if outcome.values is None else formulation.own_units(outcome.values)
         if outcome.status != "optimal" or values is None:
             break
@@ -366,4 +362,6 @@ def bound_with(
             break
         windows = [*windows, *more]
         formulation = formulate(model, windows, names=False, whole=solver in WHOLE_NUMBERS)
-    return ExternalBound(best, linear, optimal, values, formulation, tuple(outcomes), time.monotonic() - began)
+    assert best.bound is not None
+    assert linear is not None
+    return ExternalBound(best.bound, linear, optimal, values, formulation, tuple(outcomes), time.monotonic() - began)

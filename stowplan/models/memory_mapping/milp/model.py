@@ -173,6 +173,11 @@ class RelaxationModel(Program):
                 constant, terms = self.between(start - BLOCK, start)
                 self.rows.add([(self.clock[-1], 1), (self.clock[-2], -1), *((c, -v) for c, v in terms)], constant, constant)
 
+    @property
+    def least_ps(self) -> int:
+        """What is known of the objective before anything is solved: without columns, what it is with everything slow."""
+        return self.floor_until[-1] if self.cost else self.offset_ps
+
     def between(self, start: int, end: int) -> tuple[int, list[tuple[int, int]]]:
         """Time from reaching boundary ``start`` to reaching boundary ``end``, waits included: constant and terms, in ps."""
         constant, terms = 0, [(column, 1) for column in self.stall[start:end]]

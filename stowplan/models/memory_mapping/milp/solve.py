@@ -216,8 +216,7 @@ class RelaxationSearch:
         problem = model.problem
         self._gain = max(1, problem.all_slow_ps - model.floor_until[-1])
         self._tolerance_ps = WINDOW_TOLERANCE * max(1, problem.all_slow_ps)
-        # Without a column nothing can be gained, and the constant is the latency with everything slow.
-        self.bound = model.floor_until[-1] if model.cost else model.offset_ps
+        self.bound = model.least_ps
         self.values: FloatArray | None = None
         self.solution: FloatArray | None = None
         self.rounds = 0
