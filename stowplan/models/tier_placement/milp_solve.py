@@ -17,7 +17,7 @@ from stowplan.models.mip import outcome as mip_outcome
 from stowplan.models.mip.matrix import TOLERANCE, FloatArray
 from stowplan.models.mip.outcome import LINEAR_ONLY, WHOLE_NUMBERS
 from stowplan.models.mip.solve import solve
-from stowplan.models.mip.with_highs import TIGHT, new_highs, solve_relaxed, tighten
+from stowplan.models.mip.with_highs import TIGHT, best_point, limit, new_highs, solve_relaxed, tighten
 from stowplan.models.outcome import Best, Outcome
 from stowplan.models.tier_placement import hint as hints
 from stowplan.models.tier_placement.milp import Model, build
@@ -101,9 +101,6 @@ def solve_milp(
 
 #: Slower than any plan, ps.
 _NEVER = 1 << 63
-
-#: HiGHS's word for a point that is feasible.
-_FEASIBLE = 2
 
 
 class _Report(Best[Plan]):
@@ -196,9 +193,8 @@ class _Highs:
             highs = self._run(left, None if node_limit is None else node_limit - nodes)
             status, info = highs.getModelStatus(), highs.getInfo()
             nodes += max(1, int(info.mip_node_count))
-            best = None
-            if info.primal_solution_status == _FEASIBLE:
-                best = report.offer_point(np.array(highs.getSolution().col_value))
+            point = best_point(highs)
+            best = None if point is None else report.offer_point(point)
             if status == highspy.HighsModelStatus.kInfeasible:
                 return report.refuted()
             report.offer_dual(info.mip_dual_bound, TIGHT)
@@ -219,14 +215,11 @@ class _Highs:
         if self._incumbent is not None:
             highs.cbMipUserSolution += self._adopt
         self._began_with = self._given = _NEVER
+        start = None
         if report.plan is not None:
             self._began_with = self._given = report.plan.objective_ps
-            start = highspy.HighsSolution()
-            start.col_value = report.model.add_hint(report.plan).tolist()
-            highs.setSolution(start)
-        highs.setOptionValue("time_limit", time_limit)
-        if node_limit is not None:
-            highs.setOptionValue("mip_max_nodes", node_limit)
+            start = report.model.add_hint(report.plan)
+        limit(highs, time_limit, node_limit, start)
         highs.run()
         return highs
 
