@@ -1,10 +1,10 @@
 """One way to run CP-SAT, for the models of all kinds: limits, seed, stops, log, hints, and what its bounds prove.
 
-*What a bound proves.* Objectives are whole numbers, and so is the bound that CP-SAT keeps; but it is handed out as a double, in
-places after a division and a multiplication by the coefficients' common divisor. The rule, here and nowhere else
-(:func:`proven`): a number within :data:`ROUNDING` units in the last place of a whole number stands for that number; any other
-is rounded down; and where doubles are so far apart that this says nothing, that many units are taken off. The units are those
-of the bound or of the objective's constant, whichever are larger. It is never rounded to the nearest: 99.9999 proves 99.
+*What a bound proves.* Objectives are whole numbers, and so is the bound that CP-SAT keeps. But it is handed out as a double,
+in places after a division and a multiplication by the coefficients' common divisor. The rule is here and nowhere else
+(:func:`proven`). A number within :data:`ROUNDING` units in the last place of a whole number stands for that number; any other
+is rounded down. Where doubles are so far apart that this says nothing, that many units are taken off. The units are those of
+the bound or of the objective's constant, whichever are larger. It is never rounded to the nearest: 99.9999 proves 99.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Each tensor's sequence of accesses, and where its residencies and copies may begin and end.
 
-A tensor is touched at *accesses*, one for each step that uses it; between them lie *gaps*. Gap ``j`` stands before access ``j``
-and the last one after the last access, so a tensor of ``k`` accesses has ``k + 1`` gaps. Every decision of memory mapping is
-made at an access (served from fast memory or not) or in a gap (stay resident, leave, come in, be copied out).
+A tensor is touched at *accesses*, one for each step that uses it; between them lie *gaps*. Gap ``j`` stands before access
+``j`` and the last one after the last access, so a tensor of ``k`` accesses has ``k + 1`` gaps. Every decision of memory
+mapping is made at an access (served from fast memory or not) or in a gap (stay resident, leave, come in, be copied out).
 
-Loops restrict boundaries. A copy neither starts nor ends strictly inside any loop; a residency neither starts nor ends
-strictly inside a loop that its tensor is *outside* of; a tensor that is *internal* to a loop is never copied.
+Loops restrict boundaries. A copy neither starts nor ends strictly inside any loop. A residency neither starts nor ends
+strictly inside a loop that its tensor is *outside* of. A tensor that is *internal* to a loop is never copied.
 (``docs/reference/memory-mapping.md``, rule ``loop_partial``.)
 """
 

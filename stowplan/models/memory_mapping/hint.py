@@ -5,7 +5,7 @@ memory, ``keep`` whether the tensor stays there from this access to its next one
 the capacity. Accesses are those of :mod:`~stowplan.models.memory_mapping.accesses`: tensor by tensor, each in step order.
 
 Most steps of an earlier version are known again by what they use and what is around them (:mod:`stowplan.models.hint`). A
-change may alter steps all through a program, as another rule for updates does, which the compiler fuses with gradients: what
+change may alter steps all through a program, as another rule for updates does, which the compiler fuses with gradients. What
 is left is known by its place between steps that are known, where most of its bytes are the same. Boundaries of a plan move
 with the steps that are known again; then the verifier is asked, and tensors that it blames go back to slow memory, until it
 blames none. Values of a hint that have no counterpart are left open, with a confidence of 0.

@@ -59,9 +59,9 @@ def lowered(bound: float, spread: float, tolerance: float = TOLERANCE) -> float:
     """A bound less what a solver's tolerances may amount to: the one rule for all solvers of MILPs.
 
     Branch and bound in floating point leaves no certificate to check. Solvers take rows for satisfied that miss by their
-    tolerance, values for integers that miss by it, and prune nodes that are better by it or so. The tolerance is taken off as a
-    part of the objective's whole range, and for rounding a thousandth of it as a part of the bound itself: far more than was
-    ever seen in models scaled to numbers near one.
+    tolerance, values for integers that miss by it, and prune nodes that are better by it or so. The tolerance is taken off as
+    a part of the objective's whole range. For rounding, a thousandth of it is taken off as a part of the bound itself: far
+    more than was ever seen in models scaled to numbers near one.
 
     Parameters
     ----------

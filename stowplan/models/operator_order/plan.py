@@ -36,7 +36,7 @@ class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def _operators(problem: Problem, first: Plan, second: Plan) -> tuple[dict[int, Values], dict[int, Values]]:
-    """Positions of the operators that moved: as few as can be, since where one goes from the front to the back, everything
+    """Positions of the operators that moved, as few as can be. Where one goes from the front to the back, everything
     behind it has another position, though the order of the others is the same."""
     kept = in_order(first.order, second.order)
 

@@ -1,8 +1,8 @@
 """Tier placement as a mixed-integer linear program: capacity rows of bytes, and the excess rows of each layer.
 
 Columns: for every tensor and every tier but the first that it fits into, whether it stands there; for every layer whose
-latency depends on the plan its excess; for every tier that does not hold everything the bytes of weights in it. Rows and sides
-are whole numbers of bytes and picoseconds; solvers get a copy scaled to numbers near one.
+latency depends on the plan its excess. For every tier that does not hold everything the bytes of weights in it. Rows and
+sides are whole numbers of bytes and picoseconds; solvers get a copy scaled to numbers near one.
 """
 
 from __future__ import annotations

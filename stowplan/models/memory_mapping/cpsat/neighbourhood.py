@@ -1,13 +1,13 @@
 """A small problem cut out of a large one: some tensors within a time window, while the rest of a plan stays as it is.
 
-The *time axis* of a neighbourhood has a boundary of its own wherever one of its tensors may change; the steps in between are
+The *time axis* of a neighbourhood has a boundary of its own wherever one of its tensors may change. The steps in between are
 merged, so that its size depends on what is free and not on the program. Two steps are added, one before that writes what
 enters the window with content that slow memory lacks, and one after that reads what leaves it resident. What the window cuts,
 keeps its place there.
 
 All else is constant (see ``fixed_part``). On one channel with stalls the model's objective is exact but for copies and stalls
-inside merged steps, which may not get worse. A *frozen clock* is cheaper: the moments of the given plan stand still, and copies
-must be hidden as if nothing got faster. Either way only the replay of the whole plan says what it costs.
+inside merged steps, which may not get worse. A *frozen clock* is cheaper: the moments of the given plan stand still, and
+copies must be hidden as if nothing got faster. Either way only the replay of the whole plan says what it costs.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
 """Columns and rows of the linear relaxation of memory mapping, in exact integers.
 
-The relaxation speaks of logical time only through accesses and gaps (:mod:`~stowplan.models.memory_mapping.accesses`). Of each
-tensor it asks
+The relaxation speaks of logical time only through accesses and gaps (:mod:`~stowplan.models.memory_mapping.accesses`). Of
+each tensor it asks
 
 * ``landed`` residency at access ``j``, the sum of: kept since access ``j - 1``; copied in within the gap before it; copied in
   *in flight* over access ``j - 1``, which is then read from slow memory; begun by a pure write; preloaded;
 * ``out[m, j]``: the content that access ``m`` wrote fast is copied out in time for access ``j`` (or for the end).
 
-Every valid plan gives values to the columns that satisfy all rows (lemma B1 of ``docs/reference/memory-mapping-models.md``), so
-the least cost over the rows is a lower bound on the objective of every plan. Rows:
+Every valid plan gives values to the columns that satisfy all rows (lemma B1 of ``docs/reference/memory-mapping-models.md``),
+so the least cost over the rows is a lower bound on the objective of every plan. Rows:
 
 * capacity: the occupied units at each step, as a chain of differences between steps, which keeps the matrix sparse;
 * slow memory: who reads a tensor from it, or copies it in, finds the content valid;
 * time: the latency of each step and, where stalls are allowed, a wait at each boundary;
 * copy channels: rows over windows, made on demand (:mod:`~stowplan.models.memory_mapping.milp.tightening`).
 
-What the relaxation leaves out: offsets, the order of copies, how long before its first use a copied tensor takes up space
-(beyond what its duration forces where stalls are forbidden), and all but the hull of tables of latencies.
+What the relaxation leaves out: offsets, the order of copies, how long before its first use a copied tensor takes up space,
+and all but the hull of tables of latencies. Of that space it knows what a copy's duration forces where stalls are forbidden.
 """
 
 from __future__ import annotations
