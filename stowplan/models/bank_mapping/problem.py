@@ -1,4 +1,4 @@
-"""The instance of bank mapping: tensors with layouts, operators with ways to compute. See docs/bank-mapping.md."""
+"""The instance of bank mapping: tensors with layouts, operators with ways to compute. See docs/reference/bank-mapping.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tensors in tiles: blocks of rows that are tensors of their own, so that part of a large tensor can stay on chip.
 
-The rule is in docs/bank-mapping.md, "Tiles".
+The rule is in docs/reference/bank-mapping.md, "Tiles".
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The instance of banked packing: buffers of fixed lives, and banks of memory of fixed sizes. See docs/banked-packing.md."""
+"""The instance of banked packing: buffers of fixed lives, and banks of memory of fixed sizes.
+
+See docs/reference/banked-packing.md.
+"""
 
 from __future__ import annotations
 
