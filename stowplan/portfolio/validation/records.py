@@ -1,4 +1,4 @@
-"""What a validation says, as plain data: the JSON of ``stowplan validate`` (``docs/validate.md``)."""
+"""What a validation says, as plain data: the JSON of ``stowplan validate`` (``docs/guide/validate.md``)."""
 
 from __future__ import annotations
 
