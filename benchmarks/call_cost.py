@@ -39,10 +39,9 @@ import msgspec
 import stowplan
 from stowplan.models.modulo_scheduling.plan import decode_objective
 from stowplan.portfolio import plan_cache
-from stowplan.portfolio.candidate_context import WorkerContext
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import check, kind_of
-from stowplan.portfolio.messages import Job, Report
+from stowplan.portfolio.run.messages import Job, Report, WorkerContext
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "data"
 
