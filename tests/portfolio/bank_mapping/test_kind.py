@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import stowplan
-from lib.bank_mapping.execute import run
-from lib.bank_mapping.memcopies import insert_copies
-from lib.bank_mapping.traffic import traffic
+from benchmarks.lib.bank_mapping.execute import run
+from benchmarks.lib.bank_mapping.memcopies import insert_copies
+from benchmarks.lib.bank_mapping.traffic import traffic
 from stowplan.cli import main
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.affine import Builder

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lib.modulo_scheduling.equal_work import spend
+from benchmarks.lib.modulo_scheduling.equal_work import spend
 from stowplan.errors import UsageError
 from stowplan.frontends.dfg import kernels, lower
 from stowplan.learned_guidance.modulo_scheduling.graphs import generated
