@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stowplan.models.banked_packing import cpsat as model
-from stowplan.models.banked_packing.bounds import find_overload
 from stowplan.models.banked_packing.plan import Plan
-from stowplan.models.banked_packing.problem import Problem
+from stowplan.models.banked_packing.problem import Problem, find_overload
 from stowplan.models.outcome import Outcome
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.banked_packing.pack import pack, pack_quickly

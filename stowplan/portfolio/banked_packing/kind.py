@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from stowplan.models.banked_packing.bounds import find_overload, floor
 from stowplan.models.banked_packing.plan import Plan
-from stowplan.models.banked_packing.problem import Problem
+from stowplan.models.banked_packing.problem import Problem, find_overload, floor
 from stowplan.models.banked_packing.verify import verify
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.context import Options

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from stowplan.models.memory_mapping.earlier_plan import carried_plan, matched_steps
+from stowplan.models.memory_mapping.hint import carried_plan, matched_steps
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.packing import problem as packing

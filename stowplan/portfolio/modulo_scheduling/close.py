@@ -50,7 +50,7 @@ class Closeness(ByValues):
         limits = budget.solver_limits()
         if limits is None or not self._differing(plan):
             return
-        from stowplan.models.modulo_scheduling.cpsat.closest import literals, solve_closest
+        from stowplan.models.modulo_scheduling.cpsat.questions import literals, solve_closest
 
         if not budget.has_room(literals(self._structure, plan.ii)):
             return

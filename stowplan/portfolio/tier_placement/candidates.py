@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 
 from stowplan.models.hint import Hint
-from stowplan.models.tier_placement.bounds import find_overload
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.structure import find_overload
 from stowplan.portfolio.context import Context, asks_for_heuristics, presolve_seconds
 from stowplan.portfolio.tier_placement import guided as guided_maps
 from stowplan.portfolio.tier_placement import heuristics

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from stowplan.models.tier_placement.bounds import find_overload, floor_bound
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.structure import find_overload, floor_bound
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking, identify, presolver

@@ -15,9 +15,9 @@ import stowplan
 from stowplan import KeepClose, kinds
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
-from stowplan.models.modulo_scheduling.cpsat.closest import solve_closest as solve_closest_schedule
+from stowplan.models.modulo_scheduling.cpsat.questions import solve_closest as solve_closest_schedule
 from stowplan.models.modulo_scheduling.structure import Structure
-from stowplan.models.packing.closest import solve_closest
+from stowplan.models.packing.cpsat import solve_closest
 from stowplan.models.packing.plan import Plan as Packing
 from stowplan.models.packing.problem import Problem as PackingProblem
 from stowplan.portfolio.context import Options
