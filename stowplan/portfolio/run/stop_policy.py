@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.run_state import RunState
+from stowplan.portfolio.run.state import RunState
 from stowplan.result import StopReason
 
 #: Seconds kept back for ending processes and assembling the result.

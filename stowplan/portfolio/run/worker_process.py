@@ -15,7 +15,7 @@ from typing import BinaryIO, cast
 import msgspec
 
 from stowplan.child_process import describe_end, read_message
-from stowplan.portfolio.messages import (
+from stowplan.portfolio.run.messages import (
     Incumbent,
     Job,
     Load,
@@ -93,7 +93,7 @@ class Assignment:
 
 
 class WorkerProcess:
-    """A process of :mod:`stowplan.portfolio.worker`, and the two threads that write to it and read from it.
+    """A process of :mod:`stowplan.portfolio.run.worker`, and the two threads that write to it and read from it.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class WorkerProcess:
         self._lock = threading.Lock()
         self._unsent: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "stowplan.portfolio.worker", str(os.getpid())],
+            [sys.executable, "-P", "-m", "stowplan.portfolio.run.worker", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if os.environ.get("STOWPLAN_DEBUG") else subprocess.DEVNULL,

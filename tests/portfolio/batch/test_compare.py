@@ -10,8 +10,7 @@ import pytest
 
 from stowplan.errors import InputError
 from stowplan.portfolio.batch import Record, Settings
-from stowplan.portfolio.compare import compare
-from stowplan.portfolio.paired import Interval
+from stowplan.portfolio.batch.compare import Interval, compare
 
 
 def record(objective: int | None, *, digest: str = "same", unit: str = "bytes") -> Record:
@@ -68,7 +67,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     """Of 200 samples of 40 pairs whose mean difference is 0: about 95 % of the intervals have it in them."""
     import numpy as np
 
-    from stowplan.portfolio import paired
+    from stowplan.portfolio.batch import compare as paired
 
     chance = np.random.default_rng(5)
     samples = chance.normal(size=(200, 40))

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stowplan.deadline import Deadline
-from stowplan.log import LOGGER
+from stowplan.log import LOGGER, cut
 from stowplan.models.hint import Hint
-from stowplan.notes import cut
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Check, Kind, check
 from stowplan.result import HistoryEntry, StopReason, format_quantity

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stowplan.portfolio.warm_workers import KEEP, workers
+from stowplan.portfolio.run.warm_workers import KEEP, workers
 from stowplan.result import Result
 from tests.paths import ROOT
 from tests.patience import HANG, wait_until
@@ -95,7 +95,7 @@ def test_one_that_dies_on_taking_a_job_costs_nothing(solve_fakes: SolveFakes, mo
     """Its end shows only when it is written to."""
     (waiting,) = pids(solve_fakes("says_where"))
     os.kill(waiting, signal.SIGSTOP)
-    monkeypatch.setattr("stowplan.portfolio.worker_process.WorkerProcess.is_alive", True)
+    monkeypatch.setattr("stowplan.portfolio.run.worker_process.WorkerProcess.is_alive", True)
     os.kill(waiting, signal.SIGKILL)
     result = solve_fakes("says_where")
     assert (result.warnings, result.candidates[0].outcome) == ((), "finished")

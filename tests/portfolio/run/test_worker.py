@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 
 from stowplan import kinds
 from stowplan.child_process import read_message
-from stowplan.portfolio.candidate_context import WorkerContext
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.messages import Incumbent, Job, Report, write_message
-from stowplan.portfolio.worker import Worker
+from stowplan.portfolio.run.messages import Incumbent, Job, Report, WorkerContext, write_message
+from stowplan.portfolio.run.worker import Worker
 from tests.paths import ROOT
 from tests.patience import HANG, wait_until
 from tests.portfolio.conftest import is_running

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import stowplan
-from stowplan.portfolio import brief
+from stowplan.portfolio import context
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import kind_of
 from tests.paths import EXAMPLES
@@ -33,10 +33,11 @@ ALONE = """
 import json, sys
 sys.modules |= {name: None for name in ("numba", "scipy", "highspy", "torch")}
 import stowplan
-from stowplan.portfolio import brief, warm_workers
+from stowplan.portfolio import context
+from stowplan.portfolio.run import warm_workers
 
 # However slow the machine is.
-brief._SECONDS = 1e3
+context.PRESOLVE_SECONDS = 1e3
 
 class Refused:
     def __init__(self, *_):
@@ -65,14 +66,14 @@ def test_the_others_are_as_they_are_without_it(file: str, target: str | None, op
     problem = stowplan.read(EXAMPLES / file, target=target)
     kind = kind_of(problem)
     first, *others = kind.candidates(problem, Options())
-    assert (first.name, first.is_brief, first.in_thread, first.interpret) == ("brief", True, True, True)
-    assert not any(each.is_brief for each in others)
+    assert (first.name, first.is_presolver, first.in_thread, first.interpret) == ("presolve", True, True, True)
+    assert not any(each.is_presolver for each in others)
     deterministic = kind.candidates(problem, Options(deterministic=True))
-    assert not any(each.is_brief for each in deterministic)
+    assert not any(each.is_presolver for each in deterministic)
 
 
 def test_baselines_are_left_out_with_the_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brief, "_SECONDS", 1e3)
+    monkeypatch.setattr(context, "PRESOLVE_SECONDS", 1e3)
     problem = stowplan.read(EXAMPLES / "resnet50.layers.json", target="nnp-i")
     result = stowplan.solve(problem, time_limit=400.0, candidates="exact")
     assert result.status == "optimal"

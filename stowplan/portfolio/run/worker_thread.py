@@ -17,16 +17,15 @@ import traceback
 import weakref
 from typing import Any
 
-from stowplan.portfolio.candidate_context import WorkerContext
 from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.messages import Incumbent, Job, MessageQueue, Report, WorkerMessage
+from stowplan.portfolio.run.messages import Incumbent, Job, MessageQueue, Report, WorkerContext, WorkerMessage
 
 #: Seconds that a process waits for these threads when it ends: solvers do not bear the end of the interpreter.
 JOIN_SECONDS = 2.0
 
 
 class ThreadAssignment:
-    """A candidate's turn in a thread; see :class:`stowplan.portfolio.worker_process.Assignment`.
+    """A candidate's turn in a thread; see :class:`stowplan.portfolio.run.worker_process.Assignment`.
 
     Parameters
     ----------

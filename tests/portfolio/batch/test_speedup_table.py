@@ -8,7 +8,7 @@ import pytest
 
 from stowplan.errors import InputError
 from stowplan.portfolio.batch import Record, Settings
-from stowplan.portfolio.speedup_table import Row, speedup_table
+from stowplan.portfolio.batch.speedup_table import Row, speedup_table
 
 FAILED = Record(input="x", settings=Settings(), exit_code=2, error="no such file")
 

@@ -15,17 +15,16 @@ from typing import Literal
 import msgspec
 
 from stowplan.errors import StowplanError
-from stowplan.log import LOGGER
+from stowplan.log import LOGGER, cut
 from stowplan.models import hint as hints
-from stowplan.notes import cut
 from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.messages import QUEUE_SIZE, Incumbent, Job, MessageQueue, Report, WorkerMessage
-from stowplan.portfolio.process_memory import watch
-from stowplan.portfolio.run_state import RunState
-from stowplan.portfolio.stop_policy import StopPolicy
-from stowplan.portfolio.warm_workers import workers
-from stowplan.portfolio.worker_process import Assignment
-from stowplan.portfolio.worker_thread import ThreadAssignment
+from stowplan.portfolio.run.messages import QUEUE_SIZE, Incumbent, Job, MessageQueue, Report, WorkerMessage
+from stowplan.portfolio.run.process_memory import watch
+from stowplan.portfolio.run.state import RunState
+from stowplan.portfolio.run.stop_policy import StopPolicy
+from stowplan.portfolio.run.warm_workers import workers
+from stowplan.portfolio.run.worker_process import Assignment
+from stowplan.portfolio.run.worker_thread import ThreadAssignment
 from stowplan.result import CandidateReport
 
 #: Seconds between two looks at the clock, at most.
@@ -106,7 +105,7 @@ class WorkerPool:
         self._workers: list[Worker] = []
         self._messages: MessageQueue = queue.Queue(QUEUE_SIZE)
         self._rejected: set[str] = set()
-        sharing = [each for each in candidates if not (each.makes_baseline or each.is_brief or each.takes_over)]
+        sharing = [each for each in candidates if not (each.makes_baseline or each.is_presolver or each.takes_over)]
         self._crowd = sum(candidate.share for candidate in sharing) / self._options.workers
         self._is_crowded = len(sharing) > self._options.workers
         self._used = time.process_time()
@@ -149,7 +148,7 @@ class WorkerPool:
                 continue
             # Those who make way for others get their share; the last ones all the time that is left.
             makes_way = self._is_crowded and not all(each.takes_over for each in self._waiting)
-            share = candidate.share / (1.0 if candidate.is_brief else max(1.0, self._crowd)) if makes_way else 1.0
+            share = candidate.share / (1.0 if candidate.is_presolver else max(1.0, self._crowd)) if makes_way else 1.0
             if candidate.makes_baseline:
                 share = BASELINE_SHARE if self._options.workers == 1 else 1.0
             self._start(candidate, share)

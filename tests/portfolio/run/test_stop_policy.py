@@ -11,8 +11,8 @@ import pytest
 from stowplan.deadline import Deadline
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.run_state import RunState
-from stowplan.portfolio.stop_policy import StopPolicy
+from stowplan.portfolio.run.state import RunState
+from stowplan.portfolio.run.stop_policy import StopPolicy
 from tests.portfolio.fakes import OPTIMUM, fake_kind, ladder_plan, ladder_problem
 
 HEURISTIC = Candidate("finds", "heuristic", "")

@@ -1,8 +1,8 @@
 """Workers that outlive a run: started once, kept for the next candidate and the next call, replaced when they misbehave.
 
 What a worker imports takes half a second and more, what small problems take is milliseconds. A process goes back to waiting
-only where it says itself that its last job has left nothing behind (:mod:`stowplan.portfolio.worker`); those that do not stop
-when they are told to are killed. All end with this process, however it ends.
+only where it says itself that its last job has left nothing behind (:mod:`stowplan.portfolio.run.worker`); those that do not
+stop when they are told to are killed. All end with this process, however it ends.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stowplan.child_process import child_environment
-from stowplan.portfolio.process_memory import resident
-from stowplan.portfolio.worker_process import Assignment, WorkerProcess
+from stowplan.portfolio.run.process_memory import resident
+from stowplan.portfolio.run.worker_process import Assignment, WorkerProcess
 
 #: Set to 0 to start every worker anew, and keep none.
 KEEP = "STOWPLAN_KEEP_WORKERS"

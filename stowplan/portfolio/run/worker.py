@@ -1,8 +1,8 @@
-"""The process that runs candidates, one after the other: ``python -m stowplan.portfolio.worker PARENT``.
+"""The process that runs candidates, one after the other: ``python -m stowplan.portfolio.run.worker PARENT``.
 
 Jobs come on standard input, and, whenever another candidate finds something, the incumbent; plans and bounds go out on what was
-standard output (:mod:`stowplan.portfolio.messages`). Solvers may print: their output goes to standard error. When the parent
-goes away, the process ends: the kernel sees to it on Linux, elsewhere the end of the input does.
+standard output (:mod:`stowplan.portfolio.run.messages`). Solvers may print: their output goes to standard error. When the
+parent goes away, the process ends: the kernel sees to it on Linux, elsewhere the end of the input does.
 
 A worker takes another job only where the last one has left nothing behind: no error, no process, no thread, no change of folder
 or environment, and not too much memory. Else it ends.
@@ -20,13 +20,11 @@ from typing import BinaryIO
 import msgspec
 
 from stowplan import kinds
-from stowplan.child_process import MOST_KEPT_MEMORY, begin, read_message
+from stowplan.child_process import MOST_KEPT_MEMORY, begin, collect_seldom, read_message
 from stowplan.models.light_imports import light_imports
-from stowplan.portfolio.candidate_context import WorkerContext
 from stowplan.portfolio.kind import Candidate
-from stowplan.portfolio.messages import Incumbent, Job, Load, Report, Stop, ToWorker, write_message
-from stowplan.portfolio.process_memory import prefer_to_end, resident
-from stowplan.startup import collect_seldom
+from stowplan.portfolio.run.messages import Incumbent, Job, Load, Report, Stop, ToWorker, WorkerContext, write_message
+from stowplan.portfolio.run.process_memory import prefer_to_end, resident
 
 #: Seconds that a worker waits for a job before it ends.
 IDLE_SECONDS = 600.0
