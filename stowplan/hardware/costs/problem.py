@@ -11,8 +11,8 @@ from stowplan.hardware.costs.roofline import CycleTable, roofline_pieces, table_
 from stowplan.hardware.costs.signatures import SignatureCosts
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.targets import Target
+from stowplan.log import bounded
 from stowplan.models.memory_mapping.problem import AliasRule, Loop, Piece, Problem, Stalls, Step, Table, Tensor, Use
-from stowplan.notes import bounded
 
 CostModel = Literal["roofline", "table", "measured", "signatures"]
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from stowplan.hardware.network import ELEMENT_BYTES, OPS, Network, Precision
 from stowplan.hardware.nnp_i.target import TierTarget
+from stowplan.log import bounded
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
-from stowplan.notes import bounded
 
 #: Names of the columns, in the order of the table.
 FEATURES = (
