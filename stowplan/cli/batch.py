@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stowplan import files
-from stowplan.cli.common import (
+from stowplan.cli.options import (
     DEFAULT_CANDIDATES,
     DEFAULT_TIME_LIMIT,
     DEFAULT_WORKERS,
-    NOT_SHARED,
+    SHARED,
     Baseline,
     Candidates,
     Deterministic,
@@ -27,21 +27,20 @@ from stowplan.cli.common import (
     TimeLimit,
     Workers,
     XlaPlans,
-    check_outputs,
     named_baseline,
     one_or_all,
     size,
     with_input_options,
 )
-from stowplan.cli.output import note, say, say_json
-from stowplan.cli.table import as_gap, as_quantity, as_ratio, render
+from stowplan.cli.output import as_gap, as_quantity, as_ratio, note, render, say, say_json
+from stowplan.cli.outputs import check_outputs
 from stowplan.frontends.options import ReadOptions
 
 if TYPE_CHECKING:
     from stowplan.portfolio.batch import Item, Record
 
 
-@with_input_options(without=NOT_SHARED)
+@with_input_options(SHARED)
 def batch_command(
     suites: Suites,
     output: Annotated[

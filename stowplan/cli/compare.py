@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stowplan.cli import table3 as tables
-from stowplan.cli.common import (
+from stowplan.cli.options import (
     DEFAULT_CANDIDATES,
     DEFAULT_TIME_LIMIT,
     DEFAULT_WORKERS,
@@ -21,8 +21,7 @@ from stowplan.cli.common import (
     XlaPlans,
     with_input_options,
 )
-from stowplan.cli.output import say, say_json
-from stowplan.cli.table import NONE, as_gap, as_quantity, as_ratio, render
+from stowplan.cli.output import NONE, as_gap, as_quantity, as_ratio, render, say, say_json
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.options import ReadOptions, spelt_all
 from stowplan.result import format_apart, format_quantity, two_numbers
@@ -156,7 +155,7 @@ def _compare_plans(first: Path, second: Path, source: Path, options: ReadOptions
     for path in (first, second):
         if path.is_dir():
             raise UsageError(f"{path}: is a folder, expected a plan: an INPUT is given, which two plans are compared for")
-    from stowplan.cli.opening import open_both, target_hint
+    from stowplan.cli.inspect import open_both, target_hint
     from stowplan.frontends.read import read_plan
     from stowplan.portfolio.plan_comparison import compare_plans
 

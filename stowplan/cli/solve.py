@@ -10,31 +10,31 @@ import msgspec
 import typer
 
 from stowplan import files
-from stowplan.cli.builds import Depfile, Emit, emissions, write_depfile
-from stowplan.cli.cache import MOST_BYTES, CacheBytes, CacheFolder
-from stowplan.cli.common import (
+from stowplan.cli.options import (
     DEFAULT_CANDIDATES,
     DEFAULT_TIME_LIMIT,
     DEFAULT_WORKERS,
+    MOST_BYTES,
     Baseline,
+    CacheBytes,
+    CacheFolder,
     Candidates,
     Deterministic,
     Gap,
     Input,
     MemoryLimit,
+    Picture,
     Prod,
     Quiet,
+    Report,
     Seed,
     TimeLimit,
     Workers,
-    check_outputs,
-    files_of,
     named_baseline,
     with_input_options,
 )
-from stowplan.cli.output import say, say_json
-from stowplan.cli.pictures import check_picture, write_pictures
-from stowplan.cli.progress import ProgressPrinter
+from stowplan.cli.output import ProgressPrinter, say, say_json
+from stowplan.cli.outputs import Depfile, Emit, check_outputs, check_picture, emissions, write_depfile, write_pictures
 from stowplan.cli.signals import stopping
 from stowplan.deadline import limit_after, reading_within
 from stowplan.errors import UsageError
@@ -100,11 +100,8 @@ def solve_command(
     seed: Seed = 0,
     workers: Workers = DEFAULT_WORKERS,
     memory_limit: MemoryLimit = None,
-    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report here.")] = None,
-    png: Annotated[
-        Path | None,
-        typer.Option("--png", metavar="FILE", help="Draw the plan here: .png, .svg or .pdf (needs the viz extra)."),
-    ] = None,
+    report: Report = None,
+    png: Picture = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", metavar="FILE", help="Write the tables of all tiles here, as JSON."),
@@ -125,7 +122,7 @@ def solve_command(
     others = tuple(path for path in (report, png, config) if path is not None)
     if depfile is not None and not (wanted.outputs or others):
         raise UsageError("--depfile says what outputs depend on, and none is asked for: expected -o FILE or another")
-    inputs = (source, xla_plan, hint, hint_program, keep_close, *files_of(options))
+    inputs = (source, xla_plan, hint, hint_program, keep_close, *options.files)
     check_outputs((*wanted.outputs, *others, depfile), inputs=inputs)
     within = _part(keep_close_within)
     if keep_close_within is not None and keep_close is None:

@@ -13,9 +13,9 @@ import msgspec
 import typer
 
 from stowplan import files
-from stowplan.cli.common import NOT_SHARED, check_folder
-from stowplan.cli.output import note, say, say_json
-from stowplan.cli.table import NONE, as_gap, as_quantity, as_ratio, render
+from stowplan.cli.options import SHARED
+from stowplan.cli.output import NONE, as_gap, as_quantity, as_ratio, note, render, say, say_json
+from stowplan.cli.outputs import check_folder
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions, spelt_all
 from stowplan.result import format_percent
@@ -88,7 +88,7 @@ def settings_of(options: ReadOptions, **others: Any) -> Settings:
 
     given = options.given()
     target = given.pop("target", None)
-    alone = [name for name in NOT_SHARED if name in given]
+    alone = [name for name in given if name not in SHARED]
     if alone:
         raise UsageError(f"{spelt_all(alone)}: each input needs files of its own for this, so that a suite cannot share it")
     return Settings(target=target, **given, **others)

@@ -14,9 +14,9 @@ import msgspec
 import typer
 
 from stowplan import files
-from stowplan.cli.common import Quiet, Seed, check_folder, check_outputs
-from stowplan.cli.output import say, say_json
-from stowplan.cli.progress import LinePrinter
+from stowplan.cli.options import Quiet, Report, Seed
+from stowplan.cli.output import LinePrinter, say, say_json
+from stowplan.cli.outputs import check_folder, check_outputs
 from stowplan.cli.signals import INTERRUPTED, stopping
 from stowplan.errors import TimeLimitError, UsageError
 
@@ -92,7 +92,7 @@ def tune_xla_command(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write all trials and the best options here, as JSON.")
     ] = None,
-    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report here.")] = None,
+    report: Report = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:

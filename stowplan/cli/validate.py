@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stowplan import files
-from stowplan.cli.common import (
+from stowplan.cli.options import (
     DEFAULT_TIME_LIMIT,
     DEFAULT_WORKERS,
-    NOT_SHARED,
+    SHARED,
     Deterministic,
     Gap,
     Quiet,
+    Report,
     Seed,
     Suites,
     Targets,
     TimeLimit,
     Workers,
-    check_outputs,
     one_or_all,
     with_input_options,
 )
-from stowplan.cli.output import note, say, say_json
+from stowplan.cli.output import NONE, as_gap, as_quantity, note, render, say, say_json
+from stowplan.cli.outputs import check_outputs
 from stowplan.cli.signals import stopping
-from stowplan.cli.table import NONE, as_gap, as_quantity, render
 from stowplan.frontends.options import ReadOptions
 from stowplan.result import format_apart, format_quantity
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from stowplan.portfolio.validation.statistics import Spread
 
 
-@with_input_options(without=NOT_SHARED)
+@with_input_options(SHARED)
 def validate_command(
     suites: Suites,
     policies: Annotated[
@@ -73,7 +73,7 @@ def validate_command(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write everything here, as JSON.")
     ] = None,
-    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report here.")] = None,
+    report: Report = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     quiet: Quiet = False,
     *,

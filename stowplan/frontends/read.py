@@ -73,23 +73,8 @@ def read(
     UsageError
         An option that a file of this format does not take, or no target where one is needed.
     """
-    options = ReadOptions(
-        target=target,
-        capacity=capacity,
-        cost_model=cost_model,
-        stalls=stalls,
-        donation=donation,
-        evictions=evictions,
-        prefetches=prefetches,
-        cycles=(cycles,) if isinstance(cycles, str | Path) else None if cycles is None else tuple(cycles),
-        precision=precision,
-        granularity=granularity,
-        address_spaces=address_spaces,
-        rules=tuple(rules),
-        fixed=fixed,
-        op_table=op_table,
-    )
-    return open_input(path, options).problem
+    given = {name: value for name, value in locals().items() if name != "path"}
+    return open_input(path, ReadOptions(**given)).problem
 
 
 def open_input(path: str | Path, options: ReadOptions) -> Opened:

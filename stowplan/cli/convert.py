@@ -1,4 +1,4 @@
-"""``export``: a problem's MILP as a file for solvers that are not called from here."""
+"""``convert`` and ``export``: a problem as a file, and its MILP as one for solvers that are not called from here."""
 
 from __future__ import annotations
 
@@ -8,20 +8,34 @@ from typing import Annotated
 
 import typer
 
-from stowplan.cli.common import (
-    DEFAULT_TIME_LIMIT,
-    Input,
-    Quiet,
-    check_outputs,
-    files_of,
-    with_input_options,
-)
+from stowplan.cli.options import DEFAULT_TIME_LIMIT, Input, Quiet, with_input_options
 from stowplan.cli.output import note
+from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
 
 #: Beyond this many windows a file with all of them is of no use to any solver.
 MAX_WINDOWS = 200_000
+
+
+@with_input_options()
+def convert_command(
+    source: Input,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Write the problem here.")],
+    *,
+    options: ReadOptions,
+) -> None:
+    """Turn an input and a target into a problem file."""
+    from stowplan.frontends.read import open_input
+    from stowplan.portfolio.kind import kind_of
+
+    check_outputs((output,), inputs=(source, *options.files))
+    problem = open_input(source, options).problem
+    problem.save(output)
+    kind = kind_of(problem)
+    facts = kind.facts(problem, None)
+    counts = ", ".join(f"{facts[name]} {name}" for name in kind.counts)
+    note(f"{output}: {counts}")
 
 
 @with_input_options()
@@ -58,7 +72,7 @@ def export_command(
         raise UsageError(f"--windows: found {windows!r}, expected linear, all or none")
     if not time_limit > 0:
         raise UsageError(f"--time-limit: found {time_limit} s, expected more than 0")
-    check_outputs((output,), inputs=(source, *files_of(options)))
+    check_outputs((output,), inputs=(source, *options.files))
     from stowplan.frontends.read import open_input
     from stowplan.models.memory_mapping.problem import Problem
 
