@@ -29,6 +29,7 @@ from stowplan.cli.options import (
     XlaPlans,
     named_baseline,
     one_or_all,
+    option,
     size,
     with_input_options,
 )
@@ -43,9 +44,7 @@ if TYPE_CHECKING:
 @with_input_options(SHARED)
 def batch_command(
     suites: Suites,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FOLDER", help="Write plans and results here; made where it is missing.")
-    ],
+    output: Annotated[Path, option("-o --output", "FOLDER", "Write plans and results here; made where it is missing.")],
     targets: Targets = None,
     time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
     candidates: Candidates = DEFAULT_CANDIDATES,
@@ -58,33 +57,31 @@ def batch_command(
     workers: Workers = DEFAULT_WORKERS,
     memory_limit: MemoryLimit = None,
     jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", metavar="N", min=0, help="Inputs side by side, each with its own --workers; 0: as cores allow."),
+        int | None, option("--jobs", "N", "Inputs side by side, each with its own --workers; 0: as cores allow.", min=0)
     ] = None,
     memory_budget: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--memory-budget",
-            metavar="SIZE",
-            parser=size,
-            help="Memory for all jobs, e.g. 16GB: so many are at work as fit with their --memory-limit; without it, the "
+            "SIZE",
+            "Memory for all jobs, e.g. 16GB: so many are at work as fit with their --memory-limit; without it, the "
             "budget is shared.",
+            parser=size,
         ),
     ] = None,
     scheduler: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--scheduler",
-            metavar="ADDRESS",
-            help="Dask scheduler, e.g. tcp://host:8786: its workers read and solve the inputs (docs/batch.md).",
+            "ADDRESS",
+            "Dask scheduler, e.g. tcp://host:8786: its workers read and solve the inputs (docs/batch.md).",
         ),
     ] = None,
     jsonl: Annotated[
-        Path | None,
-        typer.Option("--jsonl", metavar="FILE", help="A line for each result, as it comes; by default FOLDER/results.jsonl."),
+        Path | None, option("--jsonl", "FILE", "A line for each result, as it comes; by default FOLDER/results.jsonl.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Solve everything again, also what is finished.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all results as one JSON list.")] = False,
+    fresh: Annotated[bool, option("--fresh", "", "Solve everything again, also what is finished.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print all results as one JSON list.")] = False,
     quiet: Quiet = False,
     *,
     options: ReadOptions,

@@ -19,6 +19,7 @@ from stowplan.cli.options import (
     TimeLimit,
     Workers,
     XlaPlans,
+    option,
     with_input_options,
 )
 from stowplan.cli.output import NONE, as_gap, as_quantity, as_ratio, render, say, say_json
@@ -66,9 +67,9 @@ def compare_command(
             help="Of two plans: the input that they are for; of --table3 a third folder or suite.",
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Of two plans: list every change, not 40 of a sort.")] = False,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of two folders: seed of the confidence intervals.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    everything: Annotated[bool, option("--all", "", "Of two plans: list every change, not 40 of a sort.")] = False,
+    seed: Annotated[int, option("--seed", "N", "Of two folders: seed of the confidence intervals.")] = 0,
+    as_json: Annotated[bool, option("--json", "", "Print the comparison as JSON.")] = False,
     table3: tables.Table3 = False,
     output: tables.Output = None,
     time_limit: TimeLimit = DEFAULT_TIME_LIMIT,

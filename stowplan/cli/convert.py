@@ -6,9 +6,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from stowplan.cli.options import DEFAULT_TIME_LIMIT, Input, Quiet, with_input_options
+from stowplan.cli.options import DEFAULT_TIME_LIMIT, Input, Quiet, option, with_input_options
 from stowplan.cli.output import note
 from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
@@ -21,7 +19,7 @@ MAX_WINDOWS = 200_000
 @with_input_options()
 def convert_command(
     source: Input,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Write the problem here.")],
+    output: Annotated[Path, option("-o --output", "FILE", "Write the problem here.")],
     *,
     options: ReadOptions,
 ) -> None:
@@ -41,21 +39,18 @@ def convert_command(
 @with_input_options()
 def export_command(
     source: Input,
-    output: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="FILE", help="Write the model here: .mps or .lp, with .gz after it to pack it."),
-    ],
-    relaxed: Annotated[bool, typer.Option("--relaxed", help="Without integers: the linear relaxation.")] = False,
+    output: Annotated[Path, option("-o --output", "FILE", "Write the model here: .mps or .lp, with .gz after it to pack it.")],
+    relaxed: Annotated[bool, option("--relaxed", "", "Without integers: the linear relaxation.")] = False,
     windows: Annotated[
         str,
-        typer.Option(
+        option(
             "--windows",
-            metavar="WHICH",
-            help="Rows of the copy channels: linear (those the linear relaxation needs), all (small programs), or none.",
+            "WHICH",
+            "Rows of the copy channels: linear (those the linear relaxation needs), all (small programs), or none.",
         ),
     ] = "linear",
     time_limit: Annotated[
-        float, typer.Option("--time-limit", metavar="SECONDS", help="For finding the rows of the copy channels, at most.")
+        float, option("--time-limit", "SECONDS", "For finding the rows of the copy channels, at most.")
     ] = DEFAULT_TIME_LIMIT,
     quiet: Quiet = False,
     *,

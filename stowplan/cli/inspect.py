@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from stowplan import files
-from stowplan.cli.options import CacheFolder, Input, Picture, PlanFile, with_input_options
+from stowplan.cli.options import CacheFolder, Input, Picture, PlanFile, option, with_input_options
 from stowplan.cli.output import note, say, say_json
 from stowplan.cli.outputs import check_outputs, check_picture, emissions
 from stowplan.errors import InputError, UsageError, VerificationError
@@ -26,12 +26,9 @@ def verify_command(
     problem: Input,
     plan: PlanFile,
     emit: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--emit", metavar="FORMAT=FILE", help="Write the offsets of a valid plan as c-header, json, csv or tflite."
-        ),
+        list[str] | None, option("--emit", "FORMAT=FILE", "Write the offsets of a valid plan as c-header, json, csv or tflite.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print the findings as JSON.")] = False,
     *,
     options: ReadOptions,
 ) -> None:
@@ -67,25 +64,22 @@ def verify_command(
 def show_command(
     plan: PlanFile,
     problem: Annotated[Path, typer.Argument(metavar="INPUT", help="The compiled program or problem file it is for.")],
-    compare: Annotated[Path | None, typer.Option("--compare", metavar="PLAN", help="A second plan to show beside it.")] = None,
+    compare: Annotated[Path | None, option("--compare", "PLAN", "A second plan to show beside it.")] = None,
     png: Picture = None,
-    seconds: Annotated[
-        bool, typer.Option("--seconds", help="For compiled programs: draw time in seconds, not in steps.")
-    ] = False,
-    everything: Annotated[bool, typer.Option("--all", help="List everything, not the first 40 rows.")] = False,
+    seconds: Annotated[bool, option("--seconds", "", "For compiled programs: draw time in seconds, not in steps.")] = False,
+    everything: Annotated[bool, option("--all", "", "List everything, not the first 40 rows.")] = False,
     config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="For data-flow graphs: write the tables of all tiles here, as JSON."),
+        Path | None, option("--config", "FILE", "For data-flow graphs: write the tables of all tiles here, as JSON.")
     ] = None,
     iterations: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--simulate",
-            metavar="N",
-            help="For data-flow graphs: run N iterations on random numbers, clock by clock, and compare with NumPy.",
+            "N",
+            "For data-flow graphs: run N iterations on random numbers, clock by clock, and compare with NumPy.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For data-flow graphs: print the tables as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "For data-flow graphs: print the tables as JSON.")] = False,
     *,
     options: ReadOptions,
 ) -> None:
@@ -96,9 +90,9 @@ def show_command(
     from stowplan.report.presenter import presenter_for
 
     presenter = presenter_for(found)
-    for option, is_given in (("--config", config is not None), ("--simulate", iterations is not None), ("--json", as_json)):
+    for flag, is_given in (("--config", config is not None), ("--simulate", iterations is not None), ("--json", as_json)):
         if is_given:
-            presenter.check_configurable(option)
+            presenter.check_configurable(flag)
     if iterations is not None and iterations < 1:
         raise UsageError(f"--simulate: found {iterations} iterations, expected 1 or more")
     check_picture(found, png)
@@ -182,10 +176,10 @@ def target_hint(assumed: str | None) -> str:
 def targets_command(
     template: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--template",
-            metavar="KIND",
-            help="Print a target file to start your own from instead, every field with a comment: memory-mapping, "
+            "KIND",
+            "Print a target file to start your own from instead, every field with a comment: memory-mapping, "
             "tier-placement, bank-mapping or modulo-scheduling.",
         ),
     ] = None,
@@ -223,7 +217,7 @@ def _cache(folder: Path | None) -> PlanCache:
 
 def cache_info_command(
     folder: CacheFolder = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print it as JSON.")] = False,
 ) -> None:
     """Say how many results a plan cache holds, and of how many bytes."""
     found = _cache(folder).info()

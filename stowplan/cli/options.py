@@ -13,6 +13,12 @@ import typer
 from stowplan.errors import UsageError
 from stowplan.frontends.options import OPTIONS, ReadOptions, spelt
 
+
+def option(flags: str, metavar: str, text: str, **others: Any) -> Any:
+    """An option: its flags, what stands for its value (nothing for a switch), and its help."""
+    return typer.Option(*flags.split(), metavar=metavar or None, help=text, **others)
+
+
 Input = Annotated[
     Path,
     typer.Argument(
@@ -29,34 +35,29 @@ Suites = Annotated[
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file, as 'stowplan solve -o' writes it.")]
 Targets = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--target",
-        metavar="NAME",
-        help="Target by name, or the path of a target file; again and again, one for each kind of input that needs one.",
+        "NAME",
+        "Target by name, or the path of a target file; again and again, one for each kind of input that needs one.",
     ),
 ]
-TimeLimit = Annotated[float, typer.Option("--time-limit", metavar="SECONDS", help="Time limit, reading the input included.")]
-Candidates = Annotated[
-    str, typer.Option("--candidates", metavar="NAMES", help="Families or names of candidates, separated by commas.")
-]
+TimeLimit = Annotated[float, option("--time-limit", "SECONDS", "Time limit, reading the input included.")]
+Candidates = Annotated[str, option("--candidates", "NAMES", "Families or names of candidates, separated by commas.")]
 Baseline = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--baseline",
-        metavar="NAME",
-        help="Baseline that the result is no worse than, and is compared with: greedy, all_slow, xla, compiler ...; or prod.",
+        "NAME",
+        "Baseline that the result is no worse than, and is compared with: greedy, all_slow, xla, compiler ...; or prod.",
     ),
 ]
 Prod = Annotated[
     bool,
-    typer.Option(
-        "--prod",
-        help="The same as --baseline prod: XLA's own plan where --xla-plan has it, else the kind's own baseline.",
-    ),
+    option("--prod", "", "The same as --baseline prod: XLA's own plan where --xla-plan has it, else the kind's own baseline."),
 ]
-Gap = Annotated[float, typer.Option("--gap", metavar="GAP", help="Stop at this gap between plan and bound, e.g. 0.01.")]
+Gap = Annotated[float, option("--gap", "GAP", "Stop at this gap between plan and bound, e.g. 0.01.")]
 Deterministic = Annotated[
-    bool, typer.Option("--deterministic", help="Limit work, not time: the same plan, byte for byte, on every run.")
+    bool, option("--deterministic", "", "Limit work, not time: the same plan, byte for byte, on every run.")
 ]
 
 
@@ -72,29 +73,27 @@ def size(text: str) -> int:
 
 MemoryLimit = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--memory-limit",
-        metavar="SIZE",
+        "SIZE",
+        "Memory for the process of each candidate, e.g. 2GB: one that takes more has failed, the others go on.",
         parser=size,
-        help="Memory for the process of each candidate, e.g. 2GB: one that takes more has failed, the others go on.",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of everything random.")]
-Workers = Annotated[int, typer.Option("--workers", metavar="N", help="Processes side by side, at most.")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress on standard error.")]
+Seed = Annotated[int, option("--seed", "N", "Seed of everything random.")]
+Workers = Annotated[int, option("--workers", "N", "Processes side by side, at most.")]
+Quiet = Annotated[bool, option("-q --quiet", "", "No progress on standard error.")]
 XlaPlans = Annotated[
     list[Path] | None,
-    typer.Option(
+    option(
         "--xla-plans",
-        metavar="FOLDER",
-        help="For compiled programs, again and again: the modules after XLA's assignment, under the inputs' names; "
+        "FOLDER",
+        "For compiled programs, again and again: the modules after XLA's assignment, under the inputs' names; "
         "their plans are 'xla'.",
     ),
 ]
-Report = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report here.")]
-Picture = Annotated[
-    Path | None, typer.Option("--png", metavar="FILE", help="Draw the plan here: .png, .svg or .pdf (needs the viz extra).")
-]
+Report = Annotated[Path | None, option("--report", "FILE", "Write an HTML report here.")]
+Picture = Annotated[Path | None, option("--png", "FILE", "Draw the plan here: .png, .svg or .pdf (needs the viz extra).")]
 #: As in :mod:`stowplan.portfolio.plan_cache`, which a command line without a cache does without.
 MOST_BYTES = 1 << 28
 
@@ -109,17 +108,14 @@ CacheFolder = Annotated[
         help="Keep results here, and take those that are here for the same problem, options and versions.",
     ),
 ]
-CacheBytes = Annotated[
-    int,
-    typer.Option("--cache-bytes", metavar="BYTES", min=1, help="Keep results of so many bytes at most, those used last."),
-]
+CacheBytes = Annotated[int, option("--cache-bytes", "BYTES", "Keep results of so many bytes at most, those used last.", min=1)]
 
 DEFAULT_CANDIDATES = "heuristic,learned,exact"
 DEFAULT_TIME_LIMIT = 30.0
 DEFAULT_WORKERS = 2
 
 #: Options of inputs that all inputs of a suite may share.
-SHARED = tuple(name for name, option in OPTIONS.items() if option.is_shared)
+SHARED = tuple(name for name, each in OPTIONS.items() if each.is_shared)
 
 
 def with_input_options(names: Collection[str] = tuple(OPTIONS)) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -150,14 +146,14 @@ def with_parameters(command: Callable[..., None], parameters: Collection[inspect
 
 def _parameter(name: str) -> inspect.Parameter:
     """An option of inputs as a parameter of a command; what has several values is given again and again."""
-    option, kind = OPTIONS[name], get_type_hints(ReadOptions)[name]
+    declared, kind = OPTIONS[name], get_type_hints(ReadOptions)[name]
     parts = get_args(kind) or (kind,)
     if bool in parts:
-        annotation, default = Annotated[bool, typer.Option(spelt(name), help=option.help)], False
+        annotation, default = Annotated[bool, option(spelt(name), "", declared.help)], False
     else:
-        one: Any = Path if option.metavar == "FILE" else int if int in parts else str
+        one: Any = Path if declared.metavar == "FILE" else int if int in parts else str
         is_several = any(get_origin(each) is tuple for each in (kind, *parts))
-        told = typer.Option(spelt(name), metavar=option.metavar, help=option.help)
+        told = option(spelt(name), declared.metavar, declared.help)
         annotation, default = Annotated[(list[one] if is_several else one) | None, told], None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

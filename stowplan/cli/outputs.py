@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from stowplan import files
+from stowplan.cli.options import option
 from stowplan.cli.output import note
 from stowplan.errors import UsageError
 from stowplan.result import Result
@@ -21,17 +20,14 @@ TFLITE = "tflite"
 
 Emit = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--emit",
-        metavar="FORMAT[=FILE]",
-        help="Write the offsets as c-header, json, csv or tflite, again and again; without a file, to -o in place of the plan.",
+        "FORMAT[=FILE]",
+        "Write the offsets as c-header, json, csv or tflite, again and again; without a file, to -o in place of the plan.",
     ),
 ]
 Depfile = Annotated[
-    Path | None,
-    typer.Option(
-        "--depfile", metavar="FILE", help="Write what the outputs depend on here, as a rule for Make, Ninja and CMake."
-    ),
+    Path | None, option("--depfile", "FILE", "Write what the outputs depend on here, as a rule for Make, Ninja and CMake.")
 ]
 
 

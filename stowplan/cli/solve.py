@@ -31,6 +31,7 @@ from stowplan.cli.options import (
     TimeLimit,
     Workers,
     named_baseline,
+    option,
     with_input_options,
 )
 from stowplan.cli.output import ProgressPrinter, say, say_json
@@ -48,49 +49,49 @@ if TYPE_CHECKING:
 @with_input_options()
 def solve_command(
     source: Input,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plan here.")] = None,
+    output: Annotated[Path | None, option("-o --output", "FILE", "Write the plan here.")] = None,
     time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
     candidates: Candidates = DEFAULT_CANDIDATES,
     xla_plan: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--xla-plan",
-            metavar="FILE",
-            help="The same module after XLA's memory-space assignment: its plan becomes a candidate and a baseline. "
-            "The offsets are read from NAME.fastmem.txt.gz beside it.",
+            "FILE",
+            "The same module after XLA's memory-space assignment: its plan becomes a candidate and a baseline. The "
+            "offsets are read from NAME.fastmem.txt.gz beside it.",
         ),
     ] = None,
     hint: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--hint",
-            metavar="FILE",
-            help="What guides the search: a hint file, or a plan of this problem. A bad one costs a little time, nothing else.",
+            "FILE",
+            "What guides the search: a hint file, or a plan of this problem. A bad one costs a little time, nothing else.",
         ),
     ] = None,
     hint_program: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--hint-program",
-            metavar="FILE",
-            help="What the hint, or the plan of --keep-close, is for where it is not INPUT: an earlier version of it.",
+            "FILE",
+            "What the hint, or the plan of --keep-close, is for where it is not INPUT: an earlier version of it.",
         ),
     ] = None,
     keep_close: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--keep-close",
-            metavar="PLAN",
-            help="An earlier plan: change as little of it as can be, and be never worse. Of an earlier version of INPUT where "
-            "its names say what it decides, or with --hint-program.",
+            "PLAN",
+            "An earlier plan: change as little of it as can be, and be never worse. Of an earlier version of INPUT "
+            "where its names say what it decides, or with --hint-program.",
         ),
     ] = None,
     keep_close_within: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--keep-close-within",
-            metavar="PERCENT",
-            help="What little change may cost, of the best objective found: 1% or 0.01.  [default: 0]",
+            "PERCENT",
+            "What little change may cost, of the best objective found: 1% or 0.01.  [default: 0]",
         ),
     ] = None,
     baseline: Baseline = None,
@@ -102,15 +103,12 @@ def solve_command(
     memory_limit: MemoryLimit = None,
     report: Report = None,
     png: Picture = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="Write the tables of all tiles here, as JSON."),
-    ] = None,
+    config: Annotated[Path | None, option("--config", "FILE", "Write the tables of all tiles here, as JSON.")] = None,
     cache: CacheFolder = None,
     cache_bytes: CacheBytes = MOST_BYTES,
     emit: Emit = None,
     depfile: Depfile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print the whole result as JSON.")] = False,
     quiet: Quiet = False,
     *,
     options: ReadOptions,

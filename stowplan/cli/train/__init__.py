@@ -21,7 +21,7 @@ import typer
 
 from stowplan import files
 from stowplan.arguments import number
-from stowplan.cli.options import Quiet, with_input_options, with_parameters
+from stowplan.cli.options import Quiet, option, with_input_options, with_parameters
 from stowplan.cli.output import LinePrinter, note, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
 from stowplan.cli.signals import INTERRUPTED, stopping
@@ -50,11 +50,6 @@ once.
 """
 
 
-def option(flag: str, metavar: str, text: str) -> Any:
-    """An option with a value."""
-    return typer.Option(flag, metavar=metavar, help=text)
-
-
 @dataclass(kw_only=True)
 class Training(ABC, Generic[T]):
     """One run of ``stowplan train``: its options, a field each, and what becomes of them."""
@@ -70,12 +65,10 @@ class Training(ABC, Generic[T]):
     CANDIDATES: ClassVar[str] = "heuristic,learned,exact"
     """What plans to learn from are sought with."""
 
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Checkpoint: written now and then, and at the end.")
-    ]
+    output: Annotated[Path, option("-o --output", "FILE", "Checkpoint: written now and then, and at the end.")]
     time_limit: Annotated[float | None, option("--time-limit", "SECONDS", "Stop after this time, reading included.")] = None
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint, with the same inputs.")] = False
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew though there is a checkpoint.")] = False
+    resume: Annotated[bool, option("--resume", "", "Go on from the checkpoint, with the same inputs.")] = False
+    overwrite: Annotated[bool, option("--overwrite", "", "Begin anew though there is a checkpoint.")] = False
     preset: Annotated[str | None, option("--preset", "NAME", "Hyperparameters: cpu (the default) or paper.")] = None
     settings: Annotated[
         list[str] | None, option("--set", "NAME=VALUE", "Any other hyperparameter, again and again (its page lists them).")
@@ -91,7 +84,7 @@ class Training(ABC, Generic[T]):
         Path | None, option("--plans", "FOLDER", "Write the best plan of each input here; the folder is made.")
     ] = None
     save_every: Annotated[float, option("--save-every", "SECONDS", "Between two checkpoints.")] = 60.0
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+    as_json: Annotated[bool, option("--json", "", "Print the result as JSON.")] = False
     quiet: Quiet = False
     options: ReadOptions
     demonstrate: float | None = None

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stowplan.cli.options import option
 from stowplan.cli.output import note
-from stowplan.cli.train import Training, command, option
+from stowplan.cli.train import Training, command
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
 

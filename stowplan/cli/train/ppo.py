@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stowplan import arguments
-from stowplan.cli.train import Training, command, option
+from stowplan.cli.options import option
+from stowplan.cli.train import Training, command
 from stowplan.errors import InputError, MissingDependencyError, UsageError
 
 if TYPE_CHECKING:
