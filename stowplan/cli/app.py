@@ -33,19 +33,24 @@ class _Command(TyperCommand):
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in ("Arguments", *_HEADINGS, "Options")}
-        parameters = [(each, each.get_help_record(ctx)) for each in self.get_params(ctx)]
-        for parameter, record in parameters:
-            if record is None:
-                continue
-            if parameter.param_type_name == "argument":
-                rows["Arguments"].append((record[0].partition(" <")[0], record[1]))
-            else:
-                rows[_heading(parameter.name) if len(parameters) > _FEW else "Options"].append(record)
-        for heading, found in rows.items():
-            if found:
-                with formatter.section(heading):
-                    formatter.write_dl(found)
+        for heading, rows in sections(self, ctx).items():
+            with formatter.section(heading):
+                formatter.write_dl([row for _, row in rows])
+
+
+def sections(command: Any, context: Any) -> dict[str, list[tuple[str, tuple[str, str]]]]:
+    """Parameters of a command as its help has them: name, and flags with text, under each heading."""
+    found: dict[str, list[tuple[str, tuple[str, str]]]] = {name: [] for name in ("Arguments", *_HEADINGS, "Options")}
+    parameters = command.get_params(context)
+    for each in parameters:
+        row = each.get_help_record(context)
+        if row is None:
+            continue
+        if each.param_type_name == "argument":
+            found["Arguments"].append((each.name, (row[0].partition(" <")[0], row[1])))
+        else:
+            found[_heading(each.name) if len(parameters) > _FEW else "Options"].append((each.name, row))
+    return {heading: rows for heading, rows in found.items() if rows}
 
 
 #: Headings in the help of commands with more options than a few, and the parameters under each beside those of inputs.

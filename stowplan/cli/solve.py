@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -181,9 +182,16 @@ def solve_command(
 
 def _open(source: Path, hint_program: Path | None, options: ReadOptions) -> tuple[Opened, Any]:
     """The input, and the problem that a hint is for where that is another."""
-    from stowplan.frontends.read import open_input
+    from stowplan.frontends.read import NoTargetError, open_input
 
-    return open_input(source, options), None if hint_program is None else open_input(hint_program, options).problem
+    try:
+        return open_input(source, options), None if hint_program is None else open_input(hint_program, options).problem
+    except NoTargetError as error:
+        lines = [f"stowplan solve {shlex.quote(files.printable(source))} --target {each.example}" for each in error.fitting]
+        width = max(map(len, lines))
+        told = zip(lines, error.fitting, strict=True)
+        error.advice = tuple(f"{line:<{width}}  # {each.kind}: {each.answers}" for line, each in told)
+        raise
 
 
 def _presenter(problem: Any) -> Presenter:
