@@ -20,7 +20,7 @@ from stowplan.errors import UsageError
 from stowplan.result import format_gap, format_quantity, two_numbers
 
 if TYPE_CHECKING:
-    from stowplan.portfolio.run_state import Progress
+    from stowplan.portfolio.run.state import Progress
 
 #: What stands for a value there is none of.
 NONE = "-"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from stowplan.models.hint import Hint
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from stowplan.models.cpsat_runner import Limits
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,39 +35,94 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that the process of a candidate may hold, with what it has started; threads cannot be held to it."""
 
 
-class Context(Protocol):
-    """A candidate's view of the run. ``plan`` and ``bound`` may be called again and again, each time with something better."""
+class Context:
+    """A candidate's view of the run: what it may use, what others have found, and whom it tells.
 
-    options: Options
-    start_plan: Any
-    """A plan to start from (verified), or None."""
+    This one is alone: nobody hears it, nobody else finds anything, and nothing ends it. Runs say more.
+
+    How long and with which seeds a candidate works is asked here and nowhere else, so that the same code serves both kinds of
+    run. In a run against the clock, :meth:`closed` and :meth:`remaining` say when to end. In a deterministic run no clock may
+    decide what is found, so that the candidate limits itself to the :meth:`work` that the time limit stands for.
+
+    Parameters
+    ----------
+    options
+        Those of the run.
+    start_plan
+        A plan to start from (verified), or None.
+    """
+
+    def __init__(self, options: Options, start_plan: Any = None):
+        self.options, self.start_plan = options, start_plan
+
+    # ------------------------------------------------------------------------------------------------- time, work, chance
+
+    def closed(self) -> bool:
+        """Whether to return now: time is up, the run is over, or nothing that this candidate still finds would count."""
+        return False
+
+    def remaining(self) -> float:
+        """Seconds left."""
+        return self.seconds()
+
+    def seconds(self, part: float = 1.0) -> float:
+        """A part of the time limit of the whole run, which in a deterministic run says how much work there is."""
+        return part * self.options.time_limit
+
+    def work(self, per_second: float, size: float = 1.0, *, least: int = 0) -> int | None:
+        """How much of something is done in a deterministic run; None in others, where the clock is the limit.
+
+        Parameters
+        ----------
+        per_second
+            How much of it for each second of the time limit: rounds, nodes, evaluations.
+        size
+            Of the problem: where this is twice as large, half as much is done.
+        least
+            What is done in any case.
+        """
+        return max(least, int(per_second * self.options.time_limit / size)) if self.options.deterministic else None
+
+    def solver_limits(self, parts: float = 1.0, *, seconds: float | None = None) -> Limits:
+        """Limits, seed and stop of an exact model's solver, as keyword arguments of its ``solve``.
+
+        Parameters
+        ----------
+        parts
+            In a deterministic run the solver has one of so many parts of the time limit, in deterministic seconds.
+        seconds
+            Of the clock, at most; all that are left by default.
+        """
+        return {
+            "time_limit": self.remaining() if seconds is None else seconds,
+            "deterministic_limit": self.options.time_limit / parts if self.options.deterministic else None,
+            "seed": self.seed(),
+            "should_stop": self.closed,
+        }
+
+    def seed(self, stream: int = 0) -> int:
+        """Seed of one of the run's streams of random numbers. Candidates of a kind that must differ take different streams."""
+        return self.options.seed + stream
+
+    def rng(self, stream: int = 0) -> np.random.Generator:
+        """A new generator at the beginning of a stream."""
+        import numpy as np
+
+        return np.random.default_rng(self.seed(stream))
+
+    # --------------------------------------------------------------------------------------------------------- to others
 
     def plan(self, plan: Any, source: str) -> None:
-        """Report a plan under the name of what made it."""
+        """Report a plan under the name of what made it; may be called again and again, each time with a better one."""
 
     def bound(self, bound: int, source: str) -> None:
-        """Report a proven lower bound."""
+        """Report a proven lower bound; may be called again and again, each time with a better one."""
 
     def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
         """Report a proof that there is no plan. ``why`` joins the result's details; its ``explanation`` is for people."""
 
-    def incumbent(self) -> tuple[Any, int | None]:
-        """The best verified plan and bound of all candidates so far; in deterministic runs always those at the start."""
-
     def hint(self, hint: Hint) -> None:
         """Let the other candidates have a hint."""
-
-    def hints(self) -> tuple[Hint, ...]:
-        """Hints for this problem so far, checked: the caller's, then those of other candidates, the first come first.
-
-        In deterministic runs the caller's alone.
-        """
-
-    def stop(self) -> bool:
-        """Whether to return now."""
-
-    def remaining(self) -> float:
-        """Seconds left."""
 
     def follows(self, guide: str) -> None:
         """Say of which trained weights this candidate takes up the values now: file and sha256, for the provenance.
@@ -72,3 +132,34 @@ class Context(Protocol):
 
     def note(self, text: str) -> None:
         """A remark for the report of the candidate."""
+
+    # ------------------------------------------------------------------------------------------------------- from others
+
+    def incumbent(self) -> tuple[Any, int | None]:
+        """The best verified plan and bound of all candidates so far; in deterministic runs always those at the start."""
+        return self.start_plan, None
+
+    def hints(self) -> tuple[Hint, ...]:
+        """Hints for this problem so far, checked: the caller's, then those of other candidates, the first come first.
+
+        In deterministic runs the caller's alone.
+        """
+        return ()
+
+    def stop(self) -> bool:
+        """The same as :meth:`closed`."""
+        return self.closed()
+
+
+#: A presolver takes no longer than so many seconds.
+PRESOLVE_SECONDS = 1.5
+
+
+def presolve_seconds(context: Context) -> float:
+    """Seconds that a presolver may take."""
+    return min(PRESOLVE_SECONDS, context.remaining())
+
+
+def asks_for_heuristics(context: Context) -> bool:
+    """Whether heuristics are among what is asked for, so that a presolver makes the kind's baseline."""
+    return "heuristic" in context.options.candidates

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,16 +30,14 @@ F32 = "f32[8,128]{1,0}"
 
 
 @pytest.fixture(scope="module")
-def fuzzing() -> Iterator[ModuleType]:
-    """The module ``benchmarks/fuzz_readers.py``."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    yield importlib.import_module("fuzz_readers")
-    sys.path.remove(str(ROOT / "benchmarks"))
+def fuzzing() -> ModuleType:
+    """The module ``benchmarks/attacks/fuzz_readers.py``."""
+    return importlib.import_module("benchmarks.attacks.fuzz_readers")
 
 
 # ------------------------------------------------------------------------------------------------------------- mutants
 
-#: Of each reader; the long run is benchmarks/fuzz_readers.py.
+#: Of each reader; the long run is benchmarks/attacks/fuzz_readers.py.
 MUTANTS = 20
 
 

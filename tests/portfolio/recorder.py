@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from stowplan.models.hint import Hint
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import Context, Options
 
 
-class Recorder:
+class Recorder(Context):
     """Takes reports; stops after ``looks`` looks at the clock."""
 
     def __init__(self, looks: int = 10**9, start_plan: Any = None, **options: Any):
-        self.options = Options(**options)
-        self.start_plan = start_plan
+        super().__init__(Options(**options), start_plan)
         self.plans: list[tuple[Any, str]] = []
         self.bounds: list[int] = []
         self.notes: list[str] = []
@@ -51,9 +50,11 @@ class Recorder:
     def follows(self, guide: str) -> None:
         self.followed.append(guide)
 
-    def stop(self) -> bool:
+    def closed(self) -> bool:
         self._looks -= 1
-        return self._looks < 0
+        plan, bound = self.incumbent()
+        is_proven = plan is not None and bound is not None and _objective(plan) <= bound
+        return self._looks < 0 or (is_proven and not self.options.deterministic)
 
     def remaining(self) -> float:
         return 20.0

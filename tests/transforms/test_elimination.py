@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.bank_mapping.execute import run
+from benchmarks.lib.bank_mapping.execute import run
 from stowplan.errors import MissingDependencyError
 from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from stowplan.models.bank_mapping.assemble import assemble
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
+from stowplan.models.bank_mapping.structure import assemble
 from stowplan.portfolio.bank_mapping import choose, keep
 from stowplan.portfolio.context import Context
 
@@ -54,8 +54,8 @@ def search(problem: Problem, context: Context) -> None:
 
 def _improve(problem: Problem, context: Context, best: Plan, options: list[int]) -> Plan:
     may_stay: Sequence[bool] = [True] * len(problem.tensors)
-    while not context.stop():
-        options = choose.descended(problem, options, may_stay, stopper(context))
+    while not context.closed():
+        options = choose.descended(problem, options, may_stay, context.closed)
         stays = keep.by_density(problem, options)
         plan = assemble(problem, options, stays)
         if plan.objective >= best.objective or not agrees(problem, options):
@@ -73,13 +73,10 @@ def cpsat(problem: Problem, context: Context) -> None:
 
     outcome = model.solve(
         problem,
-        time_limit=context.remaining(),
-        seed=context.options.seed,
-        deterministic_limit=context.options.time_limit / 4 if context.options.deterministic else None,
         hint=known_plan(problem, context),
         on_plan=lambda plan: context.plan(plan, "cpsat"),
         on_bound=lambda bound: context.bound(bound, "cpsat"),
-        should_stop=stopper(context),
+        **context.solver_limits(4),
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("cpsat")
@@ -94,17 +91,3 @@ def known_plan(problem: Problem, context: Context) -> Plan | None:
         return plan
     options = choose.propagated(problem)
     return assemble(problem, options, keep.by_density(problem, options)) if agrees(problem, options) else None
-
-
-def stopper(context: Context) -> Callable[[], bool]:
-    """Time is up, or someone has proven what there is to prove."""
-
-    def stop() -> bool:
-        if context.stop():
-            return True
-        if context.options.deterministic:
-            return False
-        plan, bound = context.incumbent()
-        return plan is not None and bound is not None and plan.objective <= bound
-
-    return stop

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from stowplan.models.bank_mapping import milp as model
-from stowplan.models.bank_mapping.assemble import assemble
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.stages import solve_stage, stages_of
+from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.mip.matrix import FloatArray
 from stowplan.models.mip.solve import solve as solve_matrix
 from stowplan.portfolio.bank_mapping import choose, keep
-from stowplan.portfolio.bank_mapping.candidates import agrees, known_plan, stopper
+from stowplan.portfolio.bank_mapping.candidates import agrees, known_plan
 from stowplan.portfolio.context import Context
 
 #: Nodes of branch and bound of a stage in deterministic runs, for each second of the limit.
@@ -31,7 +31,7 @@ def milp(problem: Problem, context: Context) -> None:
         _relax(context, built, plans)
     stages = stages_of(built)
     for number, matrix in enumerate(stages):
-        if context.remaining() <= 0 or plans.stop():
+        if context.remaining() <= 0 or context.closed():
             return
         if not deterministic:
             plans.take(known_plan(problem, context))
@@ -39,12 +39,12 @@ def milp(problem: Problem, context: Context) -> None:
             built,
             matrix,
             time_limit=max(0.1, 0.98 * context.remaining() - 0.5),
-            seed=context.options.seed,
+            seed=context.seed(),
             start=None if plans.best is None else built.add_hint(plans.best),
-            node_limit=int(NODES * context.options.time_limit) if deterministic else None,
+            node_limit=context.work(NODES),
             on_point=plans.offer,
             on_bound=lambda bound: context.bound(bound, "milp"),
-            should_stop=plans.stop,
+            should_stop=context.closed,
         )
         if found.infeasible:
             context.note("the MILP is infeasible: left to CP-SAT to prove")
@@ -63,7 +63,6 @@ class _Plans:
 
     def __init__(self, context: Context, built: model.Model, best: Plan | None):
         self.best = best
-        self.stop = stopper(context)
         self._context, self._built = context, built
 
     def take(self, plan: Plan | None) -> bool:
@@ -89,7 +88,7 @@ class _Plans:
                 return
             if not self._context.options.deterministic:
                 self._context.plan(plan, "rounding")
-            options = choose.descended(problem, options, stays, self.stop)
+            options = choose.descended(problem, options, stays, self._context.closed)
 
 
 def _relax(context: Context, built: model.Model, plans: _Plans) -> None:
@@ -98,8 +97,8 @@ def _relax(context: Context, built: model.Model, plans: _Plans) -> None:
         built.matrix.relaxed(),
         "mathopt-highs",
         time_limit=max(0.1, 0.4 * context.remaining()),
-        seed=context.options.seed,
-        should_stop=plans.stop,
+        seed=context.seed(),
+        should_stop=context.closed,
     )
     if outcome.status == "optimal" and outcome.bound is not None:
         context.bound(built.bound(outcome.bound), "relaxation")

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stowplan.models.banked_packing import cpsat as model
-from stowplan.models.banked_packing.bounds import find_overload
 from stowplan.models.banked_packing.plan import Plan
-from stowplan.models.banked_packing.problem import Problem
+from stowplan.models.banked_packing.problem import Problem, find_overload
 from stowplan.models.outcome import Outcome
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.banked_packing.pack import pack, pack_quickly
-from stowplan.portfolio.brief import brief_seconds
-from stowplan.portfolio.context import Context
+from stowplan.portfolio.context import Context, presolve_seconds
 
 #: Work of deterministic runs for each second of the limit: pairs of buffers that are compared, and nodes of MILP solvers.
 PAIRS, NODES = 300_000, 200
@@ -36,19 +34,12 @@ def _overloaded(problem: Problem, context: Context) -> bool:
     return found is not None
 
 
-def _closed(context: Context) -> bool:
-    """Whether another candidate has what there is to find."""
-    plan, bound = context.incumbent()
-    return not context.options.deterministic and plan is not None and bound is not None and plan.objective <= bound
-
-
 def search(problem: Problem, context: Context) -> None:
     """Placing in simple orders, and in many that are like the best of them."""
     if _overloaded(problem, context):
         return
     n = len(problem.buffers)
-    rounds = max(20, int(PAIRS * context.options.time_limit / (n * n + 50))) if context.options.deterministic else None
-    greedy.climb(problem, context.options.seed, rounds, context.plan, lambda: context.stop() or _closed(context))
+    greedy.climb(problem, context.seed(), context.work(PAIRS, n * n + 50, least=20), context.plan, context.closed)
 
 
 def by_size(problem: Problem, context: Context) -> None:
@@ -61,11 +52,11 @@ def by_size(problem: Problem, context: Context) -> None:
         context.note("by size, a buffer finds no place in any of its banks")
 
 
-def brief(problem: Problem, context: Context) -> None:
+def presolve(problem: Problem, context: Context) -> None:
     """The cheapest choice of banks, and a plan of it where simple packings are enough."""
     if _overloaded(problem, context):
         return
-    found = _cheapest(problem, context, brief_seconds(context), [])
+    found = _cheapest(problem, context, presolve_seconds(context), [])
     if found.bound is not None:
         context.bound(found.bound, "choice")
     if found.plan is None:
@@ -87,15 +78,7 @@ def choice(problem: Problem, context: Context) -> None:
 
 def _cheapest(problem: Problem, context: Context, seconds: float, cuts: list[model.Cut]) -> Outcome[Plan]:
     """Banks by loads alone, with CP-SAT."""
-    return model.solve(
-        problem,
-        offsets=False,
-        cuts=cuts,
-        time_limit=seconds,
-        seed=context.options.seed,
-        deterministic_limit=context.options.time_limit / 10 if context.options.deterministic else None,
-        should_stop=lambda: context.stop() or _closed(context),
-    )
+    return model.solve(problem, offsets=False, cuts=cuts, **context.solver_limits(10, seconds=seconds))
 
 
 def milp_choice(problem: Problem, context: Context) -> None:
@@ -109,9 +92,9 @@ def milp_choice(problem: Problem, context: Context) -> None:
             cuts=cuts,
             solver="gscip",
             time_limit=seconds,
-            seed=context.options.seed,
-            node_limit=int(NODES * context.options.time_limit) if context.options.deterministic else None,
-            should_stop=lambda: context.stop() or _closed(context),
+            seed=context.seed(),
+            node_limit=context.work(NODES),
+            should_stop=context.closed,
         )
 
     _choose_and_pack(problem, context, master, "milp")
@@ -123,8 +106,8 @@ def _choose_and_pack(problem: Problem, context: Context, master: Master, source:
     cuts: list[model.Cut] = []
     is_exact, seconds = True, PACK_SECONDS
     deterministic = context.options.deterministic
-    left = max(1, int(context.options.time_limit)) if deterministic else None
-    while not context.stop() and not _closed(context) and left != 0:
+    left = context.work(1, least=1)
+    while not context.closed() and left != 0:
         left = None if left is None else left - 1
         found = master(context.remaining() * (1.0 if deterministic else _MASTER_SHARE), cuts)
         if found.status == "infeasible":
@@ -163,7 +146,7 @@ def _choose_and_pack(problem: Problem, context: Context, master: Master, source:
 def _repair(problem: Problem, context: Context, wanted: Plan, source: str) -> None:
     """A plan that is close to a choice that was not packed: those chosen for the cheapest banks are placed first."""
     for _, order in greedy.orders(problem):
-        if context.stop():
+        if context.closed():
             return
         rank = {number: at for at, number in enumerate(order)}
         wishes = sorted(order, key=lambda number: (problem.allowed[number].index(wanted.banks[number]), rank[number]))
@@ -176,16 +159,12 @@ def cpsat(problem: Problem, context: Context) -> None:
     """The CP-SAT model with offsets, hinted with the best plan known."""
     if _overloaded(problem, context):
         return
-    deterministic = context.options.deterministic
     found = model.solve(
         problem,
-        time_limit=context.remaining(),
-        seed=context.options.seed,
-        deterministic_limit=context.options.time_limit / 4 if deterministic else None,
-        hint=None if deterministic else context.incumbent()[0],
+        hint=None if context.options.deterministic else context.incumbent()[0],
         on_plan=lambda plan: context.plan(plan, "cpsat"),
         on_bound=lambda bound: context.bound(bound, "cpsat"),
-        should_stop=lambda: context.stop() or _closed(context),
+        **context.solver_limits(4),
     )
     if found.status == "infeasible":
         context.proven_infeasible("cpsat", {"explanation": "no choice of banks and offsets keeps all buffers apart"})

@@ -8,12 +8,11 @@ from typing import Any
 
 import msgspec
 
-from stowplan.models.hint import Hint
 from stowplan.models.packing.plan import Plan
 from stowplan.portfolio.context import Context
 
 
-class InnerRun:
+class InnerRun(Context):
     """A context for packing's candidates that tells nobody, and keeps the best.
 
     Parameters
@@ -31,7 +30,7 @@ class InnerRun:
     def __init__(
         self, outer: Context, seconds: float, *, bound: int | None = None, is_over: Callable[[], bool] = lambda: False
     ):
-        self.options, self.start_plan = msgspec.structs.replace(outer.options, time_limit=seconds), None
+        super().__init__(msgspec.structs.replace(outer.options, time_limit=seconds))
         self._outer, self._is_over = outer, is_over
         self._end = time.monotonic() + seconds
         self.best: Plan | None = None
@@ -64,24 +63,11 @@ class InnerRun:
         """What there is."""
         return self.best, self.least
 
-    def hint(self, hint: Hint) -> None:
-        """Nobody else is there."""
-
-    def hints(self) -> tuple[Hint, ...]:
-        """None."""
-        return ()
-
-    def follows(self, guide: str) -> None:
-        """There are no hints."""
-
-    def stop(self) -> bool:
+    def closed(self) -> bool:
         """Whether time is up, or nothing is left to find."""
         late = not self.options.deterministic and time.monotonic() >= self._end
-        return late or self.is_settled or self._is_over() or self._outer.stop()
+        return late or self.is_settled or self._is_over() or self._outer.closed()
 
     def remaining(self) -> float:
         """Seconds left."""
         return max(0.0, self._end - time.monotonic())
-
-    def note(self, text: str) -> None:
-        """Nobody reads it."""

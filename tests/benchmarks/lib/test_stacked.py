@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 import stowplan
-from lib.tier_placement.stacked import stacked
+from benchmarks.lib.tier_placement.stacked import stacked
 from stowplan.errors import UsageError
 from stowplan.hardware.nnp_i.features import FEATURES
 from stowplan.models.tier_placement.problem import Problem

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lib.bank_mapping.execute import run
+from benchmarks.lib.bank_mapping.execute import run
 from stowplan.errors import InputError
 from stowplan.frontends.affine.hlo import affine_program, read_affine_hlo
 from stowplan.frontends.hlo import parse_module

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import stowplan
-from lib.tier_placement.stacked import stacked
+from benchmarks.lib.tier_placement.stacked import stacked
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.network import OPS
 from stowplan.hardware.nnp_i.features import FEATURES

@@ -9,7 +9,7 @@ from typing import Any
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import Context, Options
 from tests.patience import HANG
 
 
@@ -74,13 +74,12 @@ def least_height(problem: Problem) -> int | None:
     return next(height for height in range(highest + 1) if fits(problem, height))
 
 
-class Recorder:
+class Recorder(Context):
     """A context that keeps what a candidate reports, after verifying it."""
 
     def __init__(self, problem: Problem, **options: Any):
-        self.options = Options(**options)
+        super().__init__(Options(**options))
         self.problem = problem
-        self.start_plan = None
         self.best: Plan | None = None
         self.bounds: list[int] = []
         self.notes: list[str] = []
@@ -107,7 +106,7 @@ class Recorder:
     def incumbent(self) -> tuple[Plan | None, int | None]:
         return self.best, max(self.bounds, default=None)
 
-    def stop(self) -> bool:
+    def closed(self) -> bool:
         return time.monotonic() >= self._end
 
     def remaining(self) -> float:

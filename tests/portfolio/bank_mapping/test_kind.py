@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 import stowplan
-from lib.bank_mapping.execute import run
-from lib.bank_mapping.memcopies import insert_copies
-from lib.bank_mapping.traffic import traffic
+from benchmarks.lib.bank_mapping.execute import run
+from benchmarks.lib.bank_mapping.memcopies import insert_copies
+from benchmarks.lib.bank_mapping.traffic import traffic
 from stowplan.cli import main
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.affine import Builder
@@ -24,8 +23,8 @@ from stowplan.hardware.affine.expression import evaluate
 from stowplan.hardware.affine.program import Program
 from stowplan.hardware.inferentia.problem import MappedProgram, build_problem
 from stowplan.hardware.inferentia.target import decode_target, is_bank_target, load_target
-from stowplan.models.bank_mapping.assemble import assemble
 from stowplan.models.bank_mapping.problem import Problem
+from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.candidates import agrees, local_plan, propagated_plan, search
@@ -182,12 +181,12 @@ def test_descent_starts_from_one_pass_of_propagation_too(monkeypatch: pytest.Mon
         return descended(problem, start, *others)
 
     monkeypatch.setattr(choose, "descended", noted)
-    context = SimpleNamespace(plan=lambda plan, source: None, stop=lambda: False, options=Options(deterministic=True))
+    context = Context(Options(deterministic=True))
     for seed in range(40):
         problem = with_restrictions(random_problem(seed, operators=12))
         first, fixed = choose.one_pass(problem), choose.propagated(problem)
         if first != fixed and agrees(problem, first) and agrees(problem, fixed):
-            search(problem, cast(Context, context))
+            search(problem, context)
             assert first in begun
             assert fixed in begun
     assert begun

@@ -12,12 +12,12 @@ import pytest
 
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping import hint as hints
+from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.cpsat import Improvement
 from stowplan.models.memory_mapping.plan import Plan
-from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.context import Options
+from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.memory_mapping import reports
 from stowplan.portfolio.memory_mapping.lns import LEAST_COUNT, Arm, LargeNeighbourhoodSearch, lns
 from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser, gains, lost_gains
@@ -28,12 +28,11 @@ from tests.portfolio.memory_mapping.states import wide_problem
 from tests.portfolio.memory_mapping.test_changes import only
 
 
-class Recorder:
+class Recorder(Context):
     """A context that keeps what is reported."""
 
     def __init__(self, start: Plan | None, *, seconds: float = 30.0, bound: int | None = None, **options: Any):
-        self.options = Options(**{"time_limit": seconds, **options})
-        self.start_plan = start
+        super().__init__(Options(**{"time_limit": seconds, **options}), start)
         self.best: tuple[Plan | None, int | None] = (start, bound)
         self.plans: list[Plan] = []
         self.notes: list[str] = []
@@ -47,7 +46,7 @@ class Recorder:
     def bound(self, bound: int, source: str) -> None:
         raise AssertionError("it proves nothing")
 
-    def proven_infeasible(self, source: str) -> None:
+    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
         raise AssertionError("it proves nothing")
 
     def note(self, text: str) -> None:
@@ -59,7 +58,7 @@ class Recorder:
     def hints(self) -> tuple[Hint, ...]:
         return self.known
 
-    def stop(self) -> bool:
+    def closed(self) -> bool:
         return self.remaining() <= 0
 
     def remaining(self) -> float:

@@ -120,7 +120,7 @@ def test_all_packings_of_a_deterministic_run_are_within_its_limit(
             super().__init__(outer, limit, **options)
             seconds.append(limit)
 
-        def stop(self) -> bool:
+        def closed(self) -> bool:
             return True
 
     monkeypatch.setattr(candidates, "InnerRun", Idle)

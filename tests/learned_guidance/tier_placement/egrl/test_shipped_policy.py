@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 
 import stowplan
-from lib.tier_placement.stacked import stacked
+from benchmarks.lib.tier_placement.stacked import stacked
 from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
 from stowplan.models.tier_placement.milp_solve import relaxation
