@@ -14,8 +14,8 @@ from typing import Literal
 
 from stowplan.deadline import check_reading
 from stowplan.hardware.affine.program import Copy, Load, Program, Statement
-from stowplan.transforms.elimination import compose as rules
-from stowplan.transforms.elimination import sets
+from stowplan.transforms import compose as rules
+from stowplan.transforms import sets
 
 Engine = Literal["auto", "isl"]
 Reason = Literal["not affine", "not invertible", "observable output", "too long"]

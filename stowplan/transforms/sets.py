@@ -13,7 +13,7 @@ from stowplan.deadline import check_reading
 from stowplan.errors import MissingDependencyError
 from stowplan.hardware.affine.expression import Expression, Extents, add, constant, floor_divide, index, span
 from stowplan.hardware.affine.program import Bound, Copy, Load, Piece
-from stowplan.transforms.elimination.compose import NotInvertibleError, conjunction, until_certain
+from stowplan.transforms.compose import NotInvertibleError, conjunction, until_certain
 
 
 def _isl() -> Any:
@@ -72,7 +72,7 @@ def _expression(aff: Any, extents: Extents) -> Expression:
 
 
 def view_of(writers: Sequence[Copy], shape: tuple[int, ...]) -> Load:
-    """As :func:`stowplan.transforms.elimination.compose.view_of`, for every store that can be reversed.
+    """As :func:`stowplan.transforms.compose.view_of`, for every store that can be reversed.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def view_of(writers: Sequence[Copy], shape: tuple[int, ...]) -> Load:
 
 
 def compose(load: Load, views: Mapping[str, Load]) -> Load:
-    """As :func:`stowplan.transforms.elimination.compose.compose`."""
+    """As :func:`stowplan.transforms.compose.compose`."""
     if not any(piece.tensor in views for piece in load.pieces):
         return load
     found: list[Piece] = []

@@ -1,6 +1,6 @@
 """Reversing stores and composing accesses (equations 1 and 2) by rules for the common quasi-affine forms.
 
-The general case, and the reference for these rules, is :mod:`stowplan.transforms.elimination.sets`.
+The general case, and the reference for these rules, is :mod:`stowplan.transforms.sets`.
 """
 
 from __future__ import annotations
