@@ -74,7 +74,7 @@ def batch_command(
         option(
             "--scheduler",
             "ADDRESS",
-            "Dask scheduler, e.g. tcp://host:8786: its workers read and solve the inputs (docs/batch.md).",
+            "Dask scheduler, e.g. tcp://host:8786: its workers read and solve the inputs (docs/guide/batches.md).",
         ),
     ] = None,
     jsonl: Annotated[

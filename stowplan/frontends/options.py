@@ -120,7 +120,7 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
             LOOP_BODIES,
             "NAME=VALUE",
             "Again and again: max_delay=1, pass_through=yes, starts=source, siblings=none, inputs=copies, fuse=yes, fan_out=4, "
-            "strict=yes, memory=asynchronous, balance=yes (docs/modulo-scheduling.md).",
+            "strict=yes, memory=asynchronous, balance=yes (docs/reference/loop-bodies.md).",
             flag="--rule",
         ),
     ] = ()
