@@ -8,8 +8,7 @@ from typing import Any
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble
-from stowplan.portfolio.keep_close.closeness import ByValues, needs_program, of_this_problem
-from stowplan.portfolio.keep_close.given import KeepClose
+from stowplan.portfolio.keep_close.closeness import ByValues, KeepClose, needs_program, of_this_problem
 
 
 class Closeness(ByValues):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
-from stowplan.portfolio.keep_close.budget import Budget
+from stowplan.portfolio.keep_close.closeness import Budget
 
 #: The exact model is asked for fewer buffers than this.
 EXACT_BUFFERS = 1500
