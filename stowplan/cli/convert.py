@@ -1,0 +1,104 @@
+"""``convert`` and ``export``: a problem as a file, and its MILP as one for solvers that are not called from here."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+from stowplan.cli.options import DEFAULT_TIME_LIMIT, Input, Quiet, option, with_input_options
+from stowplan.cli.output import note
+from stowplan.cli.outputs import check_outputs
+from stowplan.errors import UsageError
+from stowplan.frontends.options import ReadOptions
+
+#: Beyond this many windows a file with all of them is of no use to any solver.
+MAX_WINDOWS = 200_000
+
+
+@with_input_options()
+def convert_command(
+    source: Input,
+    output: Annotated[Path, option("-o --output", "FILE", "Write the problem here.")],
+    *,
+    options: ReadOptions,
+) -> None:
+    """Turn an input and a target into a problem file."""
+    from stowplan.frontends.read import open_input
+    from stowplan.portfolio.kind import kind_of
+
+    check_outputs((output,), inputs=(source, *options.files))
+    problem = open_input(source, options).problem
+    problem.save(output)
+    kind = kind_of(problem)
+    facts = kind.facts(problem, None)
+    counts = ", ".join(f"{facts[name]} {name}" for name in kind.counts)
+    note(f"{output}: {counts}")
+
+
+@with_input_options()
+def export_command(
+    source: Input,
+    output: Annotated[Path, option("-o --output", "FILE", "Write the model here: .mps or .lp, with .gz after it to pack it.")],
+    relaxed: Annotated[bool, option("--relaxed", "", "Without integers: the linear relaxation.")] = False,
+    windows: Annotated[
+        str,
+        option(
+            "--windows",
+            "WHICH",
+            "Rows of the copy channels: linear (those the linear relaxation needs), all (small programs), or none.",
+        ),
+    ] = "linear",
+    time_limit: Annotated[
+        float, option("--time-limit", "SECONDS", "For finding the rows of the copy channels, at most.")
+    ] = DEFAULT_TIME_LIMIT,
+    quiet: Quiet = False,
+    *,
+    options: ReadOptions,
+) -> None:
+    """Write the MILP of memory mapping for solvers of your own.
+
+    Its optimum is a lower bound on the latency of every valid plan.
+    """
+    from stowplan.models.mip.export import format_of, save
+
+    format_of(output)
+    if windows not in ("linear", "all", "none"):
+        raise UsageError(f"--windows: found {windows!r}, expected linear, all or none")
+    if not time_limit > 0:
+        raise UsageError(f"--time-limit: found {time_limit} s, expected more than 0")
+    check_outputs((output,), inputs=(source, *options.files))
+    from stowplan.frontends.read import open_input
+    from stowplan.models.memory_mapping.problem import Problem
+
+    problem = open_input(source, options).problem
+    if not isinstance(problem, Problem):
+        raise UsageError(f"{source}: export knows the memory mapping of compiled programs only")
+    from stowplan.models.memory_mapping.milp.matrix import all_windows, formulate, linear_windows
+    from stowplan.models.memory_mapping.milp.model import RelaxationModel
+
+    began = time.monotonic()
+    model = RelaxationModel(problem)
+    if not quiet:
+        note(f"{problem.name}: {len(model.cost)} columns, {len(model.rows.lower)} rows without copy channels")
+    chosen = []
+    if windows == "linear":
+        chosen = linear_windows(model, time_limit=time_limit)
+    elif windows == "all":
+        pairs = len({job.release for job in model.jobs}) * len({job.deadline for job in model.jobs})
+        if pairs > MAX_WINDOWS:
+            raise UsageError(f"--windows all: found {pairs} pairs of boundaries, expected at most {MAX_WINDOWS}: use linear")
+        chosen = all_windows(model)
+    found = formulate(model, chosen)
+    matrix = found.matrix.relaxed() if relaxed else found.matrix
+    remarks = [
+        f"memory mapping of {problem.name} on {problem.target}, stalls {problem.stalls}: no valid plan beats the optimum",
+        f"objective and time in units of {found.unit_ps} ps; problem digest {problem.digest}",
+    ]
+    save(matrix, output, remarks)
+    if not quiet:
+        integers = int(matrix.is_integer.sum())
+        note(
+            f"{output}: {matrix.columns} columns ({integers} integer), {matrix.rows} rows ({len(chosen)} copy windows), "
+            f"{matrix.matrix.nnz} entries; objective in units of {found.unit_ps} ps; {time.monotonic() - began:.1f} s"
+        )
