@@ -77,7 +77,7 @@ def save(path: Path, record: Any, arrays: Arrays = {}) -> None:  # noqa: B006 - 
     path.parent.mkdir(parents=True, exist_ok=True)
     if arrays:
         stream = io.BytesIO()
-        np.savez_compressed(stream, **arrays)
+        np.savez_compressed(stream, **dict[str, Any](arrays))
         files.write_atomic(path.with_suffix(".npz"), stream.getvalue())
     files.write_atomic(path, msgspec.json.format(msgspec.json.encode(record), indent=1))
 
