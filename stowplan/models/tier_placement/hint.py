@@ -1,6 +1,6 @@
 """Hints for tier placement: for each tensor and each tier how much speaks for putting the one in the other.
 
-Tensors are numbered as in :mod:`stowplan.models.tier_placement.structure`: layer by layer, weights where there are any,
+Tensors are numbered as in :func:`stowplan.models.tier_placement.plan.placed`: layer by layer, weights where there are any,
 then the output. Values are named by the tiers; those of a tensor count beside each other, and need not add up to 1.
 
 From a hint for an earlier version comes one for the version at hand: layers are matched by what they are
@@ -12,21 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stowplan.models.hint import Hint, Steps, carried, check, matched, of_values, trust
-from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.plan import Plan, placed
 from stowplan.models.tier_placement.problem import Problem
-
-
-def decisions(problem: Problem) -> list[tuple[int, bool]]:
-    """(layer, whether it is its output) of each tensor, in the order of a hint's values."""
-    found = []
-    for number, layer in enumerate(problem.layers):
-        found += [(number, False)] * bool(layer.weight_bytes) + [(number, True)]
-    return found
 
 
 def counts(problem: Problem) -> dict[str, int]:
     """How many values of each name a hint has: one for each tensor, by the names of the tiers."""
-    return dict.fromkeys((tier.name for tier in problem.tiers), len(decisions(problem)))
+    return dict.fromkeys((tier.name for tier in problem.tiers), len(placed(problem)))
 
 
 def hint(
@@ -49,7 +41,7 @@ def hint(
 
 def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
     """The values that a valid plan has, 0 or 1, and the plan itself."""
-    stands = [plan.output_tiers[layer] if is_output else plan.weight_tiers[layer] for layer, is_output in decisions(problem)]
+    stands = [each.tier(plan) for each in placed(problem)]
     shares = [[float(at == tier) for at in stands] for tier in range(len(problem.tiers))]
     return hint(problem, shares, plan=plan, source=source)
 
@@ -72,9 +64,9 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
         The hint is not for the earlier version.
     """
     check(earlier, given)
-    known = {decision: number for number, decision in enumerate(decisions(earlier))}
+    known = {decision: number for number, decision in enumerate(placed(earlier))}
     before = matched_layers(problem, earlier)
-    numbers = [known.get((before[layer], is_output)) for layer, is_output in decisions(problem)]
+    numbers = [known.get((before[layer], is_output)) for layer, is_output in placed(problem)]
     shares = [carried(given, tier.name, numbers, 0.0) for tier in problem.tiers]
     return hint(problem, shares, confidence=trust(given, numbers), source=given.source)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import NamedTuple
 
 from stowplan.errors import UsageError
 from stowplan.models.decisions import Decision, Values
@@ -42,22 +42,49 @@ class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     version: int = VERSION
 
 
-def _tensors(problem: Problem, plan: Plan) -> dict[tuple[int, str], Values]:
-    """By the number of a layer, and which of its tensors."""
-    found: dict[tuple[int, str], Values] = {}
+class Placed(NamedTuple):
+    """A tensor that a plan decides about: the weights of a layer, or its output."""
+
+    layer: int
+    is_output: bool
+
+    @property
+    def what(self) -> str:
+        """For people."""
+        return "output" if self.is_output else "weights"
+
+    def size(self, problem: Problem) -> int:
+        """Bytes."""
+        layer = problem.layers[self.layer]
+        return layer.output_bytes if self.is_output else layer.weight_bytes
+
+    def tier(self, plan: Plan) -> int:
+        """Number of its tier."""
+        return (plan.output_tiers if self.is_output else plan.weight_tiers)[self.layer]
+
+    def offset(self, plan: Plan) -> int:
+        """Bytes from the start of its tier, where tiers are address spaces."""
+        return (plan.output_offsets if self.is_output else plan.weight_offsets)[self.layer]
+
+
+def placed(problem: Problem) -> list[Placed]:
+    """Every tensor that plans decide about, as models and hints number them: layer by layer, weights if any, then output."""
+    found: list[Placed] = []
     for number, layer in enumerate(problem.layers):
-        for what, size, tiers, offsets in (
-            ("weights", layer.weight_bytes, plan.weight_tiers, plan.weight_offsets),
-            ("output", layer.output_bytes, plan.output_tiers, plan.output_offsets),
-        ):
-            if size:
-                found[number, what] = {"tier": problem.tiers[tiers[number]].name}
-                if offsets:
-                    found[number, what]["offset"] = offsets[number]
+        found += [Placed(number, False)] * bool(layer.weight_bytes) + [Placed(number, True)]
     return found
 
 
-DECISIONS = (Decision("tensor", lambda problem, key: f"{problem.layers[key[0]].name} {key[1]}", _tensors),)
+def _tensors(problem: Problem, plan: Plan) -> dict[Placed, Values]:
+    found: dict[Placed, Values] = {}
+    for each in placed(problem):
+        if each.size(problem):
+            offset: Values = {"offset": each.offset(plan)} if plan.output_offsets else {}
+            found[each] = {"tier": problem.tiers[each.tier(plan)].name, **offset}
+    return found
+
+
+DECISIONS = (Decision("tensor", lambda problem, each: f"{problem.layers[each.layer].name} {each.what}", _tensors),)
 
 
 def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
@@ -70,30 +97,16 @@ def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
     """
     if not problem.address_spaces:
         raise UsageError("plans of this network have no offsets: pass --address-spaces (address_spaces=True)")
-    return make_table(
-        "tier_placement", problem, plan, {tier.name: tier.capacity for tier in problem.tiers}, _rows(problem, plan)
-    )
-
-
-def _rows(problem: Problem, plan: Plan) -> Iterator[OffsetRow]:
-    steps = len(problem.layers)
-    for number, (layer, last) in enumerate(zip(problem.layers, problem.last_use, strict=True)):
-        if layer.weight_bytes:
-            yield OffsetRow(
-                name=f"{layer.name}.weights",
-                offset=plan.weight_offsets[number],
-                size=layer.weight_bytes,
-                alignment=problem.tiers[plan.weight_tiers[number]].alignment,
-                start=0,
-                end=steps,
-                arena=plan.weight_tiers[number],
-            )
-        yield OffsetRow(
-            name=f"{layer.name}.output",
-            offset=plan.output_offsets[number],
-            size=layer.output_bytes,
-            alignment=problem.tiers[plan.output_tiers[number]].alignment,
-            start=number,
-            end=last + 1,
-            arena=plan.output_tiers[number],
+    rows = (
+        OffsetRow(
+            name=f"{problem.layers[each.layer].name}.{each.what}",
+            offset=each.offset(plan),
+            size=each.size(problem),
+            alignment=problem.tiers[each.tier(plan)].alignment,
+            start=each.layer if each.is_output else 0,
+            end=problem.last_use[each.layer] + 1 if each.is_output else len(problem.layers),
+            arena=each.tier(plan),
         )
+        for each in placed(problem)
+    )
+    return make_table("tier_placement", problem, plan, {tier.name: tier.capacity for tier in problem.tiers}, rows)

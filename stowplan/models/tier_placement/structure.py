@@ -25,7 +25,7 @@ from functools import cached_property
 
 from stowplan.models.packing import problem as packing
 from stowplan.models.packing.bounds import live_sets
-from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.plan import Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 
 #: Layers that touch more tensors than this get rows for few choices of bases, not for all.
@@ -211,14 +211,14 @@ def plan_of(structure: Structure, tier_of: list[int], offsets: list[int] | None 
 
 def tiers_of(structure: Structure, plan: Plan) -> list[int]:
     """Tier of each tensor in a plan."""
-    return [(plan.output_tiers if tensor.is_output else plan.weight_tiers)[tensor.layer] for tensor in structure.tensors]
+    return [each.tier(plan) for each in placed(structure.problem)]
 
 
 def offsets_of(structure: Structure, plan: Plan) -> list[int] | None:
     """Offset of each tensor in a plan; None where it has none."""
     if not plan.output_offsets:
         return None
-    return [(plan.output_offsets if tensor.is_output else plan.weight_offsets)[tensor.layer] for tensor in structure.tensors]
+    return [each.offset(plan) for each in placed(structure.problem)]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 
 from stowplan.models.hint import Hint
-from stowplan.models.tier_placement.hint import decisions
-from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.plan import Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.portfolio.context import Context
 
@@ -39,7 +38,7 @@ class Neighbourhoods:
     """Draws the tensors that are free, ways by turns, and as many as can be solved."""
 
     def __init__(self, problem: Problem, hint: Hint | None, seed: int):
-        self._keys = decisions(problem)
+        self._keys = placed(problem)
         self._layers = problem.layers
         self._tiers = [tier.name for tier in problem.tiers]
         self._hint = hint

@@ -16,7 +16,7 @@ from scipy import sparse
 from stowplan.models.memory_mapping.cpsat import solve
 from stowplan.models.memory_mapping.milp import segments
 from stowplan.models.memory_mapping.milp.model import RelaxationModel
-from stowplan.models.memory_mapping.milp.segments import Cutter, SegmentBounds
+from stowplan.models.memory_mapping.milp.segments import SegmentBounds, SegmentProblems
 from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.milp.tightening import DetailedModel, RoundingCuts
 from stowplan.models.memory_mapping.plan import Copy, Plan
@@ -154,8 +154,8 @@ def test_no_valid_plan_is_better_than_stretches_say() -> None:
 def test_parts_add_up_to_no_more_than_the_whole(problem: Problem, boundary: int) -> None:
     if any(loop.start < boundary < loop.end for loop in problem.loops):
         return
-    cutter = Cutter(problem)
-    parts = [cutter.cut(0, boundary), cutter.cut(boundary, problem.horizon)]
+    segments = SegmentProblems(problem)
+    parts = [segments.between(0, boundary), segments.between(boundary, problem.horizon)]
     assert sum(optimum(part) for part in parts) <= optimum(problem)
 
 

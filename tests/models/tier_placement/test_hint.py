@@ -13,7 +13,7 @@ from stowplan.models.tier_placement import cpsat
 from stowplan.models.tier_placement import hint as hints
 from stowplan.models.tier_placement.hint import transferred
 from stowplan.models.tier_placement.milp_solve import relaxation
-from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.plan import Plan, placed
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from tests.models.tier_placement.brute_force import optimum
 from tests.models.tier_placement.cases import chain, random_problem
@@ -32,7 +32,7 @@ def test_a_plan_becomes_a_hint_with_a_value_for_every_tensor_and_tier(seed: int)
     hint = hints.of_plan(problem, plan)
     check(problem, hint)
     assert plan_of(hint) == plan
-    for number, (layer, is_output) in enumerate(hints.decisions(problem)):
+    for number, (layer, is_output) in enumerate(placed(problem)):
         at = (plan.output_tiers if is_output else plan.weight_tiers)[layer]
         assert [hint.values[tier.name][number] for tier in problem.tiers] == [
             float(tier == at) for tier in range(len(problem.tiers))
@@ -88,7 +88,7 @@ def test_layers_of_an_earlier_version_are_known_again() -> None:
     problem = msgspec.structs.replace(earlier, layers=tuple(later))
     hint = transferred(problem, earlier, given)
     check(problem, hint)
-    assert [bool(trust) for trust in hint.confidence] == [layer != 3 for layer, _ in hints.decisions(problem)]
+    assert [bool(trust) for trust in hint.confidence] == [layer != 3 for layer, _ in placed(problem)]
     for tier in problem.tiers:
         known = [value for value, trust in zip(hint.values[tier.name], hint.confidence, strict=True) if trust]
         assert known == list(given.values[tier.name])

@@ -8,6 +8,7 @@ import pytest
 
 import stowplan
 from stowplan.models.tier_placement import hint as hints
+from stowplan.models.tier_placement.plan import placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import arrays, candidates, heuristics
@@ -43,7 +44,7 @@ def test_any_values_give_a_valid_map_or_none() -> None:
     for seed in range(200):
         problem = random_problem(seed, layers=6)
         chance = random.Random(seed)
-        count = len(hints.decisions(problem))
+        count = len(placed(problem))
         shares, sure = [[chance.choice((0, 0, 1, chance.random())) for _ in range(count)] for _ in range(4)], chance.random()
         hint = hints.hint(problem, shares[: len(problem.tiers)], confidence=[sure] * count)
         data = arrays.build(problem)

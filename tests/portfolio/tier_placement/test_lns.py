@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 import stowplan
-from stowplan.models.tier_placement import hint as hints
 from stowplan.models.tier_placement.milp_solve import relaxation
-from stowplan.models.tier_placement.plan import Plan
+from stowplan.models.tier_placement.plan import Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Structure
 from stowplan.models.tier_placement.verify import verify
@@ -62,7 +61,7 @@ def test_what_is_free_is_there_and_the_rest_stays(seed: int) -> None:
     plan = all_slow(problem)
     neighbourhoods = Neighbourhoods(problem, None, seed)
     neighbourhoods.sizes = dict.fromkeys(neighbourhoods.sizes, 20.0)
-    keys = set(hints.decisions(problem))
+    keys = set(placed(problem))
     for _ in range(6):
         way, free = neighbourhoods.draw(plan)
         assert free <= keys
@@ -81,7 +80,7 @@ def test_what_the_relaxation_has_elsewhere_is_free_first() -> None:
     assert hint is not None
     way, free = Neighbourhoods(problem, hint, 0).draw(all_slow(problem))
     assert way == "relaxation"
-    assert free == {key for number, key in enumerate(hints.decisions(problem)) if hint.values["slow"][number] < 0.999}
+    assert free == {key for number, key in enumerate(placed(problem)) if hint.values["slow"][number] < 0.999}
 
 
 def test_it_begins_with_the_plan_at_hand_and_equal_runs_are_equal() -> None:

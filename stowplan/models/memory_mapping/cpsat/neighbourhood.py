@@ -54,8 +54,8 @@ class Neighbourhood:
         self.is_frozen = frozen or not timeline.waits or facts.problem.channels > 1
         self.free = [tensor for tensor in sorted(set(tensors)) if self._may_change(tensor)]
         self.inside = [self._accesses_inside(tensor) for tensor in self.free]
-        self.entering = [self._cut_by(tensor, self.start) for tensor in self.free]
-        self.leaving = [self._cut_by(tensor, self.end) for tensor in self.free]
+        self.entering = [self._across(tensor, self.start) for tensor in self.free]
+        self.leaving = [self._across(tensor, self.end) for tensor in self.free]
         self.axis = self._make_axis(detail)
         """Boundaries of the program; boundary ``i`` of the axis is boundary ``i + 1`` of the problem."""
         self.use_of: list[int] = []
@@ -81,13 +81,13 @@ class Neighbourhood:
         if sequence.uniform:
             stays = timeline.residencies[tensor]
             return self.start <= first and last < self.end and all(self.start <= r.start and r.end <= self.end for r in stays)
-        return bool(self._accesses_inside(tensor)) or self._cut_by(tensor, self.end) is not None
+        return bool(self._accesses_inside(tensor)) or self._across(tensor, self.end) is not None
 
     def _accesses_inside(self, tensor: int) -> list[Access]:
         accesses = self.timeline.facts.sequences[tensor].accesses
         return [access for access in accesses if self.start <= access.step < self.end]
 
-    def _cut_by(self, tensor: int, boundary: int) -> Residency | None:
+    def _across(self, tensor: int, boundary: int) -> Residency | None:
         """The residency that stands on both sides of a boundary."""
         return next((r for r in self.timeline.residencies[tensor] if r.start < boundary < r.end), None)
 

@@ -2,11 +2,11 @@
 
 Memory is tight in a few segments of most programs, and what one of them loses depends little on the others. So the program is
 cut into segments, each a problem of its own whose optimum is no more than what the segment takes in any plan
-(:class:`Cutter`). Each is bounded by its detailed relaxation (:mod:`~stowplan.models.memory_mapping.milp.tightening`), first
-linear, then with cuts. Then pairs of neighbours become one segment, whose relaxation also knows what its parts take at least;
-up to the whole. After that the same is done again, from shorter segments on, with integers. The bound of the program is the
-best sum over disjoint segments (lemma B5 of ``docs/reference/memory-mapping-models.md``); steps in none of them take their
-least latency.
+(:class:`SegmentProblems`). Each is bounded by its detailed relaxation
+(:mod:`~stowplan.models.memory_mapping.milp.tightening`), first linear, then with cuts. Then pairs of neighbours become one
+segment, whose relaxation also knows what its parts take at least; up to the whole. After that the same is done again, from
+shorter segments on, with integers. The bound of the program is the best sum over disjoint segments (lemma B5 of
+``docs/reference/memory-mapping-models.md``); steps in none of them take their least latency.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from stowplan.models.memory_mapping.problem import Problem, border_step, loops_w
 from stowplan.models.mip.matrix import INFINITE
 
 
-class Cutter:
-    """Cuts segments out of one problem."""
+class SegmentProblems:
+    """Segments of one program, each as a problem of its own."""
 
     def __init__(self, problem: Problem):
         self._problem = problem
         self._accesses = accesses_of(problem)
 
-    def cut(self, start: int, end: int) -> Problem:
+    def between(self, start: int, end: int) -> Problem:
         """The problem of the steps ``[start, end)``; both boundaries lie outside all loops."""
         problem = self._problem
         number: dict[int, int] = {}
@@ -131,7 +131,7 @@ class SegmentBounds:
 
     def __post_init__(self) -> None:
         problem = self.problem
-        self._cutter = Cutter(problem)
+        self._problems = SegmentProblems(problem)
         self._floor_until, self._first_use = problem.floor_until, problem.first_use
         self._negligible_ps = NEGLIGIBLE * max(0, problem.all_slow_ps - problem.floor_ps)
         self.bound = problem.floor_ps
@@ -232,7 +232,7 @@ class SegmentBounds:
                 search.integral()
 
     def _open(self, segment: Segment, seconds: float) -> RelaxationSearch:
-        model = DetailedModel(self._cutter.cut(segment.start, segment.end))
+        model = DetailedModel(self._problems.between(segment.start, segment.end))
         self._add_parts(model, segment)
         effort = replace(self.effort, end=time.monotonic() + seconds)
         search = RelaxationSearch(model, effort, lambda bound: self._note(segment, bound))
