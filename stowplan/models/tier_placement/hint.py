@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stowplan.models.hint import Hint, Steps, carried, check, matched, of_values, trust
-from stowplan.models.tier_placement.plan import Plan, placed
+from stowplan.models.tier_placement.plan import Placed, Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 
 
@@ -66,7 +66,7 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     check(earlier, given)
     known = {decision: number for number, decision in enumerate(placed(earlier))}
     before = matched_layers(problem, earlier)
-    numbers = [known.get((before[layer], is_output)) for layer, is_output in placed(problem)]
+    numbers = [known.get(Placed(before[layer], is_output)) for layer, is_output in placed(problem)]
     shares = [carried(given, tier.name, numbers, 0.0) for tier in problem.tiers]
     return hint(problem, shares, confidence=trust(given, numbers), source=given.source)
 

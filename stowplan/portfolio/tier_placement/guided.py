@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.models.hint import TRUST, Hint
-from stowplan.models.tier_placement.hint import decisions
+from stowplan.models.tier_placement.plan import placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.portfolio.tier_placement import engine
 from stowplan.portfolio.tier_placement.arrays import Data, Ints
@@ -57,7 +57,7 @@ def best_guided(problem: Problem, data: Data, hint: Hint, begin: Ints, stop: Cal
 
 def _in_order(problem: Problem, data: Data, hint: Hint) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Values [T, m] and confidences [m] of a hint, its tensors in the order of the arrays."""
-    number = {decision: place for place, decision in enumerate(decisions(problem))}
+    number: dict[tuple[int, bool], int] = {decision: place for place, decision in enumerate(placed(problem))}
     owners = zip(data.layer.tolist(), data.is_weight.tolist(), strict=True)
     order = [number[layer, not is_weight] for layer, is_weight in owners]
     shares = np.array([hint.values[tier.name] for tier in problem.tiers], np.float64)[:, order]
