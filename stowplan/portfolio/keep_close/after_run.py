@@ -14,6 +14,7 @@ from stowplan.portfolio.keep_close.closeness import EARLIER, SHARE, Budget, Keep
 from stowplan.portfolio.keep_close.closest import Close, Search, allowed
 from stowplan.portfolio.kind import Check, Kind, check
 from stowplan.portfolio.run.state import Best, RunState
+from stowplan.result import Result
 
 #: What provenance calls plans that were brought closer.
 SOURCE = "keep_close"
@@ -44,6 +45,7 @@ class Closer:
         self._earlier: Close | None = None
         self._plans: list[tuple[int, int, Any, Check]] = []
         self.details: dict[str, Any] = {}
+        self._whole: tuple[Options, Deadline]
         plan = self._closeness.start
         if plan is not None:
             found = check(kind, problem, plan)
@@ -57,20 +59,22 @@ class Closer:
         """The earlier plan by its name, where it is valid for this problem."""
         return {} if self._earlier is None else {EARLIER: self._earlier.plan}
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What warnings say."""
-        return tuple(self._closeness.notes)
+    def begin(self, state: RunState) -> None:
+        """Have a run that has not begun leave a part of the time, and tell of its plans."""
+        self._whole = options, deadline = state.options, state.deadline
+        state.options = msgspec.structs.replace(options, time_limit=(1 - SHARE) * options.time_limit)
+        if not options.deterministic:
+            state.deadline = deadline.within((1 - SHARE) * deadline.remaining)
+        state.on_plan = self.take
 
-    @staticmethod
-    def run_options(options: Options) -> Options:
-        """Options of the run, which leaves a part of the time."""
-        return msgspec.structs.replace(options, time_limit=(1 - SHARE) * options.time_limit)
-
-    @staticmethod
-    def run_deadline(options: Options, deadline: Deadline) -> Deadline:
-        """Deadline of the run."""
-        return deadline if options.deterministic else deadline.within((1 - SHARE) * deadline.remaining)
+    def described(self, result: Result) -> Result:
+        """The result with what is to be said of the earlier plan."""
+        return msgspec.structs.replace(
+            result,
+            details=result.details | self.details,
+            highlights=(*result.highlights, *(["changed"] if self.details else [])),
+            warnings=(*result.warnings, *self._closeness.notes),
+        )
 
     def take(self, plan: Any, found: Check) -> None:
         """Remember a valid plan of the run; of many the best, the first of equals."""
@@ -79,17 +83,18 @@ class Closer:
         if len(self._plans) > 2 * MOST_PLANS:
             self._trim()
 
-    def finish(self, state: RunState, options: Options, deadline: Deadline) -> bool:
-        """Put the closest plan that is good enough in the place of the best.
+    def finish(self, state: RunState) -> bool:
+        """Put the closest plan that is good enough in the place of the best, in what time the run has left.
 
         Returns
         -------
         bool
-            Whether Ctrl-C ended the search for it.
+            Whether it was cancelled.
         """
+        options, deadline = state.options, state.deadline = self._whole
         best = state.best
         if best is None:
-            return False
+            return deadline.was_cancelled
         closeness = self._closeness
         plain = Close(best.plan, best.check, closeness.counts(best.plan))
         earlier = self._earlier
@@ -146,7 +151,7 @@ class Closer:
                 "earlier_objective": None if earlier is None else earlier.check.objective,
             },
         }
-        return cancelled
+        return cancelled or deadline.was_cancelled
 
     def _trim(self) -> None:
         self._plans.sort(key=lambda each: each[:2])
