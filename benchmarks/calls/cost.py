@@ -70,7 +70,6 @@ PROGRAM = "from stowplan.cli import main; main()"
 CALLS = """
 import json, sys, time
 import stowplan
-from stowplan import files
 path, target, repeat, limit = sys.argv[1:]
 problem = stowplan.read(path, target=target or None)
 seconds = []

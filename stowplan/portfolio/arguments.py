@@ -17,7 +17,6 @@ from stowplan import files
 from stowplan.arguments import flag, number, show, whole
 from stowplan.errors import InputError, UsageError, brief
 from stowplan.frontends.read import read_plan
-from stowplan.kinds import load
 from stowplan.models import hint as hints
 from stowplan.models.hint import Hint
 from stowplan.portfolio.context import Options
@@ -25,7 +24,7 @@ from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan, kind_
 from stowplan.portfolio.run.process_memory import check_limits_possible
 
 if TYPE_CHECKING:
-    from stowplan.portfolio.keep_close.after_run import Closer
+    from stowplan.portfolio.keep_close.after_run import StabilityPass
 
 FAMILIES = ("heuristic", "learned", "exact")
 
@@ -106,7 +105,7 @@ class Call:
     """Plans at hand, as they were given."""
     hint: Any
     """As it was given."""
-    keeper: Closer | None
+    keeper: StabilityPass | None
     """What keeps the result close to an earlier plan."""
 
     @property
@@ -160,12 +159,12 @@ def check_call(
     )
 
 
-def _keeper(kind: Kind, problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> Closer:
+def _keeper(kind: Kind, problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> StabilityPass:
     # Not at the top: most runs have no earlier plan to keep close to.
-    from stowplan.portfolio.keep_close.after_run import Closer
-    from stowplan.portfolio.keep_close.closeness import EARLIER, given
+    from stowplan.portfolio.keep_close.after_run import StabilityPass
+    from stowplan.portfolio.keep_close.earlier_plan import EARLIER, given
 
-    keeper = Closer(kind, problem, given(keep_close, kind))
+    keeper = StabilityPass(kind, problem, given(keep_close, kind))
     if EARLIER in plans:
         raise UsageError(f"found a plan named {EARLIER!r}, which is the name of the one to keep close to: give it another")
     return keeper
@@ -278,7 +277,8 @@ def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
     kind = kind_of(problem)
     if kind_of(earlier) is not kind:
         raise UsageError(f"found a hint for a problem of {kind_of(earlier).name}, expected one of {kind.name}")
-    if not kind.modules.transfer:
+    transferred = kind.modules.part("models.hint:transferred")
+    if transferred is None:
         raise UsageError(f"found a hint of an earlier version: problems of {kind.modules.title} take none, only their own")
     given = read_hint(path, earlier)
     plan = hints.plan_of(given) if isinstance(given, Hint) else given
@@ -286,8 +286,8 @@ def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
         raise InputError(f"not valid for the earlier version: {'; '.join(found.violations[:3])}", source=path)
     (values,) = hinted_values(kind, earlier, given, plan)
     values = msgspec.structs.replace(values, plan=None if plan is None else msgspec.to_builtins(plan))
-    transferred: Hint = load(kind.modules.transfer)(problem, earlier, values)
-    return transferred
+    hint: Hint = transferred(problem, earlier, values)
+    return hint
 
 
 def read_hint(path: Path, problem: Any) -> Any:
@@ -351,7 +351,8 @@ def hinted_values(kind: Kind, problem: Any, hint: Any, plan: Any) -> list[Hint]:
     """
     if isinstance(hint, Hint) and hint.values:
         return [msgspec.structs.replace(hint, plan=None)]
-    if plan is None or not kind.modules.hint:
+    of_plan = None if plan is None else kind.modules.part("models.hint:of_plan")
+    if of_plan is None:
         return []
-    found: Hint = load(f"{kind.modules.hint}:of_plan")(problem, plan)
+    found: Hint = of_plan(problem, plan)
     return [msgspec.structs.replace(found, plan=None)]
