@@ -43,7 +43,7 @@ class KindModules(msgspec.Struct, frozen=True, kw_only=True):
 
     - ``models``: ``problem`` and ``plan``, each with a class of that name, capitalised, a
       :class:`stowplan.models.document.Document`. ``plan`` may have ``DECISIONS``, what its plans decide
-      (:mod:`stowplan.models.decisions`), and ``offset_table(problem, plan)`` (:mod:`stowplan.models.offset_table`).
+      (:mod:`stowplan.models.decisions`), and ``offset_table(problem, plan)`` (:mod:`stowplan.models.document`).
     - ``models``, of kinds whose hints may have values (:mod:`stowplan.models.hint`): ``hint`` with
       ``counts(problem) -> {name: number of values}`` and ``of_plan(problem, plan) -> Hint``. It may have ``OPTIONAL``, names
       that may be left out, and ``transferred(problem, earlier problem, its hint) -> hint``, where steps are known again.
