@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 
 from stowplan import files
-from stowplan.errors import InputError, UsageError
+from stowplan.errors import InputError, UsageError, naming
 from stowplan.frontends.dfg import lower, read_dot, read_json
 from stowplan.frontends.dfg.graph import Reading
 from stowplan.frontends.dfg.lower import Inputs, Memory
@@ -19,8 +19,6 @@ from stowplan.frontends.network.layer_json import is_layer_file
 from stowplan.frontends.options import ReadOptions
 from stowplan.hardware.se.machines import describe_machine, is_machine_name, load_machine, machine_names
 from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules
-
-T = TypeVar("T")
 
 
 class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,10 +185,11 @@ def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions = 
 
 def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
     """A problem with the instructions of the file ``fixed`` in place of its own fixed ones; its rules stay."""
-    try:
+    with naming(changes["fixed"]):
         return msgspec.structs.replace(problem, pins=read_pins(changes["fixed"]))
-    except InputError as error:
-        raise error.within(changes["fixed"]) from None
+
+
+_FIXED = "a list of fixed instructions"
 
 
 class _Fixed(msgspec.Struct):
@@ -199,21 +198,12 @@ class _Fixed(msgspec.Struct):
 
 def _pins_within(path: str | Path) -> tuple[Pin, ...]:
     """The ``fixed`` of a graph file."""
-    return _decode(files.read_bytes(path), _Fixed, path).fixed
+    return files.decode_json(files.read_bytes(path), _Fixed, _FIXED, path).fixed
 
 
 def read_pins(path: str | Path) -> tuple[Pin, ...]:
     """Fixed instructions of a JSON file: a list of them; raises :class:`~stowplan.errors.InputError` naming file and place."""
-    return _decode(files.read_bytes(path), tuple[Pin, ...], path)
-
-
-def _decode(data: bytes, kind: type[T], path: str | Path) -> T:
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.ValidationError as error:
-        raise files.misfit(error, kind, path) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"not a list of fixed instructions: {error}", source=path) from error
+    return files.decode_json(files.read_bytes(path), tuple[Pin, ...], _FIXED, path)
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:

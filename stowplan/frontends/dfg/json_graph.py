@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from stowplan import files
-from stowplan.errors import InputError
+from stowplan.errors import InputError, naming
 from stowplan.frontends.dfg.graph import Arrow, Dfg, Node, Reading, join
 
 #: Other names of what a node, an edge and a graph say, the first ones first: where there is an op, ``type`` is a note.
@@ -61,18 +61,12 @@ def read_json(path: str | Path, reading: Reading | None = None) -> Dfg:
 
 def decode_json(data: bytes, source: str | Path | None = None, reading: Reading | None = None) -> Dfg:
     """Graph of JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and place."""
-    try:
-        return _decode(data, source, reading or Reading())
-    except msgspec.ValidationError as error:
-        raise files.misfit(error, Dfg, source) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"not a JSON graph: {error}", source=source) from error
-    except InputError as error:
-        raise (error if source is None else error.within(source)) from None
+    given: dict[str, Any] = files.decode_json(data, dict[str, Any], "a JSON graph", source)
+    with naming(source):
+        return _graph(given, source, reading or Reading())
 
 
-def _decode(data: bytes, source: str | Path | None, reading: Reading) -> Dfg:
-    given = msgspec.json.decode(data, type=dict[str, Any])
+def _graph(given: dict[str, Any], source: str | Path | None, reading: Reading) -> Dfg:
     edges_key = next((key for key in ("edges", *GRAPH_NAMES) if key in given), "edges")
     whole = _renamed(given, "", GRAPH_NAMES, ("nodes", "edges", "name", "fixed"), _GRAPH_NOTES)
     if given.get("directed", True) is not True:

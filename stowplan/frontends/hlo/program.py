@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from stowplan import files
-from stowplan.errors import InputError
+from stowplan.errors import InputError, naming
 from stowplan.frontends.hlo.attributes import estimated_cycles
 from stowplan.frontends.hlo.module import HloModule
 from stowplan.frontends.hlo.parse import read_module
@@ -46,7 +46,7 @@ def program_from_module(module: HloModule, *, donation: Donation = "free") -> Pr
     InputError
         The module is not scheduled, or an instruction does not fit its operands or computations; the message names the line.
     """
-    try:
+    with naming(module.source):
         if not module.is_scheduled:
             raise InputError(
                 f"found a module without is_scheduled=true, expected a scheduled one{_hint(module)}", place="line 1"
@@ -54,8 +54,6 @@ def program_from_module(module: HloModule, *, donation: Donation = "free") -> Pr
         schedule = Schedule(module)
         apart = _share_storage(schedule, donation)
         return _build(schedule, apart, _program_name(module))
-    except InputError as error:
-        raise (error.within(module.source) if module.source else error) from error
 
 
 def _hint(module: HloModule) -> str:

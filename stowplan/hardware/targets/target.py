@@ -84,27 +84,14 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        memory, copies, roofline = self.fast_memory, self.copies, self.roofline
-        for place, value, least in (
-            ("clock", self.clock, 1),
-            ("fast_memory.capacity", memory.capacity, 1),
-            ("fast_memory.alignment", memory.alignment, 1),
-            ("fast_memory.max_preloads", memory.max_preloads, 0),
-            ("copies.in_bandwidth", copies.in_bandwidth, 1),
-            ("copies.out_bandwidth", copies.out_bandwidth, 1),
-            ("copies.channels", copies.channels, 1),
-            ("copies.latency", copies.latency, 0),
-            ("roofline.slow_read_bandwidth", roofline.slow_read_bandwidth, 1),
-            ("roofline.slow_write_bandwidth", roofline.slow_write_bandwidth, 1),
-            ("roofline.fast_read_bandwidth", roofline.fast_read_bandwidth, 1),
-            ("roofline.fast_write_bandwidth", roofline.fast_write_bandwidth, 1),
-            ("roofline.vector_bandwidth", roofline.vector_bandwidth, 1),
-            ("roofline.compute", roofline.compute, 1),
-            ("roofline.elementwise", roofline.elementwise, 1),
-            ("roofline.overhead", roofline.overhead, 0),
-        ):
-            if value < least:
-                raise InputError(f"found {value}, expected at least {least}", place=place)
+        if self.clock < 1:
+            raise InputError(f"found {self.clock}, expected at least 1", place="clock")
+        for group in ("fast_memory", "copies", "roofline"):
+            part = getattr(self, group)
+            for name in part.__struct_fields__:
+                value, least = getattr(part, name), 0 if name in ("max_preloads", "latency", "overhead") else 1
+                if isinstance(value, int) and value < least:
+                    raise InputError(f"found {value}, expected at least {least}", place=f"{group}.{name}")
 
     def with_capacity(self, capacity: int) -> Target:
         """The same target with ``capacity`` bytes of fast memory; raises InputError where that is below 1."""

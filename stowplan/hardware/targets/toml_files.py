@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import msgspec
 
 from stowplan import files
-from stowplan.errors import InputError
+from stowplan.errors import InputError, naming
 
 PS_PER_SECOND = 10**12
 
@@ -187,12 +187,11 @@ class TargetFiles(Generic[T]):
     def decode(self, data: bytes, source: str | Path | None = None) -> T:
         """Target from the bytes of a TOML file; raises InputError naming source and field, as :meth:`load` does."""
         try:
-            head = decode_toml(data)
-            for key, expected in (("format", self.format_name), ("version", self.version)):
-                if head.get(key) != expected:
-                    raise InputError(f"found {head.get(key)!r}, expected {expected!r}", place=key)
-            return msgspec.convert(head, self.target, dec_hook=decode_hook)
+            with naming(source):
+                head = decode_toml(data)
+                for key, expected in (("format", self.format_name), ("version", self.version)):
+                    if head.get(key) != expected:
+                        raise InputError(f"found {head.get(key)!r}, expected {expected!r}", place=key)
+                return msgspec.convert(head, self.target, dec_hook=decode_hook)
         except msgspec.ValidationError as error:
             raise files.misfit(error, self.target, source) from error
-        except InputError as error:
-            raise (error if source is None else error.within(source)) from None

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan import files
-from stowplan.errors import InputError
+from stowplan.errors import InputError, naming
 from stowplan.hardware.costs.signatures.features import NAMES, Bits, Known, StepFacts, features
 
 
@@ -145,10 +145,8 @@ class Predictor:
     def load(cls, path: str | Path) -> Predictor:
         """Read a file; raises :class:`~stowplan.errors.InputError` naming file and array."""
         arrays = files.read_arrays(path, f"a {FORMAT} file")
-        try:
+        with naming(path):
             return _of_arrays(arrays)
-        except InputError as error:
-            raise error.within(path) from error
 
 
 def _of_arrays(arrays: dict[str, NDArray[np.generic]]) -> Predictor:
