@@ -326,7 +326,7 @@ def decode(data: bytes, kind: type[T], *, format_name: str, version: int, source
     return decode_json(data, kind, f"a {format_name} file", source)
 
 
-def decode_json(data: bytes, kind: Any, what: str, source: str | Path | None = None) -> Any:
+def decode_json(data: bytes, kind: type[T], what: str, source: str | Path | None = None) -> T:
     """Decode JSON that need not have a format into ``kind``; ``what`` it should be is for messages: ``a layer file``.
 
     Raises

@@ -16,8 +16,7 @@ import stowplan
 from stowplan.errors import InputError
 from stowplan.frontends.dfg import Dfg, lower, read_dot, read_json
 from stowplan.frontends.dfg.dot import parse_dot
-from stowplan.frontends.dfg.graph import Reading
-from stowplan.frontends.dfg.json_graph import decode_json
+from stowplan.frontends.dfg.graph import Reading, decode_json
 from stowplan.frontends.dfg.op_tables import OpTable, load_op_table
 from stowplan.hardware.se import compare
 from stowplan.hardware.se.machines import streaming_engine

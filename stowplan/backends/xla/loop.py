@@ -14,7 +14,6 @@ from stowplan.arguments import number, whole
 from stowplan.backends.xla.child import DUMPED, Option
 from stowplan.backends.xla.compiler import COMPILE_LIMIT, MEMORY_LIMIT, CompileError, Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
-from stowplan.backends.xla.planned import planned
 from stowplan.backends.xla.proposals import (
     Proposal,
     Way,
@@ -26,6 +25,7 @@ from stowplan.backends.xla.proposals import (
     overlaps,
     perturbations,
     plan_first,
+    planned,
     plans,
     prefetches,
     preloads,

@@ -17,17 +17,17 @@ from stowplan import files
 from stowplan.backends.xla.store import Compiled, read_result
 from stowplan.errors import InputError
 from stowplan.frontends.hlo import HloModule, program_from_module, read_module, read_program
-from stowplan.frontends.hlo.placed import FAST_SPACE
 from stowplan.frontends.xla_plan import ImportedPlan, import_xla_plan
 from stowplan.hardware.costs import make_problem
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.simulator import play
 from stowplan.hardware.targets import Target, load_target
+from stowplan.hardware.targets.target import TPU_V4
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
 #: How a layout says that its array is in fast memory.
-FAST_MARK = f"S({FAST_SPACE})"
+FAST_MARK = f"S({TPU_V4.fast_space})"
 
 
 class Score(msgspec.Struct, frozen=True):

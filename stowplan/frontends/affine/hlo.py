@@ -27,7 +27,7 @@ from stowplan.frontends.affine.hlo_walk import (
     shape_text,
 )
 from stowplan.frontends.hlo import ArrayShape, Computation, HloModule, Instruction, TupleShape, read_module
-from stowplan.frontends.hlo.attributes import convolution_labels, number, numbers, padding, ranges, window
+from stowplan.frontends.hlo.module import convolution_labels, number, numbers, padding, ranges, window
 from stowplan.frontends.hlo.walk import check_extent
 from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check

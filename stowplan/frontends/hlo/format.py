@@ -47,8 +47,7 @@ def _cost_data(
     paths: tuple[str | Path, ...], cost_model: str | None, module: HloModule, program: Program
 ) -> dict[str, CycleTable | SignatureCosts]:
     """What the files of ``cycles`` say, as arguments of ``make_problem``: two modules and no other wish mean a cycle table."""
-    from stowplan.frontends.hlo.placed import read_cycle_table
-    from stowplan.frontends.hlo.signatures import read_costs
+    from stowplan.frontends.hlo.placed import read_costs, read_cycle_table
 
     if cost_model == "signatures" or (cost_model is None and (len(paths) != 2 or any(map(files.is_json, paths)))):
         return {"signatures": read_costs(paths, module, program)}

@@ -10,11 +10,9 @@ from typing import Literal
 
 from stowplan import files
 from stowplan.errors import InputError, naming
-from stowplan.frontends.hlo.attributes import estimated_cycles
-from stowplan.frontends.hlo.module import HloModule
+from stowplan.frontends.hlo.module import HloModule, estimated_cycles
 from stowplan.frontends.hlo.parse import read_module
-from stowplan.frontends.hlo.schedule import Schedule, ScheduledStep
-from stowplan.frontends.hlo.storage import START
+from stowplan.frontends.hlo.schedule import START, Schedule, ScheduledStep
 from stowplan.hardware.program import Program, ProgramStep, ProgramTensor, ProgramUse
 
 #: What becomes of parameters that the caller donates: see :func:`program_from_module`.

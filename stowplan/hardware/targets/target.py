@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from stowplan.errors import InputError
+from stowplan.errors import InputError, UsageError
 from stowplan.hardware.targets.toml_files import (
     Bytes,
     BytesPerSecond,
@@ -100,3 +100,49 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def cycles_ps(self, cycles: int) -> int:
         """Duration of ``cycles`` clock cycles, ps."""
         return duration_ps(cycles, self.clock)
+
+
+class XlaChip(NamedTuple):
+    """What XLA and libtpu call things on a chip: all that differs from chip to chip stands here."""
+
+    topology: str
+    """The smallest one with the chip."""
+    accelerator: str
+    """Type of the accelerator."""
+    fast_space: int
+    """Memory space of the fast memory in layouts, ``S(n)``."""
+    capacity_option: str
+    """KiB of fast memory that memory-space assignment may use."""
+    retries_option: str
+    """How often it tries again where a value does not fit."""
+    overlap_option: str
+    """For how many times its own time a copy had best run beside the program. The larger, the earlier it begins."""
+
+
+#: Chips that XLA compiles for without their being there, by the name of their target.
+XLA_CHIPS = {
+    "tpu-v4": XlaChip(
+        topology="v4:2x2x1",
+        accelerator="v4-8",
+        fast_space=3,
+        capacity_option="xla_tpu_max_cmem_used_by_memory_space_assignment",
+        retries_option="xla_tpu_cmem_max_retries",
+        overlap_option="xla_tpu_cmem_preferred_overlap_to_async_copy_ratio",
+    )
+}
+
+#: The chip of modules and options that name none.
+TPU_V4 = XLA_CHIPS["tpu-v4"]
+
+
+def xla_chip(target: str) -> XlaChip:
+    """What XLA calls things on a target, by its name.
+
+    Raises
+    ------
+    UsageError
+        A target that XLA is not known to compile for ahead of time.
+    """
+    if target not in XLA_CHIPS:
+        raise UsageError(f"found target {target!r}, expected one that XLA compiles for: {', '.join(XLA_CHIPS)}")
+    return XLA_CHIPS[target]
