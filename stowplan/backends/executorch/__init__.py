@@ -38,21 +38,8 @@ _LAZY = {
     "memory_planning_pass": "planning",
 }
 
-__all__ = [
-    "BankedPlanningAlgorithm",
-    "MemoryPlanningAlgorithm",
-    "Planned",
-    "PlanningWarning",
-    "ReorderPass",
-    "banked_memory_planning_pass",
-    "banked_planning_algorithm",
-    "memory_planning_algorithm",
-    "memory_planning_pass",
-    "offset_table",
-    "plan",
-    "reorder_pass",
-    "write_offsets",
-]
+
+__all__ = [*_LAZY]
 
 
 def __getattr__(name: str) -> Any:

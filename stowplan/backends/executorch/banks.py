@@ -344,8 +344,4 @@ def _result(result: Any, specs: Sequence[Any], placed: Mapping[int, arenas.Place
         from executorch.exir.memory_planning import MemoryAlgoResult, SpecAllocResult
 
         result = MemoryAlgoResult({spec: SpecAllocResult(1, 0, 0) for spec in specs}, [])
-    for spec in specs:
-        place, found = placed[id(spec)], result.spec_dict[spec]
-        found.mem_id, found.mem_obj_id, found.mem_offset = place.mem_id, place.mem_obj_id, place.mem_offset
-    result.bufsizes = sizes
-    return result
+    return arenas.fill(result, specs, placed, sizes)

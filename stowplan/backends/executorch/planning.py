@@ -130,11 +130,7 @@ class MemoryPlanningAlgorithm:
         if wrong:
             raise UnsupportedError(f"the plan failed verification ({wrong[0]})")
         self.reports += reports
-        for spec, found in result.spec_dict.items():
-            place = placed[id(spec)]
-            found.mem_id, found.mem_obj_id, found.mem_offset = place.mem_id, place.mem_obj_id, place.mem_offset
-        result.bufsizes = sizes
-        return result
+        return arenas.fill(result, result.spec_dict, placed, sizes)
 
     def _plan(self, unit: Arena, greedy: int, offsets: list[int]) -> tuple[Plan | None, ArenaReport]:
         """A plan of an arena that is smaller than greedy's, None where there is none; and what to report."""

@@ -14,7 +14,7 @@ from stowplan.frontends.dfg import lower, read_dot, read_json
 from stowplan.frontends.dfg.graph import Reading
 from stowplan.frontends.dfg.lower import Inputs, Memory
 from stowplan.frontends.dfg.op_tables import load_op_table
-from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily, TargetRow
+from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.network.layer_json import is_layer_file
 from stowplan.frontends.options import ReadOptions
 from stowplan.hardware.se.machines import describe_machine, is_machine_name, load_machine, machine_names
@@ -218,13 +218,6 @@ def _claims(source: Source) -> bool | None:
     return False if source.data is not None and is_layer_file(source.data) else None
 
 
-def _rows() -> list[TargetRow]:
-    return [
-        TargetRow(name, f"{array.tiles} tiles, latency {array.latency}", describe_machine(name))
-        for name, array in ((name, load_machine(name)) for name in machine_names())
-    ]
-
-
 FORMAT = InputFormat(
     what="a data-flow graph",
     suffixes=(".json", ".dot", ".gv"),
@@ -232,7 +225,14 @@ FORMAT = InputFormat(
     matches=lambda source: is_loop_body(source.path, source.data, source.target),
     open=_open,
     targets=TargetFamily(
-        "data-flow graphs", "modulo scheduling", "se", "tile and time of each instruction", load_machine, _rows
+        "data-flow graphs",
+        "modulo scheduling",
+        "se",
+        "tile and time of each instruction",
+        load_machine,
+        machine_names,
+        lambda array: f"{array.tiles} tiles, latency {array.latency}",
+        lambda name, array: describe_machine(name),
     ),
     claims=_claims,
 )

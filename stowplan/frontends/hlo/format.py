@@ -9,7 +9,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import UsageError
-from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily, TargetRow
+from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.options import ReadOptions
 from stowplan.hardware.targets import load_target, target_names
 
@@ -65,13 +65,6 @@ def _claims(source: Source) -> bool | None:
     return read_module(source.path).is_scheduled or None
 
 
-def _rows() -> list[TargetRow]:
-    return [
-        TargetRow(name, f"{target.fast_memory.capacity / 2**20:g} MiB fast memory", target.description)
-        for name, target in ((name, load_target(name)) for name in target_names())
-    ]
-
-
 _ACCEPTED = frozenset({"target", "capacity", "cost_model", "stalls", "cycles", "donation", "evictions", "prefetches"})
 
 FORMAT = InputFormat(
@@ -81,7 +74,13 @@ FORMAT = InputFormat(
     matches=lambda source: source.data is None,
     open=_open,
     targets=TargetFamily(
-        "compiled programs", "memory mapping", "tpu-v4", "what is in fast memory, where and when", load_target, _rows
+        "compiled programs",
+        "memory mapping",
+        "tpu-v4",
+        "what is in fast memory, where and when",
+        load_target,
+        target_names,
+        lambda target: f"{target.fast_memory.capacity / 2**20:g} MiB fast memory",
     ),
     claims=_claims,
 )
