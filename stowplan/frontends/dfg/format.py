@@ -22,7 +22,7 @@ from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules
 
 
 class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to read a loop body, and the machine's rules for it. See docs/modulo-scheduling.md."""
+    """How to read a loop body, and the machine's rules for it. See docs/reference/loop-bodies.md."""
 
     rules: Rules = Rules()
     inputs: str = "variables"
