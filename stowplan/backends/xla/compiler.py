@@ -21,7 +21,7 @@ from stowplan.backends.xla.store import Compiled, Record, WorkloadStore, result_
 from stowplan.backends.xla.workload import Workload, versions
 from stowplan.deadline import Deadline
 from stowplan.errors import StowplanError, TimeLimitError, UsageError, brief
-from stowplan.hardware.targets.target import xla_chip
+from stowplan.hardware.targets import xla_chip
 
 #: Seconds that one compile may take, and bytes of memory that the compiling process may have, unless told otherwise.
 COMPILE_LIMIT, MEMORY_LIMIT = 900.0, 16 << 30
@@ -57,7 +57,7 @@ class Compiler:
     workload
         What is compiled.
     target
-        Name of the machine, see :data:`stowplan.hardware.targets.target.XLA_CHIPS`.
+        Name of the machine, see :data:`stowplan.hardware.targets.XLA_CHIPS`.
     folder
         Where results are kept and looked for; a temporary one where None.
     compile_limit

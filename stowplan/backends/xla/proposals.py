@@ -351,3 +351,22 @@ def _corrected(way: str, evidence: Evidence, trial: Trial, moves: list[Move]) ->
             last=evidence.names(move.tensor for move in chosen if not move.to_fast),
         )
         yield Proposal(way, steer, -sum(move.cycles for move in chosen))
+
+
+#: Ways of steering, and what each is worth before anything is known of it: its share of compiles that were better than the
+#: incumbent (``benchmarks/xla/tuning.py`` prints the shares).
+WAYS: tuple[tuple[Way, float], ...] = (
+    (tightened, 0.3),
+    (capacities, 0.35),
+    (plans, 0.2),
+    (fitted, 0.28),
+    (corrections, 0.346),
+    (retries, 0.1),
+    (explorations, 0.1),
+    (preloads, 0.38),
+    (prefetches, 0.15),
+    (returns, 0.1),
+    (perturbations, 0.05),
+    # Less than its share: it can save the stalls alone, so others, which save cycles, come first where they are as good.
+    (overlaps, 0.345),
+)

@@ -21,8 +21,7 @@ from stowplan.frontends.xla_plan import ImportedPlan, import_xla_plan
 from stowplan.hardware.costs import make_problem
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.simulator import play
-from stowplan.hardware.targets import Target, load_target
-from stowplan.hardware.targets.target import TPU_V4
+from stowplan.hardware.targets import TPU_V4, Target, load_target
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 

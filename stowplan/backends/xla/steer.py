@@ -14,7 +14,7 @@ import msgspec
 
 from stowplan.backends.xla.child import Option
 from stowplan.hardware.program import Program
-from stowplan.hardware.targets.target import TPU_V4
+from stowplan.hardware.targets import TPU_V4
 
 #: Option of the compiler that takes the order, a text proto ``MsaSortOrderOverrides``.
 ORDER_OPTION = "xla_tpu_msa_sort_order_overrides"

@@ -13,7 +13,7 @@ from stowplan.errors import InputError, UsageError, naming
 from stowplan.frontends.dfg import lower, read_dot, read_json
 from stowplan.frontends.dfg.graph import Reading
 from stowplan.frontends.dfg.lower import Inputs, Memory
-from stowplan.frontends.dfg.op_tables import load_op_table
+from stowplan.frontends.dfg.op_table import load_op_table
 from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.network.layer_json import is_layer_file
 from stowplan.frontends.options import ReadOptions

@@ -20,7 +20,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError, brief, naming
-from stowplan.frontends.dfg.op_tables import OpTable, Resolved, load_op_table
+from stowplan.frontends.dfg.op_table import OpTable, Resolved, load_op_table
 from stowplan.hardware.se.reference import OPERATIONS
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Variable
 

@@ -11,7 +11,7 @@ from stowplan.components import strong_components
 from stowplan.errors import UsageError
 from stowplan.frontends.dfg.graph import Dfg
 from stowplan.frontends.dfg.memory import make_asynchronous
-from stowplan.frontends.dfg.op_tables import OpTable
+from stowplan.frontends.dfg.op_table import OpTable
 from stowplan.hardware.se.machines import streaming_engine
 from stowplan.hardware.se.reference import INVARIANT, STREAMED
 from stowplan.models.modulo_scheduling.machine import Machine

@@ -30,7 +30,7 @@ from stowplan.hardware.costs.signatures import (
     StepSignature,
 )
 from stowplan.hardware.program import Program, ProgramStep
-from stowplan.hardware.targets.target import TPU_V4
+from stowplan.hardware.targets import TPU_V4
 
 
 class Placed(NamedTuple):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from stowplan import files
 from stowplan.errors import InputError
 from stowplan.frontends.hlo.shape import excerpt
-from stowplan.hardware.targets.target import TPU_V4
+from stowplan.hardware.targets import TPU_V4
 
 
 class Source(StrEnum):

@@ -18,7 +18,7 @@ from stowplan.frontends.hlo.shape import index_text
 from stowplan.frontends.hlo.walk import LeafWalk, check_extent
 from stowplan.frontends.xla_plan.stays import Array, Eviction, Placement, Source, Stay
 from stowplan.hardware.program import Program
-from stowplan.hardware.targets.target import TPU_V4
+from stowplan.hardware.targets import TPU_V4
 
 #: Steps that XLA may replace by a copy of its own: what they would write stands in fast memory once that copy is done.
 _REPLACEABLE = frozenset({"copy", "slice", "dynamic-slice"})

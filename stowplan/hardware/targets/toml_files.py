@@ -185,14 +185,12 @@ class TargetFiles(Generic[T]):
         """
         if is_path(name_or_path):
             return self.decode(files.read_bytes(name_or_path, MAX_TARGET_BYTES), name_or_path)
-        if name_or_path in self.made:
-            return self.made[name_or_path]()
-        names = self.names()
-        if name_or_path not in names:
-            raise InputError(
-                f"found {self.noun} {name_or_path!r}, expected one of {', '.join(names)}, or the path of a .toml file"
-            )
-        file = f"{name_or_path}.toml"
+        name, names = str(name_or_path), self.names()
+        if name in self.made:
+            return self.made[name]()
+        if name not in names:
+            raise InputError(f"found {self.noun} {name!r}, expected one of {', '.join(names)}, or the path of a .toml file")
+        file = f"{name}.toml"
         return self.decode((resources.files(self.package) / file).read_bytes(), file)
 
     def decode(self, data: bytes, source: str | Path | None = None) -> T:
