@@ -18,7 +18,7 @@ from stowplan.backends.xla.steer import DEFAULT, OVERLAP_OPTION, RETRIES_OPTION,
 from stowplan.hardware.costs import make_problem
 from stowplan.hardware.costs.roofline import CycleTable, StepCycles
 from stowplan.models.memory_mapping.plan import Plan
-from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.problem import Problem, Use
 from stowplan.portfolio.solve import solve
 
 PlanModel = Literal["roofline", "table", "signatures"]
@@ -52,11 +52,13 @@ class Planned(NamedTuple):
     @property
     def tensors(self) -> set[int]:
         """Tensors that some step finds in fast memory."""
-        fast, number, found = set(self.plan.fast_uses), 0, set()
-        for step in self.problem.steps:
-            found |= {use.tensor for at, use in enumerate(step.uses, number) if at in fast}
-            number += len(step.uses)
-        return found
+        return {use.tensor for _, use in self.fast_uses()}
+
+    def fast_uses(self) -> Iterator[tuple[int, Use]]:
+        """Step and use, of all that are served from fast memory."""
+        uses = ((at, use) for at, step in enumerate(self.problem.steps) for use in step.uses)
+        fast = set(self.plan.fast_uses)
+        return (each for number, each in enumerate(uses) if number in fast)
 
 
 def planned(
@@ -93,13 +95,10 @@ def planned_prefetches(evidence: Evidence, found: Planned, most: int = MOST_PREF
     Copies from within loops, or for what is no operand by itself, are left out: XLA could not be told of them.
     """
     problem, plan = found
-    fast, number = set(plan.fast_uses), 0
     reads: dict[int, list[int]] = {}
-    for at, step in enumerate(problem.steps):
-        for position, use in enumerate(step.uses, number):
-            if position in fast and not use.is_output:
-                reads.setdefault(use.tensor, []).append(at)
-        number += len(step.uses)
+    for at, use in found.fast_uses():
+        if not use.is_output:
+            reads.setdefault(use.tensor, []).append(at)
     prefetches: dict[tuple[int, int], Prefetch] = {}
     copies = [copy for copy in plan.copies if copy.direction == "in" and copy.start > 0]
     for copy in sorted(copies, key=lambda copy: (-problem.tensors[copy.tensor].size, copy.start)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -166,18 +166,8 @@ def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions = 
         named = {pin.instruction for pin in own}
         pins = (*own, *(pin for pin in pins if pin.instruction not in named))
     try:
-        return lower(
-            graph,
-            machine,
-            rules=options.rules,
-            inputs=cast(Inputs, options.inputs),
-            fuse=options.fuse,
-            fan_out=options.fan_out,
-            memory=cast(Memory, options.memory),
-            pins=pins,
-            table=table,
-            balance=options.balance,
-        )
+        given = {name: getattr(options, name) for name in ("rules", "inputs", "fuse", "fan_out", "memory", "balance")}
+        return lower(graph, machine, pins=pins, table=table, **given)
     except InputError as error:
         is_pin = options.fixed is not None and (error.place or "").startswith("pins")
         raise error.within(options.fixed if is_pin and options.fixed is not None else path) from None
