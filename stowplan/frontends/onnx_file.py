@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stowplan import files
-from stowplan.errors import InputError, MissingDependencyError, first_line
+from stowplan.errors import InputError, MissingDependencyError, first_line, naming
 from stowplan.frontends import shape_inference
 
 #: Nodes at most, once functions of the model stand in line: a few that call each other twice are any number of nodes.
@@ -100,6 +100,14 @@ def read_onnx_file(path: str | Path) -> OnnxFile:
         from onnx import inliner
     except ImportError as error:
         raise MissingDependencyError("reading an ONNX model needs onnx: pip install 'stowplan[frontends]'") from error
+    with naming(path):
+        graph, missing = _read_graph(path, onnx, inliner)
+    name = Path(path).name.removesuffix(".gz").removesuffix(".onnx").removesuffix(".stripped")
+    return OnnxFile(onnx, graph, name, missing)
+
+
+def _read_graph(path: str | Path, onnx: Any, inliner: Any) -> tuple[Any, dict[str, str]]:
+    """The graph of a file with its shapes, and which numbers could not be fetched."""
     data = files.read_bytes(path)
     try:
         model = onnx.load_model_from_string(data)
@@ -118,8 +126,7 @@ def read_onnx_file(path: str | Path) -> OnnxFile:
         # protobuf and onnx raise errors of many types, over several lines.
         raise InputError(f"not an ONNX model: {first_line(error)}") from error
     _check_nodes(model.graph)
-    name = Path(path).name.removesuffix(".gz").removesuffix(".onnx").removesuffix(".stripped")
-    return OnnxFile(onnx, model.graph, name, missing)
+    return model.graph, missing
 
 
 def _check_splits(graph: Any) -> None:
