@@ -310,8 +310,6 @@ class Trees:
         return cls(float(values.pop("start")), **values)
 
 
-Array = NDArray[np.float64]
-
 FORMAT = "stowplan.latency_predictor"
 VERSION = 1
 
