@@ -13,12 +13,14 @@ import difflib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from stowplan import files
+from stowplan.components import strong_components
 from stowplan.errors import InputError, brief, naming
 from stowplan.frontends.dfg.op_table import OpTable, Resolved, load_op_table
 from stowplan.hardware.se.reference import OPERATIONS
@@ -37,6 +39,27 @@ class Dfg:
     variables: tuple[Variable, ...] = ()
     notes: tuple[str, ...] = ()
     """What could not be taken literally."""
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        """Number of each instruction, by its id."""
+        return {each.id: at for at, each in enumerate(self.instructions)}
+
+    @cached_property
+    def consumers(self) -> dict[int, list[int]]:
+        """Instructions that read each instruction's value, in their order, each once; those of earlier iterations, too."""
+        found: dict[int, dict[int, None]] = defaultdict(dict)
+        for at, each in enumerate(self.instructions):
+            for operand in each.operands:
+                if operand.instruction is not None:
+                    found[self.number[operand.instruction]][at] = None
+        return {source: list(targets) for source, targets in found.items()}
+
+    @cached_property
+    def components(self) -> list[int]:
+        """Strong component of each instruction: those of one are on a recurrence together."""
+        edges = [(source, target) for source, targets in self.consumers.items() for target in targets]
+        return strong_components(len(self.instructions), edges)
 
 
 @dataclass(frozen=True)

@@ -210,34 +210,27 @@ class _Tracer:
         self._operations.append(Operation(name=name, op=op, inputs=tuple(inputs), weights=size, label=label.lower(), **more))
 
     def _product(self, node: Any, options: dict[str, Any]) -> None:
-        """A product with a weight matrix; the bias of a Gemm is an operation of its own."""
-        data, weight, *rest = _operands(node)
-        shape = self._shape(node.output[0])
+        """A product with a weight matrix."""
         transposed = bool(options["transA"].i) if "transA" in options else False
-        depth = self._size(data, 0 if transposed else -1)
-        name = f"{node.output[0]}/product" if rest else node.output[0]
-        self._add(name, "matmul_w", [data], [weight], node.op_type, shape=shape, macs=elements(shape) * depth)
-        if rest:
-            self._add(node.output[0], "bias_add", [name], [each for each in rest if each in self._weights], "bias")
+        depth = self._size(_operands(node)[0], 0 if transposed else -1)
+        self._add_with_bias(node, "matmul_w", macs=elements(self._shape(node.output[0])) * depth)
 
     def _convolution(self, node: Any, options: dict[str, Any]) -> None:
-        data, weight, *rest = _operands(node)
-        shape, kernel = self._shape(node.output[0]), self._shape(weight)
+        data, weight, *_ = _operands(node)
+        kernel = self._shape(weight)
         # [out, in / groups, kernel ...]; of a transposed convolution [in, out / groups, kernel ...].
-        meets = self._shape(data) if node.op_type == "ConvTranspose" else shape
-        name = f"{node.output[0]}/product" if rest else node.output[0]
-        self._add(
-            name,
-            "conv",
-            [data],
-            [weight],
-            node.op_type,
-            shape=shape,
-            macs=elements(meets) * elements(kernel[1:]),
-            window=self._window(node, options, kernel[2:]),
-        )
+        meets = self._shape(data if node.op_type == "ConvTranspose" else node.output[0])
+        macs = elements(meets) * elements(kernel[1:])
+        self._add_with_bias(node, "conv", macs=macs, window=self._window(node, options, kernel[2:]))
+
+    def _add_with_bias(self, node: Any, op: str, **more: Any) -> None:
+        """Add what has data and a weight; a bias is an operation of its own."""
+        data, weight, *rest = _operands(node)
+        output = node.output[0]
+        name = f"{output}/product" if rest else output
+        self._add(name, op, [data], [weight], node.op_type, shape=self._shape(output), **more)
         if rest:
-            self._add(node.output[0], "bias_add", [name], [each for each in rest if each in self._weights], "bias")
+            self._add(output, "bias_add", [name], [each for each in rest if each in self._weights], "bias")
 
     def _window(self, node: Any, options: dict[str, Any], kernel: Dims = ()) -> Window:
         def last(name: str, default: int) -> int:

@@ -179,20 +179,16 @@ class _Tracer:
         more.setdefault("shape", _shape(node))
         self._operations.append(Operation(name=name or node.name, op=op, **more))
 
-    def _product(self, node: Any, data: Any, weight: Any, bias: Any, depth: int, target: str) -> None:
-        """A product with a weight matrix, and its bias as an operation of its own."""
+    def _add_with_bias(self, node: Any, op: str, data: Any, weight: Any, bias: Any, **more: Any) -> None:
+        """Add what has data and a weight; a bias is an operation of its own."""
         product = f"{node.name}_product" if bias is not None else node.name
-        self._add(
-            node,
-            "matmul_w",
-            product,
-            inputs=(data.name,),
-            weights=self._weights[weight.name],
-            macs=elements(_shape(node)) * depth,
-            label=target,
-        )
+        self._add(node, op, product, inputs=(data.name,), weights=self._weights.get(weight.name, 0), **more)
         if bias is not None:
             self._add(node, "bias_add", inputs=(product,), weights=self._weights.get(bias.name, 0), label="bias")
+
+    def _product(self, node: Any, data: Any, weight: Any, bias: Any, depth: int, target: str) -> None:
+        """A product with a weight matrix."""
+        self._add_with_bias(node, "matmul_w", data, weight, bias, macs=elements(_shape(node)) * depth, label=target)
 
     def _linear(self, node: Any, target: str) -> None:
         if target == "addmm":
@@ -227,15 +223,14 @@ class _Tracer:
         kernel = _shape(weight)[2:]
         transposed = _target_name(node).startswith("conv_transpose") or bool(options.get("transposed", False))
         groups = int(options.get("groups", 1))
-        product = f"{node.name}_product" if bias is not None else node.name
         # Each input element (of a transposed convolution) or output element (of any other) meets the kernel once a channel.
         reach = elements(_shape(data)) * _shape(weight)[1] if transposed else elements(_shape(node)) * _shape(weight)[1]
-        self._add(
+        self._add_with_bias(
             node,
             "conv",
-            product,
-            inputs=(data.name,),
-            weights=self._weights.get(weight.name, 0),
+            data,
+            weight,
+            bias,
             macs=reach * elements(kernel),
             window=Window(
                 groups,
@@ -247,8 +242,6 @@ class _Tracer:
             ),
             label=_target_name(node),
         )
-        if bias is not None:
-            self._add(node, "bias_add", inputs=(product,), weights=self._weights.get(bias.name, 0), label="bias")
 
     def _attention(self, node: Any) -> None:
         """Scaled dot-product attention in its three steps."""
