@@ -1,6 +1,6 @@
 """What all target files share: a name or a path, TOML with format and version, quantities with units, errors that name a field.
 
-A file says ``"64 MiB"`` or ``"1200 GB/s"``, so that nobody has to guess a unit; the program counts in whole bytes, bytes a
+A file says ``"64 MiB"`` or ``"1200 GB/s"``, so that nobody has to guess a unit. The program counts in whole bytes, bytes a
 second, hertz, operations a second and picoseconds, so that costs are exact integers. ``k, M, G, T, P`` are powers of 1000,
 ``Ki, Mi, Gi`` powers of 1024.
 """
