@@ -420,7 +420,7 @@ def readers(*, policies: bool = False) -> list[Reader]:
             lambda: [(EXAMPLES / "branches.tflite").read_bytes()],
             lambda path: _reread(stowplan.read(path, "arena")),
         ),
-        Reader("op table", ".toml", _shipped("stowplan.frontends.dfg.op_table", "own", "cgra"), load_op_table),
+        Reader("op table", ".toml", _shipped("stowplan.frontends.dfg", "own", "cgra"), load_op_table),
         Reader("learned guide", ".npz", lambda: [checkpoint.SHIPPED.read_bytes()], checkpoint.load),
         Reader("arrays of the guide", ".npz", _arrays, checkpoint.load, _with_array),
         Reader("latency predictor", ".npz", lambda: [SHIPPED.read_bytes()], Predictor.load),

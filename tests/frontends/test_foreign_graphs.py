@@ -357,7 +357,7 @@ def test_a_table_of_another_format_or_none(tmp_path: Path) -> None:
 
 
 def test_the_tables_come_with_the_package() -> None:
-    folder = resources.files("stowplan.frontends.dfg.op_table")
+    folder = resources.files("stowplan.frontends.dfg")
     assert {entry.name for entry in folder.iterdir() if entry.name.endswith(".toml")} == {"own.toml", "llvm.toml", "cgra.toml"}
 
 
