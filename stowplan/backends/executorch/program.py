@@ -18,7 +18,7 @@ from stowplan.backends.emit import FORMATS, check_form
 from stowplan.backends.executorch.planning import ArenaReport, MemoryPlanningAlgorithm, complaint, require
 from stowplan.backends.executorch.reorder import OrderReport, ReorderPass
 from stowplan.errors import UsageError
-from stowplan.models.offset_table import Arena, OffsetRow, OffsetTable
+from stowplan.models.document import Arena, OffsetRow, OffsetTable
 from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 
