@@ -66,12 +66,12 @@ class OnnxFile:
         """Names of the graph's inputs, but for those that are stored."""
         return [each.name for each in self.graph.input if each.name not in self.stored]
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Sizes of a value; raises InputError where they are not fixed."""
+    def shape(self, name: str, place: str = "") -> tuple[int, ...]:
+        """Sizes of a value; raises InputError where they are not fixed, naming ``place``, the value where that is empty."""
         shape = self.shapes.get(name)
         if shape is None:
             message = "found no fixed shape, expected one: export the model with fixed input shapes"
-            raise InputError(message + missing_text(self.missing), place=name)
+            raise InputError(message + missing_text(self.missing), place=place or name)
         return shape
 
     def attributes(self, node: Any) -> dict[str, Any]:

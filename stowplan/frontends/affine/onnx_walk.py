@@ -62,7 +62,7 @@ class Walk:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Sizes of a value; raises InputError where they are not fixed, or 0."""
-        shape = self.file.shape(name)
+        shape = self.file.shape(name, f"value {name}")
         if any(size < 1 for size in shape):
             raise InputError(f"found the shape {list(shape)}, expected sizes of at least 1", place=f"value {name}")
         return shape
