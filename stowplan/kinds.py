@@ -139,7 +139,7 @@ _KINDS = {
             transfer="stowplan.models.memory_mapping.earlier_plan:transferred",
             offsets="stowplan.models.memory_mapping.plan:offset_table",
             amends=("capacity", "stalls"),
-            warm_up="stowplan.portfolio.memory_mapping.warm_up:warm_up",
+            warm_up="stowplan.portfolio.memory_mapping.candidates:warm_up",
         ),
         _modules(
             "packing",

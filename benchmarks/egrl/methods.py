@@ -16,6 +16,7 @@ import numpy as np
 
 import stowplan
 from benchmarks.egrl.runs import Arrays, Record, Run, code_digest
+from benchmarks.lib.tier_placement import baselines
 from benchmarks.tier_placement.networks import cooled, never
 from stowplan.hardware.nnp_i.chip import Chip, Evaluations
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
@@ -264,9 +265,9 @@ def _walk(run: Run, compiler_ps: int) -> Record:
     began = time.process_time()
     walk: heuristics.Walk | None
     if run.method == "random":
-        walk = heuristics.random_maps(data, run.seed, run.evaluations, never)
+        walk = baselines.random_maps(data, run.seed, run.evaluations, never)
     elif run.method == "annealing":
-        walk = heuristics.annealing(data, begin, run.seed, run.evaluations, never)
+        walk = baselines.annealing(data, begin, run.seed, run.evaluations, never)
     else:
         walk = cooled(data, begin, run.seed, run.evaluations)
     seconds = time.process_time() - began

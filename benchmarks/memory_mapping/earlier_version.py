@@ -96,11 +96,13 @@ def alone(problem: Any, hint: Hint | None, arguments: argparse.Namespace) -> int
     modules = kinds.of_problem(problem)
     kinds.load(modules.warm_up)()
     module = importlib.import_module(f"stowplan.portfolio.{modules.name}.candidates")
-    if hasattr(module, "time"):
-        module.time = SimpleNamespace(monotonic=time.process_time)
-    if hasattr(module, "filled_hint"):
+    guided = importlib.import_module(f"stowplan.portfolio.{modules.name}.guided")
+    for each in (module, guided):
+        if hasattr(each, "time"):
+            each.time = SimpleNamespace(monotonic=time.process_time)
+    if hasattr(guided, "filled_hint"):
         # Without a hint is without any.
-        module.filled_hint = lambda problem, context: None
+        guided.filled_hint = lambda problem, context: None
     options = Options(time_limit=arguments.brief, seed=arguments.seed, workers=2, candidates=("heuristic", "exact"))
     start = None if hint is None else hints.plan_of(hint)
     context = Alone(problem, options, start=start, hints=() if hint is None else (hint,), clock=time.process_time)

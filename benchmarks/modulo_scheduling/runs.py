@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 import stowplan
+from benchmarks.lib.modulo_scheduling.baselines import Evolution, random_play
 from stowplan.errors import VerificationError
 from stowplan.frontends.dfg import Dfg, kernels, lower, read_dot, read_json
 from stowplan.hardware.se import compare, load_machine
@@ -23,8 +24,7 @@ from stowplan.models.modulo_scheduling.plan import Plan, decode_objective
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling.body import Body
-from stowplan.portfolio.modulo_scheduling.evolution import Evolution
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, random_play
+from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin
 
 #: Kernels of the paper. An IFFT is the same graph as the FFT of its size: only the data, the twiddle factors, differ.
 KERNELS = ("vector_add", "multiply_add", "distance", "fft8", "fft16", "fft32", "fft64")

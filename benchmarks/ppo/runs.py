@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from benchmarks.lib.modulo_scheduling.baselines import Evolution, random_play
 from benchmarks.lib.modulo_scheduling.collection import read_collection
 from stowplan import files
 from stowplan.frontends.dfg import kernels, lower
@@ -27,8 +28,7 @@ from stowplan.models.modulo_scheduling.plan import decode_objective, encode_obje
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.modulo_scheduling.body import Body
-from stowplan.portfolio.modulo_scheduling.evolution import Evolution
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, list_scheduling, random_play
+from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, list_scheduling
 
 #: Methods beside the reference, in the order of tables.
 METHODS = ("list", "random", "evolution", "uniform", "untrained", "ppo")

@@ -1,19 +1,24 @@
-"""Constructive heuristics as generators, so that a caller can look at the clock between two pieces of work."""
+"""Constructive heuristics as generators, so that a caller can look at the clock between two pieces of work.
+
+The loops over tensors are compiled.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
+from stowplan.compiled import njit_outer
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
-from stowplan.portfolio.memory_mapping.construct import Floats, construct, measure, repack
-from stowplan.portfolio.memory_mapping.engine import new_state
-from stowplan.portfolio.memory_mapping.space import BEST_FIT
+from stowplan.portfolio.memory_mapping.machine import BEST_FIT, gain, insert_best, insert_first, new_state, repack
 from stowplan.portfolio.memory_mapping.state import State
 
 #: Tensors inserted between two looks at the clock.
 PIECE = 32
+
+Floats = NDArray[np.float64]
 
 Built = Iterator[State]
 
@@ -83,3 +88,35 @@ def _largest_first(data: Data, state: State) -> Ints:
     rows = state.slots
     placed.sort(key=lambda slot: rows[slot].bytes * (rows[slot].start - rows[slot].end))
     return np.array(placed, np.int64)
+
+
+@njit_outer
+def measure(data: Data, state: State, gains: Floats, lifetimes: Floats) -> None:
+    """Fill two columns of [N]: what each tensor's accesses would save one by one, and the time from its first to its last (ps).
+
+    Both are of the present state, in which the tensors have no residencies. The gain is 0 for a tensor that can have none.
+    """
+    for tensor in range(len(gains)):
+        first, last = data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access
+        lifetimes[tensor] = 1.0
+        if first == last or data.tensors[tensor].bytes > data.capacity:
+            continue
+        for access in range(first, last):
+            gains[tensor] += gain(data, state, access)
+        begin = state.began[data.accesses[first].low]
+        lifetimes[tensor] = max(1.0, float(state.began[data.accesses[last - 1].high] - begin))
+
+
+@njit_outer
+def construct(data: Data, state: State, order: Ints, start: int, count: int, best: bool, policy: int, thorough: bool) -> None:
+    """Insert the tensors ``order[start:start + count]``: each in its best way, or in the manner of production compilers.
+
+    In the first case ``policy`` says which of the places that are free is taken, and ``thorough`` whether ways are tried that
+    are rarely the best, stalls among them.
+    """
+    for position in range(start, min(start + count, len(order))):
+        if state.first_slot[order[position]] < 0:
+            if best:
+                insert_best(data, state, order[position], policy, thorough, 0, 0)
+            else:
+                insert_first(data, state, order[position])

@@ -24,7 +24,7 @@ from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.changes import Changes
 from stowplan.portfolio.memory_mapping.convert import export_plan
 from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser
-from stowplan.portfolio.memory_mapping.reports import report_every
+from stowplan.portfolio.memory_mapping.pace import report_every
 
 #: Seconds for one neighbourhood: at most, and as part of the limit.
 ROUND_SECONDS, ROUND_SHARE = 2.0, 0.05
@@ -93,23 +93,23 @@ class Round(NamedTuple):
 
 def lns(problem: Problem, context: Context) -> None:
     """Improve the best plan known until time is up."""
-    _lns(problem, context, "lns", context.options.seed)
+    _lns(problem, context, "lns")
 
 
-def second(problem: Problem, context: Context) -> None:
+def lns2(problem: Problem, context: Context) -> None:
     """The same with other neighbourhoods, beside the first."""
-    _lns(problem, context, "lns2", context.options.seed + 1)
+    _lns(problem, context, "lns2", 1)
 
 
-def _lns(problem: Problem, context: Context, source: str, seed: int) -> None:
+def _lns(problem: Problem, context: Context, source: str, stream: int = 0) -> None:
     if not problem.use_count:
         return
     facts = ProblemFacts(problem)
     start = _start(problem, context)
-    if start is not None and not context.stop():
+    if start is not None and not context.closed():
         try:
             # Neighbourhoods know whole copies only.
-            LargeNeighbourhoodSearch(facts, context, with_whole_copies(problem, start), source, seed).run()
+            LargeNeighbourhoodSearch(facts, context, with_whole_copies(problem, start), source, stream).run()
         except NotImplementedError as error:
             context.note(f"the exact model does not take this problem: {error}")
 
@@ -121,22 +121,22 @@ def _start(problem: Problem, context: Context) -> Plan | None:
     data = arrays.build(problem)
     best: Plan | None = context.start_plan
     for _, steps in heuristics.constructive(data):
-        state, _ = heuristics.run(steps, context.stop)
+        state, _ = heuristics.run(steps, context.closed)
         plan = export_plan(problem, data, state)
         if best is None or plan.objective_ps < best.objective_ps:
             best = plan
             context.plan(plan, "lns")
-        if context.stop():
+        if context.closed():
             break
     return best
 
 
 def _given(context: Context) -> Plan | None:
     """The best plan known, once there is one that uses fast memory, or it is time to begin with what there is."""
-    waited = time.monotonic() + min(WAIT_FOR_START, 0.2 * context.options.time_limit)
+    waited = time.monotonic() + min(WAIT_FOR_START, context.seconds(0.2))
     while True:
         plan: Plan | None = context.incumbent()[0]
-        if (plan is not None and plan.residencies) or time.monotonic() >= waited or context.stop():
+        if (plan is not None and plan.residencies) or time.monotonic() >= waited or context.closed():
             return plan
         time.sleep(0.05)
 
@@ -144,8 +144,8 @@ def _given(context: Context) -> Plan | None:
 class LargeNeighbourhoodSearch:
     """The search; :meth:`run` it once."""
 
-    def __init__(self, facts: ProblemFacts, context: Context, plan: Plan, source: str = "lns", seed: int | None = None):
-        seed = context.options.seed if seed is None else seed
+    def __init__(self, facts: ProblemFacts, context: Context, plan: Plan, source: str = "lns", stream: int = 0):
+        seed = context.seed(stream)
         self._facts = facts
         self._problem = facts.problem
         self._context = context
@@ -184,14 +184,13 @@ class LargeNeighbourhoodSearch:
         self._context.note(f"{rounds} neighbourhoods ({used})")
 
     def _is_over(self) -> bool:
-        options = self._context.options
-        if options.deterministic and self._work >= DETERMINISTIC_SHARE * options.time_limit:
+        if self._context.options.deterministic and self._work >= self._context.seconds(DETERMINISTIC_SHARE):
             return True
         _, bound = self._context.incumbent()
         if bound is not None and self._timeline.objective_ps <= bound:
             # Where that is no valid plan after all, there is more to do.
             self._report()
-        return self._context.stop() or (bound is not None and self._timeline.objective_ps <= bound)
+        return self._context.closed() or (bound is not None and self._timeline.objective_ps <= bound)
 
     def _choose(self) -> Arm:
         """An arm: each once, then by what it earns for its time, and now and then any."""
@@ -205,9 +204,8 @@ class LargeNeighbourhoodSearch:
     def _round(self, arm: Arm, number: int) -> Round:
         """Solve one neighbourhood and keep what is better."""
         began, worked = time.monotonic(), self._work
-        options, left = self._context.options, self._context.remaining()
-        deterministic = options.deterministic
-        limit = min(ROUND_SECONDS, ROUND_SHARE * options.time_limit)
+        left, deterministic = self._context.remaining(), self._context.options.deterministic
+        limit = min(ROUND_SECONDS, self._context.seconds(ROUND_SHARE))
         gain = 0
         free = self._chooser.ways[arm.way](self._timeline, round(arm.count))
         if free is not None:
@@ -223,7 +221,7 @@ class LargeNeighbourhoodSearch:
                     time_limit=left if deterministic else min(limit, left),
                     seed=self._seed + number,
                     deterministic_limit=limit / SECONDS_PER_DETERMINISTIC if deterministic else None,
-                    should_stop=self._context.stop,
+                    should_stop=self._context.closed,
                 )
                 solving = SECONDS_PER_DETERMINISTIC * outcome.deterministic if deterministic else outcome.seconds
                 self._work += solving

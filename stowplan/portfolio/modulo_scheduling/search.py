@@ -1,8 +1,7 @@
-"""List scheduling with eviction, random play, and a search around the best schedule; all counted in evaluations.
+"""List scheduling with eviction, and a search around the best schedule; both counted in evaluations.
 
-An evaluation is as much work as placing every instruction of the loop body once, however the placements are spread: the
-complete mappings of random play and evolution count one each, and so do as many placements of the list scheduler and as many
-moves of the annealing.
+An evaluation is as much work as placing every instruction of the loop body once, however the placements are spread: a complete
+mapping counts one, and so do as many placements of the list scheduler and as many moves of the annealing.
 """
 
 from __future__ import annotations
@@ -38,9 +37,6 @@ _LARGE = 100
 
 #: Moves of the annealing that take as long as one placement of the list scheduler.
 _MOVES_A_PLACEMENT = 100
-
-#: Attempts that a random play gets at an II before it goes to the next.
-_PLAYS = 50
 
 
 @dataclass
@@ -132,34 +128,6 @@ def _attempt(tally: Tally, ii: int, chance: random.Random, ratio: int, stop: Cal
     if done:
         tally.offer(ii, mapper.tiles, mapper.times)
     return done
-
-
-def random_play(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bool]) -> None:
-    """Instruction by instruction, in order of height, each to any place that breaks no rule; what ends in none is given up.
-
-    IIs from the least upwards until one works, then again and again at that and the one below.
-    """
-    body, chance = tally.body, random.Random(seed)
-    every = list(body.iis)
-    at = 0
-    while tally.evaluations < evaluations and every and not stop():
-        ii = every[at]
-        order = [float(height) for height in body.heights(ii)]
-        for _ in range(_PLAYS):
-            mapper = Mapper(body, ii, chance, careless=True)
-            done = mapper.run(order, body.count, stop, evict=False)
-            # A play that ends early has cost an evaluation all the same: as in the paper, it is one more that failed.
-            tally.placements += body.count
-            if done:
-                tally.offer(ii, mapper.tiles, mapper.times)
-            if stop() or tally.evaluations >= evaluations:
-                return
-        if tally.best is None:
-            at = min(at + 1, len(every) - 1)
-        else:
-            # Not every II between two may be left: limits on delays refute some.
-            best = every.index(tally.best.ii)
-            at = max(0, best - (at == best))
 
 
 def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:
@@ -295,8 +263,3 @@ class Search:
                     found.append(value.other)
                     frontier.append(value.other)
         return found[:size]
-
-
-def is_least(plan: Plan | None, bound: int | None) -> bool:
-    """Whether a plan is proven to be the best."""
-    return plan is not None and bound is not None and plan.objective <= bound

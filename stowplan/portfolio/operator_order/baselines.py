@@ -112,7 +112,7 @@ BASELINES: dict[str, Callable[[Structure, Stop], list[int] | None]] = {
 def _alone(name: str, problem: Problem, context: Context) -> None:
     """One of them as a candidate that does nothing more."""
     structure = build(problem)
-    order = BASELINES[name](structure, context.stop)
+    order = BASELINES[name](structure, context.closed)
     if order is not None:
         context.plan(Lives(problem, structure, order).quick(), name)
 

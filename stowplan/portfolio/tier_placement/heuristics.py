@@ -46,8 +46,7 @@ def warm_up() -> None:
     data = build(Problem(tiers=tiers, layers=(Layer(name="one", output_bytes=1, weight_bytes=1),)))
     begin = any_map(data)
     assert begin is not None
-    annealing(data, begin, 0, 10, lambda: False)
-    random_maps(data, 0, 1, lambda: False)
+    Search(data, begin, 0).cool(10, 1.0, lambda: False)
     engine.repair(data, engine.start(data, begin, 0))
     engine.place_anywhere(data, engine.start(data, begin, 0), np.arange(len(begin)))
 
@@ -96,33 +95,6 @@ def greedy_dp(data: Data, tier: Ints, stop: Callable[[], bool], passes: int = 50
     return walk
 
 
-def random_maps(data: Data, seed: int, evaluations: int, stop: Callable[[], bool]) -> Walk | None:
-    """The best of many random maps, made executable: what does not fit stands in the next slower tier."""
-    begin = any_map(data, seed)
-    if begin is None:
-        return None
-    walk = Walk(begin, engine.latency(data, engine.start(data, begin, seed)))
-    random = np.random.default_rng(seed)
-    slowest = np.zeros(len(data.size), np.int64)
-    state = engine.start(data, slowest, seed)
-    while walk.evaluations < evaluations and not stop():
-        engine.random_map(data, state, random.permutation(len(data.size)).astype(np.int64))
-        found = engine.latency(data, state)
-        walk.evaluations += 1
-        if found < walk.latency and engine.holds(data, state):
-            walk.latency = found
-            walk.tier[:] = state.tier
-            walk.note()
-    return walk
-
-
-def annealing(data: Data, tier: Ints, seed: int, evaluations: int, stop: Callable[[], bool]) -> Walk:
-    """Simulated annealing as in the textbooks: one tensor moves at a time, maps that do not fit are refused."""
-    search = Search(data, tier, seed)
-    search.cool(evaluations, search.scale(), stop, ejections=0)
-    return search.walk
-
-
 class Search:
     """Our local search: annealing whose moves throw tensors out of a tier that gets too full, cooled again and again.
 
@@ -156,10 +128,11 @@ class Search:
         moves: int,
         temperature: float,
         stop: Callable[[], bool],
+        *,
         ejections: int = engine.EJECTIONS,
         on_better: Callable[[Walk], None] | None = None,
     ) -> None:
-        """One cooling of so many moves, each an evaluation."""
+        """One cooling of so many moves, each an evaluation; without ejections, maps that do not fit are refused."""
         walk = self.walk
         # Short coolings look at their progress often enough to draw it.
         chunk = max(1, min(CHUNK, moves // 40))

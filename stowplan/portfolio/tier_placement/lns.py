@@ -147,27 +147,22 @@ def improve(
 
 def lns(problem: Problem, context: Context) -> None:
     """Improve the best plan known until time is up; in deterministic runs that at the start."""
-    options = context.options
-    plan: Plan | None = context.start_plan if options.deterministic else context.incumbent()[0]
+    deterministic = context.options.deterministic
+    plan: Plan | None = context.start_plan if deterministic else context.incumbent()[0]
     if plan is None:
         context.note("found no plan to begin with")
         return
-
-    def closed() -> bool:
-        best, bound = context.incumbent()
-        return context.stop() or (best is not None and bound is not None and best.objective_ps <= bound)
-
-    neighbourhoods = Neighbourhoods(problem, next(iter(context.hints()), None), options.seed)
+    neighbourhoods = Neighbourhoods(problem, next(iter(context.hints()), None), context.seed())
     done = improve(
         problem,
         plan,
         neighbourhoods,
-        rounds=max(1, int(DETERMINISTIC_ROUNDS * options.time_limit)) if options.deterministic else None,
-        seed=options.seed,
+        rounds=context.work(DETERMINISTIC_ROUNDS, least=1),
+        seed=context.seed(),
         remaining=context.remaining,
-        should_stop=context.stop if options.deterministic else closed,
+        should_stop=context.closed,
         on_plan=lambda found: context.plan(found, "lns"),
-        incumbent=lambda: None if options.deterministic else context.incumbent()[0],
+        incumbent=lambda: None if deterministic else context.incumbent()[0],
     )
     sizes = ", ".join(f"{way} {size:.0f}" for way, size in neighbourhoods.sizes.items())
     context.note(f"{done} neighbourhoods ({sizes})")

@@ -12,7 +12,7 @@ import pytest
 
 from stowplan.compiled import INTERPRET, njit_inner
 from stowplan.portfolio.memory_mapping import arrays
-from stowplan.portfolio.memory_mapping.engine import new_state
+from stowplan.portfolio.memory_mapping.machine import new_state
 from tests.models.memory_mapping.cases import random_problem
 from tests.patience import HANG
 from tests.portfolio.memory_mapping.states import assert_sound, built_states, wide_problem

@@ -1,13 +1,17 @@
-"""When ruin and recreate makes way for a second large-neighbourhood search.
+"""How searches share the machine: how often they report, and when ruin and recreate ends for another search's sake.
 
-On large programs it finds most of what it finds in seconds, and neighbourhoods go on for minutes
-(``docs/results/guidance.md``).
+Every better plan is verified by the run, on a core that others could use. On large programs ruin and recreate finds most of
+what it finds in seconds, and neighbourhoods go on for minutes (``docs/results/guidance.md``): a second large-neighbourhood search
+takes its place.
 """
 
 from __future__ import annotations
 
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.context import Options
+
+#: Seconds between two reports of a candidate: at least, and for each use, as verifying a plan takes longer.
+REPORT_SECONDS, REPORT_SECONDS_A_USE = 0.5, 1.2e-4
 
 #: From so many uses on; smaller programs are soon closed, or have no neighbourhoods that ruin and recreate does not find.
 LARGE_USES = 2_000
@@ -20,18 +24,23 @@ MOST_WORKERS = 3
 SECONDS, LEAST_PART = 1.5, 0.25
 
 
+def report_every(problem: Problem) -> float:
+    """Seconds between two reports of a better plan."""
+    return max(REPORT_SECONDS, REPORT_SECONDS_A_USE * problem.use_count)
+
+
 def is_large(problem: Problem, options: Options) -> bool:
     """Whether a second large-neighbourhood search is worth a place."""
     return problem.use_count >= LARGE_USES and options.workers > 1 and not options.deterministic
 
 
-def makes_way(problem: Problem, options: Options) -> bool:
-    """Whether the search ends where it stands still, so that there is such a place."""
+def ends_on_stagnation(problem: Problem, options: Options) -> bool:
+    """Whether ruin and recreate ends where it gains too little, so that there is such a place."""
     waits = not {"exact", "lns2"}.isdisjoint(options.candidates)
     return waits and options.workers <= MOST_WORKERS and is_large(problem, options)
 
 
-class Standstill:
+class Stagnation:
     """What a search has gained lately.
 
     Parameters

@@ -1,22 +1,64 @@
-"""Puts one tensor into a partial plan, in one of several ways, and keeps the way that saves most. Compiled."""
+"""A plan in the making, compiled: what may be asked of it, and what may be done to it.
+
+What it is says :class:`~stowplan.portfolio.memory_mapping.state.State`. Constructions and searches use what ``__all__`` lists,
+and nothing below it: where residencies stand (``space``), when things happen (``timeline``), how the residencies of one tensor
+come about (``residencies``). It can be asked what an access would :func:`gain`, and what it costs after a change
+(:func:`replay`). Tensors are put in (:func:`insert_first`, :func:`insert_best`) and taken out (:func:`remove`); residencies are
+noted, opened again (:func:`note`, :func:`reopen`, :func:`restart`) and given new offsets (:func:`repack`).
+"""
 
 from __future__ import annotations
 
-from stowplan.compiled import njit_inner, njit_once
+from collections.abc import Sequence
+
+import numpy as np
+
+from stowplan.compiled import njit_inner, njit_once, njit_outer, records
 from stowplan.portfolio.memory_mapping.arrays import Data
-from stowplan.portfolio.memory_mapping.engine import (
-    access_gain,
-    copy_row,
-    open_rows,
-    open_slot,
-    queue_out,
-    set_access,
-    settle,
-    take_back,
+from stowplan.portfolio.memory_mapping.residencies import copy_in, copy_out, extend, open_slot, queue_out, settle, take_back
+from stowplan.portfolio.memory_mapping.space import (
+    BEST_FIT,
+    FIRST_FIT,
+    HIGH_FIT,
+    MEMO,
+    ROOM,
+    STRIDE,
+    offset_for,
+    place,
+    repack,
+    unplace,
 )
-from stowplan.portfolio.memory_mapping.space import offset_for, stays_free
-from stowplan.portfolio.memory_mapping.state import COPIED, DEFINED, ENTER, NEVER, PRELOADED, STAY, State
-from stowplan.portfolio.memory_mapping.timeline import earliest_gap, first_at, latest_gap, replay
+from stowplan.portfolio.memory_mapping.state import (
+    DEFINED,
+    ENTER,
+    NEVER,
+    PRELOADED,
+    STAY,
+    CopyRow,
+    Draft,
+    MemoRow,
+    MomentRow,
+    SlotRow,
+    State,
+    Totals,
+)
+from stowplan.portfolio.memory_mapping.timeline import gain, gain_alone, latency, replay, set_access, touch
+
+__all__ = [
+    "BEST_FIT",
+    "FIRST_FIT",
+    "HIGH_FIT",
+    "gain",
+    "insert_best",
+    "insert_first",
+    "new_state",
+    "note",
+    "remove",
+    "reopen",
+    "repack",
+    "replay",
+    "restart",
+]
 
 # Ways to serve a tensor, combined as bits.
 DEFINE = 1
@@ -36,82 +78,51 @@ STALL = 32
 WAYS = 6
 
 
-@njit_inner
-def extend(data: Data, state: State, index: int, end: int, policy: int) -> bool:
-    """Make a residency of the tensor being inserted last until ``end``, elsewhere in memory if its place is taken."""
-    slot = state.slots[index]
-    if end <= slot.end:
-        return True
-    size = data.tensors[slot.tensor].bytes
-    if stays_free(state, slot.end, end, slot.offset, slot.offset + size):
-        slot.end = end
-        return True
-    offset = offset_for(data, state, slot.start, end, size, policy)
-    if offset >= 0:
-        slot.offset = offset
-        slot.end = end
-    return offset >= 0
+def new_state(data: Data) -> State:
+    """Everything in slow memory."""
+    slots = len(data.accesses) - 1
+    windows = data.horizon // STRIDE + 1
+    state = State(
+        slots=records(SlotRow, slots),
+        copies=records(CopyRow, 2 * slots),
+        order=np.zeros(slots, np.int64),
+        crowd=np.zeros(windows, np.int64),
+        nearby=np.zeros(windows * ROOM, np.int64),
+        moments=records(MomentRow, data.horizon + 1),
+        began=np.zeros(data.horizon + 1, np.int64),
+        totals=records(Totals, 1),
+        draft=records(Draft, 1),
+        first_slot=np.full(len(data.tensors) - 1, -1, np.int64),
+        fast=np.zeros(len(data.access_uses), np.int64),
+        free_at=np.zeros(data.channels, np.int64),
+        memo=records(MemoRow, MEMO),
+        kept=records(SlotRow, slots),
+        permits=np.full(slots, ENTER | STAY, np.int64),
+    )
+    reset(data, state)
+    return state
 
 
-@njit_inner
-def copy_out(data: Data, state: State, limit: int, policy: int) -> bool:
-    """Save the content of the open residency between the boundary where it is complete and ``limit``."""
-    draft = state.draft[0]
-    slot = state.slots[draft.slot]
-    if not data.tensors[slot.tensor].can_copy:
-        return False
+@njit_outer
+def reset(data: Data, state: State) -> None:
+    """Fill a state that is all zero, and play it."""
+    for index in range(len(state.slots)):
+        slot = state.slots[index]
+        slot.tensor = -1
+        slot.next = index + 1 if index + 1 < len(state.slots) else -1
+    for step in range(data.horizon + 1):
+        moment = state.moments[step]
+        moment.head = -1
+        moment.tail = -1
+        moment.idle = 1
+        touch(state, step)
+        if step < data.horizon:
+            moment.duration = data.steps[step].weight * latency(data, state.fast, step)
+            state.totals[0].latency += moment.duration
     replay(data, state)
-    length = data.tensors[slot.tensor].copy_out
-    begin = earliest_gap(data, state, draft.written, length)
-    # Queued at the last boundary that lets it begin then, and complete at the first by which it is.
-    start = max(draft.written, data.steps[min(first_at(data, state, begin + 1) - 1, data.horizon - 1)].down)
-    if start >= limit:
-        start = draft.written
-    if start >= limit:
-        return False
-    end = first_at(data, state, begin + length)
-    end = data.steps[end].up if end <= data.horizon else end
-    if end > limit:
-        if not data.stalls_allowed:
-            return False
-        end = limit
-    if end <= start:
-        end = data.steps[start + 1].up
-    if end > limit or not extend(data, state, draft.slot, end, policy):
-        return False
-    queue_out(data, state, draft.slot, start, end)
-    draft.valid = end
-    return True
 
 
-@njit_inner
-def copy_in(data: Data, state: State, tensor: int, access: int, mode: int, policy: int, skip: int) -> int:
-    """Open a residency with a copy that is complete when the access begins; -1 where time or space is short.
-
-    ``skip`` takes earlier idle times of the channel.
-    """
-    low, high = data.accesses[access].low, data.accesses[access].high
-    valid = max(state.draft[0].valid, state.draft[0].ended)
-    if valid > low or not data.tensors[tensor].can_copy:
-        return -1
-    replay(data, state)
-    length = data.tensors[tensor].copy_in
-    begin = latest_gap(state, valid, low, length, skip)
-    if begin < 0:
-        if not mode & STALL or not data.stalls_allowed:
-            return -1
-        begin = max(state.began[valid], state.began[low] - length)
-    start = data.steps[min(first_at(data, state, begin + 1) - 1, low)].down
-    if start >= low and not data.stalls_allowed:
-        if low == 0:
-            return -1
-        start = data.steps[low - 1].down
-    if start < valid:
-        return -1
-    offset = offset_for(data, state, start, high, data.tensors[tensor].bytes, policy)
-    if offset < 0:
-        return -1
-    return open_slot(data, state, tensor, access, access, COPIED, start, high, offset)
+# -------------------------------------------------------------------------------------------------------- putting a tensor in
 
 
 @njit_inner
@@ -119,7 +130,7 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
     """Serve a tensor that has no residency in one way; False, with no residency left, where that cannot be.
 
     Its residencies are not in the map of memory: they share no step, so they need not see each other there, and most ways are
-    taken back. :func:`~stowplan.portfolio.memory_mapping.engine.settle` enters those that stay.
+    taken back. :func:`~stowplan.portfolio.memory_mapping.residencies.settle` enters those that stay.
     """
     row = data.tensors[tensor]
     if row.bytes > data.capacity:
@@ -199,14 +210,14 @@ def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy
         offset = offset_for(data, state, row.low, row.high, tensor_row.bytes, policy)
         if offset >= 0:
             draft.slot = open_slot(data, state, tensor, access, access, DEFINED, row.low, row.high, offset)
-    elif row.reads and (draft.bold or access_gain(data, state, access) > 0):
+    elif row.reads and (draft.bold or gain_alone(data, state, access) > 0):
         if mode & PRELOAD and access == tensor_row.first_access and tensor_row.is_input:
             if state.totals[0].preloads < data.max_preloads:
                 offset = offset_for(data, state, 0, row.high, tensor_row.bytes, policy)
                 if offset >= 0:
                     draft.slot = open_slot(data, state, tensor, access, access, PRELOADED, 0, row.high, offset)
         elif mode & COPY:
-            draft.slot = copy_in(data, state, tensor, access, mode, policy, skip)
+            draft.slot = copy_in(data, state, tensor, access, mode & STALL != 0, policy, skip)
     if draft.slot >= 0 and row.writes:
         draft.unsaved = 1
         draft.written = row.high
@@ -254,6 +265,24 @@ def way(data: Data, tensor: int, number: int, thorough: bool) -> int:
 
 
 @njit_inner
+def insert_first(data: Data, state: State, tensor: int) -> None:
+    """Insert a tensor in the first way that saves anything.
+
+    Written fast if it fits and copied out at once where slow memory needs it; else copied in before each use, at the latest
+    time that hides the copy; best fit.
+    """
+    base = state.totals[0].total
+    state.totals[0].insertions += 1
+    for mode in (DEFINE | COPY | EAGER, COPY):
+        if insert_tensor(data, state, tensor, mode, BEST_FIT, 0):
+            if replay(data, state) < base:
+                settle(state, tensor)
+                return
+            take_back(data, state, tensor)
+    replay(data, state)
+
+
+@njit_inner
 def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bool, loss: int, skip: int) -> int:
     """Put a tensor in the way that saves most, if it loses less than ``loss`` (ps); returns the saving (ps).
 
@@ -291,7 +320,7 @@ def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bo
     if is_in:
         settle(state, tensor)
     elif best >= 0 and not is_in:
-        open_rows(data, state, state.kept, count)
+        reopen(data, state, state.kept, count)
     state.draft[0].bold = 0
     return base - replay(data, state)
 
@@ -308,7 +337,55 @@ def _take_out(data: Data, state: State, tensor: int) -> int:
     index = state.first_slot[tensor]
     while index >= 0:
         position -= 1
-        copy_row(state.slots[index], state.kept[position])
+        note(state.slots[index], state.kept[position])
         index = state.slots[index].next
     take_back(data, state, tensor)
     return count
+
+
+# --------------------------------------------------------------------------------- taking tensors out, and bringing them back
+
+
+@njit_inner
+def remove(data: Data, state: State, tensor: int) -> None:
+    """Put all accesses of a tensor back into slow memory."""
+    index = state.first_slot[tensor]
+    while index >= 0:
+        unplace(state, index)
+        index = state.slots[index].next
+    take_back(data, state, tensor)
+
+
+@njit_inner
+def note(source: SlotRow, target: SlotRow) -> None:
+    """Note what a residency is, to open it again."""
+    target.tensor = source.tensor
+    target.first = source.first
+    target.last = source.last
+    target.source = source.source
+    target.start = source.start
+    target.end = source.end
+    target.offset = source.offset
+    target.bytes = source.bytes
+    target.out_start = source.out_start
+    target.out_end = source.out_end
+
+
+@njit_inner
+def reopen(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> None:
+    """Open residencies again."""
+    for position in range(count):
+        row = rows[position]
+        index = open_slot(data, state, row.tensor, row.first, row.last, row.source, row.start, row.end, row.offset)
+        place(state, index)
+        if row.out_start >= 0:
+            queue_out(data, state, index, row.out_start, row.out_end)
+
+
+@njit_outer
+def restart(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> None:
+    """Bring the state to the plan of these residencies."""
+    while state.totals[0].placed > 0:
+        remove(data, state, state.slots[state.order[state.totals[0].placed - 1]].tensor)
+    reopen(data, state, rows, count)
+    replay(data, state)

@@ -10,7 +10,7 @@ import pytest
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping.kind import KIND
-from stowplan.portfolio.memory_mapping.standstill import LARGE_USES, LEAST_PART, SECONDS, Standstill, is_large, makes_way
+from stowplan.portfolio.memory_mapping.pace import LARGE_USES, LEAST_PART, SECONDS, Stagnation, ends_on_stagnation, is_large
 from tests.portfolio.memory_mapping.states import wide_problem
 
 
@@ -34,16 +34,16 @@ def test_large_programs_have_a_second_one_in_a_place_that_is_left(large: Problem
 
 
 def test_the_search_ends_only_where_somebody_waits(large: Problem) -> None:
-    assert makes_way(large, Options(workers=2))
-    assert makes_way(large, Options(workers=3, candidates=("search", "lns2")))
+    assert ends_on_stagnation(large, Options(workers=2))
+    assert ends_on_stagnation(large, Options(workers=3, candidates=("search", "lns2")))
     assert is_large(large, Options(workers=4))
     for options in ({"workers": 1}, {"workers": 4}, {"deterministic": True}, {"candidates": ("heuristic", "lns")}):
-        assert not makes_way(large, Options(**options))
-    assert not makes_way(wide_problem(1), Options(workers=2))
+        assert not ends_on_stagnation(large, Options(**options))
+    assert not ends_on_stagnation(wide_problem(1), Options(workers=2))
 
 
 def test_it_stands_still_where_it_would_not_close_enough_of_the_gap() -> None:
-    found = Standstill(100.0)
+    found = Stagnation(100.0)
     found.add(10)
     assert not found.is_reached(100.0 + SECONDS / 2, 10.0, 10**9)
     # 20 in each of ten seconds: 200 of the gap.
@@ -57,4 +57,4 @@ def test_it_stands_still_where_it_would_not_close_enough_of_the_gap() -> None:
 
 
 def test_where_the_gap_is_closed_there_is_nothing_to_wait_for() -> None:
-    assert not Standstill(0.0).is_reached(2 * SECONDS, 10.0, 0)
+    assert not Stagnation(0.0).is_reached(2 * SECONDS, 10.0, 0)

@@ -1,21 +1,24 @@
-"""Evolutionary search over placements: the baseline that the Streaming Engine paper names beside random search (section 4).
+"""The baselines that the Streaming Engine paper names (section 4): random legal play, and evolutionary search over placements.
 
-A genome is a tile for each group of instructions that must share one. Whole generations are judged with NumPy: what breaks a
-rule of places counts first, then the initiation interval (II) that the loads of the tiles need, then the clocks of an
-iteration, for which times are found by list scheduling. Tournaments choose parents; a child takes connected parts of the graph
-from one of them.
+Random play takes instruction by instruction, in order of height, to any place that breaks no rule. In the evolution a genome is
+a tile for each group of instructions that must share one. Whole generations are judged with NumPy: what breaks a rule of places
+counts first, then the initiation interval (II) that the loads of the tiles need, then the clocks of an iteration, for which
+times are found by list scheduling. Tournaments choose parents; a child takes connected parts of the graph from one of them.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from stowplan.portfolio.modulo_scheduling.body import FAR, Ints
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
 from stowplan.portfolio.modulo_scheduling.search import FIRST_RATIO, Tally, end
+
+#: Attempts that a random play gets at an II before it goes to the next.
+_PLAYS = 50
 
 #: Genomes of a generation, genomes of a tournament, and those that live on unchanged.
 POPULATION, TOURNAMENT, ELITE = 64, 3, 4
@@ -25,6 +28,55 @@ _SLACK = 4
 
 #: Weights of the cost: a broken rule, a clock of the II, and one unit of uneven load; a clock of the iteration counts 1.
 _BROKEN, _II, _UNEVEN = 1e9, 1e5, 1e-3
+
+
+class _StuckError(Exception):
+    """An instruction has no free place."""
+
+
+class _RandomMapper(Mapper):
+    """Any free place, not the best; ends where there is none."""
+
+    def run(self, order: Sequence[float], budget: int, stop: Callable[[], bool]) -> bool:
+        """Place everything, highest ``order`` first; whether that worked."""
+        try:
+            return super().run(order, budget, stop)
+        except _StuckError:
+            return False
+
+    def _cost(self, time: int, distance: float) -> float:
+        return self._chance.random() * FAR / 2
+
+    def _force(self, number: int) -> list[int]:
+        raise _StuckError
+
+
+def random_play(tally: Tally, seed: int, evaluations: int, stop: Callable[[], bool]) -> None:
+    """Instruction by instruction, in order of height, each to any place that breaks no rule; what ends in none is given up.
+
+    IIs from the least upwards until one works, then again and again at that and the one below.
+    """
+    body, chance = tally.body, random.Random(seed)
+    every = list(body.iis)
+    at = 0
+    while tally.evaluations < evaluations and every and not stop():
+        ii = every[at]
+        order = [float(height) for height in body.heights(ii)]
+        for _ in range(_PLAYS):
+            mapper = _RandomMapper(body, ii, chance)
+            done = mapper.run(order, body.count, stop)
+            # A play that ends early has cost an evaluation all the same: as in the paper, it is one more that failed.
+            tally.placements += body.count
+            if done:
+                tally.offer(ii, mapper.tiles, mapper.times)
+            if stop() or tally.evaluations >= evaluations:
+                return
+        if tally.best is None:
+            at = min(at + 1, len(every) - 1)
+        else:
+            # Not every II between two may be left: limits on delays refute some.
+            best = every.index(tally.best.ii)
+            at = max(0, best - (at == best))
 
 
 class Evolution:
