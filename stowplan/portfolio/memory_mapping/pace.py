@@ -1,7 +1,7 @@
 """How searches share the machine: how often they report, and when ruin and recreate ends for another search's sake.
 
 Every better plan is verified by the run, on a core that others could use. On large programs ruin and recreate finds most of
-what it finds in seconds, and neighbourhoods go on for minutes (``docs/results/guidance.md``): a second large-neighbourhood search
+what it finds in seconds, and neighbourhoods go on for minutes (``docs/results/guidance.md``). So a second neighbourhood search
 takes its place.
 """
 

@@ -273,7 +273,7 @@ def test_a_learned_guide_that_comes_too_late_is_not_counted(monkeypatch: pytest.
     paths = asked(monkeypatch)
     context = Recorder(deterministic=True, time_limit=0.01)
     guides = guided_plans.Guides(problem, context, arrays.build(problem))
-    monkeypatch.setattr(context, "stop", lambda: len(paths) == 1)
+    monkeypatch.setattr(context, "closed", lambda: len(paths) == 1)
     assert guides.better(10**12) is None
     assert (len(paths), context.followed) == (1, [])
 
@@ -295,8 +295,8 @@ def test_without_a_learned_guide_memory_filled_by_density_is_followed(
 ) -> None:
     problem = wide_problem(3)
     asked(monkeypatch)
-    monkeypatch.setattr(candidates, "GUIDE_SECONDS", 0.5 / problem.use_count)
-    monkeypatch.setattr(candidates, "FILLED_SECONDS", 0.25 / problem.use_count)
+    monkeypatch.setattr(guided_plans, "GUIDE_SECONDS", 0.5 / problem.use_count)
+    monkeypatch.setattr(guided_plans, "FILLED_SECONDS", 0.25 / problem.use_count)
     filled: list[Hint] = []
 
     def fill(problem: Problem) -> Hint:
@@ -365,8 +365,8 @@ def test_the_relaxation_of_a_hint_is_capped(workers: int, large: bool, part: flo
     problem = wide_problem(1)
     efforts: list[Effort] = []
     monkeypatch.setattr(guide_module, "relaxation_hint", lambda problem, effort: (efforts.append(effort), 0))
-    monkeypatch.setattr(candidates, "LARGE_USES", problem.use_count - large)
-    monkeypatch.setattr(candidates, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    monkeypatch.setattr(guided_plans, "LARGE_USES", problem.use_count - large)
+    monkeypatch.setattr(guided_plans, "time", SimpleNamespace(monotonic=lambda: 100.0))
     # The recorder's context has 20 s left, and that is all of the limit.
     guided_plans.solve_relaxation(problem, Recorder(workers=workers, time_limit=20.0))
     assert efforts[0].end == 100.0 + 20.0 * part
