@@ -147,7 +147,7 @@ _KINDS = {
             amends=("capacity",),
             plan_reader="stowplan.models.packing.csv_files:read_plan",
             earlier_plan_reader="stowplan.models.packing.csv_files:read_described_plan",
-            warm_up="stowplan.portfolio.packing.canonical:warm_up",
+            warm_up="stowplan.portfolio.packing.candidates:warm_up",
         ),
         _modules(
             "tier_placement",
@@ -162,11 +162,11 @@ _KINDS = {
         _modules(
             "operator_order",
             offsets="stowplan.models.operator_order.plan:offset_table",
-            warm_up="stowplan.portfolio.operator_order.warm_up:warm_up",
+            warm_up="stowplan.portfolio.operator_order.candidates:warm_up",
         ),
         _modules(
             "banked_packing",
-            warm_up="stowplan.portfolio.packing.canonical:warm_up",
+            warm_up="stowplan.portfolio.packing.candidates:warm_up",
             offsets="stowplan.models.banked_packing.plan:offset_table",
         ),
         _modules(

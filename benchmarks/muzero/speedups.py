@@ -18,7 +18,7 @@ from stowplan.frontends.xla_plan import import_xla_plan
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.memory_mapping.baseline import WITHOUT_STALLS, stronger_greedy
+from stowplan.portfolio.memory_mapping.heuristics import WITHOUT_STALLS, stronger_greedy
 
 Player = Callable[[Problem], Plan]
 

@@ -11,7 +11,7 @@ from stowplan.models.packing import problem as packing
 from stowplan.portfolio.keep_close.budget import Budget
 from stowplan.portfolio.keep_close.closeness import ByValues, needs_program, of_this_problem
 from stowplan.portfolio.keep_close.given import KeepClose
-from stowplan.portfolio.packing.near import Boxes, boxes, colliding, near_offsets
+from stowplan.portfolio.packing.close import Boxes, boxes, colliding, near_offsets
 
 #: Bank and offset.
 Place = tuple[int, int]

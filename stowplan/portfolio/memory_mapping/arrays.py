@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from stowplan.compiled import filled
 from stowplan.models.memory_mapping.problem import Loop, Problem
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # A field ``first_*`` points into another table, to the first of a row's entries there. The next row points to the first entry

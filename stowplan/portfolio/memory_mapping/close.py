@@ -15,7 +15,7 @@ from stowplan.models.packing import problem as packing
 from stowplan.portfolio.keep_close.budget import Budget
 from stowplan.portfolio.keep_close.closeness import ByValues, Counts, compared, needs_program, of_this_problem
 from stowplan.portfolio.keep_close.given import KeepClose
-from stowplan.portfolio.packing.near import Boxes, boxes, colliding, near_offsets
+from stowplan.portfolio.packing.close import Boxes, boxes, colliding, near_offsets
 
 #: Residencies, copies and fast uses of a tensor.
 Part = tuple[tuple[Residency, ...], tuple[Copy, ...], tuple[int, ...]]

@@ -20,9 +20,9 @@ from stowplan.models.hint import TRUST, Hint
 from stowplan.models.memory_mapping.hint import FAST, KEEP, PLACE
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.context import Context, Options
-from stowplan.portfolio.memory_mapping.arrays import Data, Ints
+from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints
 from stowplan.portfolio.memory_mapping.convert import export_plan
-from stowplan.portfolio.memory_mapping.heuristics import PIECE, Built, Floats, by_density, construct, run
+from stowplan.portfolio.memory_mapping.heuristics import PIECE, Built, by_density, construct, run
 from stowplan.portfolio.memory_mapping.learned import GUIDE
 from stowplan.portfolio.memory_mapping.machine import BEST_FIT, FIRST_FIT, gain, new_state
 from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State

@@ -1,24 +1,30 @@
 """Constructive heuristics as generators, so that a caller can look at the clock between two pieces of work.
 
 The loops over tensors are compiled.
+
+The stronger of two production-style greedies is what policies are judged against (:func:`stronger_greedy`). Where a problem
+allows stalls, the greedy that plans with them is often worse than the one that plans without, and a plan without stalls is
+valid either way.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from stowplan.compiled import njit_outer
-from stowplan.portfolio.memory_mapping.arrays import Data, Ints
+from stowplan.models.memory_mapping.plan import Plan
+from stowplan.models.memory_mapping.problem import Problem
+from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints, build
+from stowplan.portfolio.memory_mapping.convert import export_plan
 from stowplan.portfolio.memory_mapping.machine import BEST_FIT, gain, insert_best, insert_first, new_state, repack
 from stowplan.portfolio.memory_mapping.state import State
 
 #: Tensors inserted between two looks at the clock.
 PIECE = 32
-
-Floats = NDArray[np.float64]
 
 Built = Iterator[State]
 
@@ -120,3 +126,37 @@ def construct(data: Data, state: State, order: Ints, start: int, count: int, bes
                 insert_best(data, state, order[position], policy, thorough, 0, 0)
             else:
                 insert_first(data, state, order[position])
+
+
+#: Names of the two.
+AS_ALLOWED, WITHOUT_STALLS = "greedy", "greedy, no stalls"
+
+
+def greedies(problem: Problem, stop: Callable[[], bool] = lambda: False) -> dict[str, Plan]:
+    """The production-style greedy's plans by name, of a problem as it is and with stalls forbidden.
+
+    Both are plans of ``problem``. There is one where stalls are forbidden anyway; those that were stopped are left out.
+    """
+    found: dict[str, Plan] = {}
+    for name, rule in ((AS_ALLOWED, problem.stalls), (WITHOUT_STALLS, "forbidden")):
+        if found and rule == problem.stalls:
+            continue
+        ruled = msgspec.structs.replace(problem, stalls=rule)
+        data = build(ruled)
+        state, is_complete = run(production_greedy(data), stop)
+        if is_complete:
+            found[name] = msgspec.structs.replace(export_plan(ruled, data, state), problem=problem.digest)
+    return found
+
+
+def stronger_greedy(problem: Problem, stop: Callable[[], bool] = lambda: False) -> tuple[str, Plan | None]:
+    """The better one and its name; no plan where both were stopped."""
+    found = greedies(problem, stop)
+    name = min(found, key=lambda name: found[name].objective_ps, default=AS_ALLOWED)
+    return name, found.get(name)
+
+
+def without_stalls(problem: Problem, stop: Callable[[], bool] = lambda: False) -> tuple[str, float]:
+    """Name and objective of the greedy without stalls; infinite where it was stopped."""
+    plan = greedies(problem, stop).get(AS_ALLOWED if problem.stalls == "forbidden" else WITHOUT_STALLS)
+    return WITHOUT_STALLS, math.inf if plan is None else plan.objective_ps

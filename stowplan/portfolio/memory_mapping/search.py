@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stowplan.compiled import njit_inner, njit_once, njit_outer, records
-from stowplan.portfolio.memory_mapping.arrays import Data, Ints
-from stowplan.portfolio.memory_mapping.heuristics import Floats
+from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints
 from stowplan.portfolio.memory_mapping.machine import (
     BEST_FIT,
     FIRST_FIT,

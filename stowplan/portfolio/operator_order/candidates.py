@@ -13,22 +13,20 @@ import numpy as np
 
 from stowplan.models.operator_order.bounds import cut_bound, forced_loads
 from stowplan.models.operator_order.plan import Plan
-from stowplan.models.operator_order.problem import Problem
+from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.structure import build, stable_order
 from stowplan.models.packing import problem as packing_problem
 from stowplan.models.packing.bounds import load_bound
 from stowplan.portfolio.brief import brief_seconds
 from stowplan.portfolio.context import Context
-from stowplan.portfolio.operator_order import beam, kernel
+from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.arena import Lives
-from stowplan.portfolio.operator_order.baselines import BASELINES
-from stowplan.portfolio.operator_order.dividing import Dividing
 from stowplan.portfolio.operator_order.graph import Graph, make
-from stowplan.portfolio.operator_order.in_tree import best_order, is_in_tree
-from stowplan.portfolio.operator_order.set_search import SetSearch
-from stowplan.portfolio.operator_order.windows import Windows
+from stowplan.portfolio.operator_order.local_search import Dividing, Windows
+from stowplan.portfolio.operator_order.orders import BASELINES, best_order, is_in_tree
+from stowplan.portfolio.operator_order.set_search import EXHAUSTED, FOUND, FULL, SetSearch
 from stowplan.portfolio.packing import candidates as packing
-from stowplan.portfolio.packing.inner_run import InnerRun
+from stowplan.portfolio.packing.candidates import InnerRun
 
 #: Work of deterministic runs for each second of the limit: operators times sets of a search, and times rounds of local search.
 SETS, ROUNDS = 4_000_000, 1000
@@ -263,12 +261,12 @@ def _search_sets(run: _Run, improvement: _Improvement | None, most: int | None =
             if one.bound > run.floor:
                 run.floor = one.bound
                 context.bound(one.bound, "sets")
-            if outcome == kernel.FOUND:
+            if outcome == FOUND:
                 run.offer(_forwards(graph, one.order()), "sets")
-            if outcome in (kernel.FOUND, kernel.EXHAUSTED):
+            if outcome in (FOUND, EXHAUSTED):
                 return
         slice_ = min(200_000, 2 * slice_) if most is None else slice_
-        is_full = all(each.outcome == kernel.FULL for each in found.values())
+        is_full = all(each.outcome == FULL for each in found.values())
         if is_full and limit is not None:
             return
         if not run.is_deterministic:
@@ -329,3 +327,18 @@ def _another(run: _Run, order: list[int], chance: np.random.Generator) -> list[i
     if found is None:
         return order
     return _forwards(graph, found[1])
+
+
+def warm_up() -> None:
+    """Compile everything, where it has not been, by ordering three operators."""
+    problem = Problem(
+        tensors=tuple(Tensor(id=name, size=size) for name, size in (("a", 1), ("b", 2), ("c", 3))),
+        ops=(Op(id="one", writes=(0,)), Op(id="two", writes=(1,)), Op(id="three", reads=(0, 1), writes=(2,))),
+        outputs=(2,),
+    )
+    for backward in (False, True):
+        graph = make(build(problem), backward)
+        search = SetSearch(graph, 0, 100)
+        search._grow()
+        search.run(lambda: False)
+        beam.search(graph, 0, 100, 2, None, lambda: False)

@@ -12,7 +12,7 @@ from stowplan.portfolio.keep_close.budget import Budget
 from stowplan.portfolio.keep_close.closeness import Counts, compared, needs_program, of_this_problem
 from stowplan.portfolio.keep_close.given import KeepClose
 from stowplan.portfolio.operator_order.arena import Lives
-from stowplan.portfolio.packing.near import ejected, near_offsets, under
+from stowplan.portfolio.packing.close import ejected, near_offsets, under
 
 
 class Closeness:

@@ -17,7 +17,7 @@ from stowplan.portfolio.brief import brief
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, checking
 from stowplan.portfolio.operator_order.arena import Lives
-from stowplan.portfolio.operator_order.baselines import BASELINES, depth_first
+from stowplan.portfolio.operator_order.orders import BASELINES, depth_first
 
 #: Operators of a graph that is ordered by interpreted code where nothing has been compiled yet.
 FEW_OPS = 100
@@ -61,7 +61,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    where, in_thread = "stowplan.portfolio.operator_order.baselines", len(problem.ops) <= FEW_OPS
+    where, in_thread = "stowplan.portfolio.operator_order.orders", len(problem.ops) <= FEW_OPS
     return tuple(
         Candidate(name, "baseline", f"{where}:{name}", in_thread=in_thread, makes_baseline=True)
         for name in ("bfs", "dfs", "lpmf")

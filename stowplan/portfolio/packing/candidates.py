@@ -1,6 +1,7 @@
 """The candidates for packing, as functions of (problem, context); each runs in a process of its own.
 
-With a capacity, a candidate is done as soon as it, or another, has a plan that fits.
+With a capacity, a candidate is done as soon as it, or another, has a plan that fits. Candidates of other kinds run these inside
+their own (:class:`InnerRun`).
 """
 
 from __future__ import annotations
@@ -8,17 +9,19 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.plan import Plan
-from stowplan.models.packing.problem import Problem
+from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.portfolio.context import Context
-from stowplan.portfolio.packing import arrays, beam_restarts, canonical, explain, orders, peaks, skyline
+from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
-from stowplan.portfolio.packing.search import Search
+from stowplan.portfolio.packing.search import Placements, Search
 
 #: Work of deterministic runs for each second of the limit: buffer pairs of the greedy, nodes times buffers of the exact search,
 #: and buffers placed from the bottom up.
@@ -165,7 +168,7 @@ def _search_by_beams(problem: Problem, context: Context, data: Data, source: str
     Search(data, target, seed, improved, context.closed).climb_orders(range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS)
     if best is None or (best + data.size).max() <= target:
         return
-    part_type = functools.partial(beam_restarts.Part, should_stop=context.closed)
+    part_type = functools.partial(beam.Part, should_stop=context.closed)
     found = canonical.start(data, _capacity(problem, data), seed, best, part_type=part_type)
     _close_in(problem, context, data, found, source)
 
@@ -223,7 +226,7 @@ def _explain(problem: Problem, context: Context, source: str, began: float) -> N
     until = now + min(context.remaining() / 2, max(EXPLAIN_SECONDS, now - began))
     should_stop = context.closed if context.options.deterministic else lambda: time.monotonic() >= until
     nodes = int(NODES * context.seconds() / (len(problem.buffers) + 50))
-    context.proven_infeasible(source, explain.find_conflict(problem, context.seed(), nodes, should_stop).details(problem))
+    context.proven_infeasible(source, canonical.find_conflict(problem, context.seed(), nodes, should_stop).details(problem))
 
 
 def _capacity(problem: Problem, data: Data) -> int | None:
@@ -244,3 +247,76 @@ def _known(context: Context) -> Plan | None:
     """The best plan so far; none in deterministic runs, where it is a matter of load which plan that is."""
     plan: Plan | None = None if context.options.deterministic else context.incumbent()[0]
     return plan
+
+
+class InnerRun(Context):
+    """A context for packing's candidates that tells nobody, and keeps the best.
+
+    Parameters
+    ----------
+    outer
+        The context of the candidate that asks.
+    seconds
+        How long to look; in deterministic runs, for how much work.
+    bound
+        What the height is known not to be below; None: any plan will do, where there is a capacity.
+    is_over
+        Whether to end before that.
+    """
+
+    def __init__(
+        self, outer: Context, seconds: float, *, bound: int | None = None, is_over: Callable[[], bool] = lambda: False
+    ):
+        super().__init__(msgspec.structs.replace(outer.options, time_limit=seconds))
+        self._outer, self._is_over = outer, is_over
+        self._end = time.monotonic() + seconds
+        self.best: Plan | None = None
+        self.least = bound
+        self.why: dict[str, Any] | None = None
+        """Why nothing fits, where that is proven."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to find."""
+        if self.why is not None:
+            return True
+        return self.best is not None and (self.least is None or self.best.objective <= self.least)
+
+    def plan(self, plan: Plan, source: str) -> None:
+        """Keep the best."""
+        if self.best is None or plan.objective < self.best.objective:
+            self.best = plan
+
+    def bound(self, bound: int, source: str) -> None:
+        """Keep the best, where bounds matter."""
+        if self.least is not None:
+            self.least = max(bound, self.least)
+
+    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
+        """Keep the reason."""
+        self.why = why or {}
+
+    def incumbent(self) -> tuple[Plan | None, int | None]:
+        """What there is."""
+        return self.best, self.least
+
+    def closed(self) -> bool:
+        """Whether time is up, or nothing is left to find."""
+        late = not self.options.deterministic and time.monotonic() >= self._end
+        return late or self.is_settled or self._is_over() or self._outer.closed()
+
+    def remaining(self) -> float:
+        """Seconds left."""
+        return max(0.0, self._end - time.monotonic())
+
+
+def warm_up() -> None:
+    """Compile everything, where it has not been, by packing two buffers."""
+    problem = Problem(buffers=(Buffer(id="one", lower=0, upper=2, size=1), Buffer(id="two", lower=1, upper=3, size=2)))
+    data = arrays.build(problem)
+    placements = Placements(data, lambda: False)
+    placements.first_fit(np.zeros(2))
+    placements.skyline(np.zeros(2))
+    beam.Beam(data).pack(3, 1, 1, np.random.default_rng(0), 0.0, lambda: False)
+    peaks.Peaks(data, 0, 0, lambda: False).place(1, (0,), 10)
+    canonical.start(data, None, seed=0).run(lambda: None, lambda: False)

@@ -15,8 +15,7 @@ from stowplan.portfolio.brief import asks_for_heuristics, brief_seconds
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.tier_placement import guided as guided_maps
 from stowplan.portfolio.tier_placement import heuristics
-from stowplan.portfolio.tier_placement.arrays import Data, Ints, build, import_plan
-from stowplan.portfolio.tier_placement.convert import Exporter
+from stowplan.portfolio.tier_placement.arrays import Data, Exporter, Ints, build, import_plan
 from stowplan.portfolio.tier_placement.heuristics import Search, Walk
 
 #: Moves of deterministic runs for each second of the limit.

@@ -13,7 +13,7 @@ from stowplan.models.tier_placement.structure import Structure, offsets_of, plan
 from stowplan.portfolio.keep_close.budget import Budget
 from stowplan.portfolio.keep_close.closeness import ByValues, needs_program, of_this_problem
 from stowplan.portfolio.keep_close.given import KeepClose
-from stowplan.portfolio.packing.near import Boxes, boxes, colliding, near_offsets
+from stowplan.portfolio.packing.close import Boxes, boxes, colliding, near_offsets
 
 #: Tier and offset, which is 0 where tiers are no address spaces.
 Place = tuple[int, int]

@@ -7,7 +7,7 @@ from benchmarks.lib.tier_placement import baselines
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import arrays, heuristics
-from stowplan.portfolio.tier_placement.convert import Exporter
+from stowplan.portfolio.tier_placement.arrays import Exporter
 from tests.paths import EXAMPLES
 
 

@@ -9,8 +9,8 @@ import pytest
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
 from stowplan.models.banked_packing.verify import verify
 from stowplan.portfolio.banked_packing import candidates, greedy
+from stowplan.portfolio.banked_packing.candidates import pack
 from stowplan.portfolio.banked_packing.kind import KIND, traffic_by_bank
-from stowplan.portfolio.banked_packing.pack import pack
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.solve import solve
 from stowplan.report.html import write_report

@@ -12,7 +12,7 @@ from stowplan.models.tier_placement.bounds import floor_bound
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import arrays, engine, heuristics
-from stowplan.portfolio.tier_placement.convert import Exporter
+from stowplan.portfolio.tier_placement.arrays import Exporter
 from tests.models.tier_placement.brute_force import optimum
 from tests.models.tier_placement.cases import chain, random_problem
 
