@@ -136,7 +136,7 @@ _KINDS = {
         _modules(
             "memory_mapping",
             hint="stowplan.models.memory_mapping.hint",
-            transfer="stowplan.models.memory_mapping.earlier_plan:transferred",
+            transfer="stowplan.models.memory_mapping.hint:transferred",
             offsets="stowplan.models.memory_mapping.plan:offset_table",
             amends=("capacity", "stalls"),
             warm_up="stowplan.portfolio.memory_mapping.candidates:warm_up",

@@ -13,8 +13,8 @@ from stowplan.hardware.costs.signatures import SignatureCosts
 from stowplan.hardware.costs.table import table_pieces
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.targets import Target
+from stowplan.log import bounded
 from stowplan.models.memory_mapping.problem import AliasRule, Loop, Piece, Problem, Stalls, Step, Table, Tensor, Use
-from stowplan.notes import bounded
 
 CostModel = Literal["roofline", "table", "measured", "signatures"]
 

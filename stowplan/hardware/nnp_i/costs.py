@@ -13,8 +13,8 @@ import numpy.typing as npt
 from stowplan.hardware.network import ELEMENT_BYTES, Network, Precision
 from stowplan.hardware.nnp_i.features import node_features
 from stowplan.hardware.nnp_i.target import TierTarget
+from stowplan.log import bounded
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
-from stowplan.notes import bounded
 
 
 def build_problem(

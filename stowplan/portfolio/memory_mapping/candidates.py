@@ -10,8 +10,7 @@ import numpy as np
 
 from stowplan.compiled import mark_warm
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
-from stowplan.portfolio.brief import asks_for_heuristics, brief_seconds
-from stowplan.portfolio.context import Context
+from stowplan.portfolio.context import Context, asks_for_heuristics, presolve_seconds
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan, import_plan
 from stowplan.portfolio.memory_mapping.guided import (
@@ -52,11 +51,11 @@ def greedy(problem: Problem, context: Context) -> None:
         context.plan(export_plan(problem, data, state), "greedy")
 
 
-def brief(problem: Problem, context: Context) -> None:
+def presolve(problem: Problem, context: Context) -> None:
     """The greedy, which is the baseline, then the complete model, on a small problem."""
     if asks_for_heuristics(context):
         greedy(problem, context)
-    _solve_complete(problem, context, brief_seconds(context))
+    _solve_complete(problem, context, presolve_seconds(context))
 
 
 def search(problem: Problem, context: Context) -> None:
@@ -197,7 +196,7 @@ def _solve_complete(problem: Problem, context: Context, seconds: float) -> None:
 
 def milp(problem: Problem, context: Context) -> None:
     """The bound of the MILP by CBC, or by GSCIP where CBC is not there or work is limited; starts from the best plan known."""
-    from stowplan.models.memory_mapping.milp.external import bound_with
+    from stowplan.models.memory_mapping.milp.matrix import bound_with
     from stowplan.models.mip import with_pulp
 
     plan, _ = context.incumbent()

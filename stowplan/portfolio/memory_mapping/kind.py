@@ -12,9 +12,8 @@ from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.brief import brief
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify, presolver
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.pace import is_large
 from stowplan.portfolio.memory_mapping.quick import quick_plan
@@ -79,9 +78,13 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     relaxation = replace(relaxation, share=proving)
     improving = [replace(each, share=(room - proving) / len(improving)) for each in improving]
 
-    found = [brief(f"{_HERE}.candidates:brief")] if 0 < problem.use_count <= SMALL_USES and not options.deterministic else []
+    found = (
+        [presolver(f"{_HERE}.candidates:presolve")] if 0 < problem.use_count <= SMALL_USES and not options.deterministic else []
+    )
     found += [*search, relaxation]
     found += [*improving, milp, *policies] if has_place else [*policies, *improving, milp]
+    if 0 < problem.use_count <= SMALL_USES and not options.deterministic:
+        found.insert(0, presolver(f"{_HERE}.candidates:presolve"))
     if is_large(problem, options):
         found.append(Candidate("lns2", "exact", f"{_HERE}.lns:lns2", takes_over=True))
     return found

@@ -9,19 +9,19 @@ from typing import Any
 
 import msgspec
 import pytest
+from stowplan.portfolio.memory_mapping.reports import report_every
 
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping import hint as hints
+from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.cpsat import Improvement
 from stowplan.models.memory_mapping.plan import Plan
-from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.memory_mapping import reports
 from stowplan.portfolio.memory_mapping.lns import LEAST_COUNT, Arm, LargeNeighbourhoodSearch, lns
 from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser, gains, lost_gains
-from stowplan.portfolio.memory_mapping.reports import report_every
 from tests.models.memory_mapping.brute_force import best_plan, optimum
 from tests.models.memory_mapping.cases import random_plan, random_problem
 from tests.portfolio.memory_mapping.states import wide_problem

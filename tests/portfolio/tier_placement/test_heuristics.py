@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.lib.tier_placement import baselines
-from stowplan.models.tier_placement.bounds import floor_bound
 from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.structure import floor_bound
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import arrays, engine, heuristics
 from stowplan.portfolio.tier_placement.arrays import Exporter
