@@ -156,7 +156,7 @@ _KINDS = {
             offsets="stowplan.models.tier_placement.plan:offset_table",
             amends=("capacity",),
             amend="stowplan.frontends.network.problem:amended",
-            warm_up="stowplan.portfolio.tier_placement.heuristics:warm_up",
+            warm_up="stowplan.portfolio.tier_placement.candidates:warm_up",
         ),
         _modules("bank_mapping", amends=("capacity",)),
         _modules(

@@ -159,7 +159,7 @@ def _thinned(maps: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 def perform(run: Run) -> tuple[Record, Arrays]:
     """Run here and now; the plan that comes of it is verified."""
-    heuristics.warm_up()
+    candidates.warm_up()
     problem = run.problem
     chip = Chip(problem, noise=run.noise, seed=run.seed)
     chip.compiled(np.zeros((1, len(problem.layers), 2), np.int64))

@@ -119,7 +119,7 @@ def _advance(
     back: Ints,
     moves: Ints,
     wide: int,
-    children: Children,
+    successors: Children,
 ) -> Any:
     """One level of a beam: every set of ``wide`` takes its safe steps, and the best ``width`` of what may follow are the next.
 
@@ -130,7 +130,7 @@ def _advance(
     since = 0
     bits, key, hashes = now
     next_bits, next_key, next_hashes = then
-    child, child_key, child_score, table = children
+    child, child_key, child_score, table = successors
     n = len(g.waits)
     rem, waits, ready = np.empty(len(g.rem), np.int64), np.empty(n, np.int64), np.empty(n + 1, np.int64)
     scratch, settled = np.empty(n + 1, np.int64), np.empty((wide, 2), np.int64)

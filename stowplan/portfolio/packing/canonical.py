@@ -272,12 +272,12 @@ class _Filter:
             count //= 2
         return Conflict(start, end, tuple(sorted(kept)), not self._unsure)
 
-    def _refuted(self, numbers: Sequence[int], start: int, end: int) -> bool:
+    def _refuted(self, numbers: Sequence[int], since: int, until: int) -> bool:
         """Whether it is proven that these buffers do not fit."""
         if self._should_stop():
             self._unsure = True
             return False
-        problem = clip(self._problem, numbers, start, end)
+        problem = clip(self._problem, numbers, since, until)
         if find_overload(problem) is not None:
             return True
         data = arrays.build(problem)

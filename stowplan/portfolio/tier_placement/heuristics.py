@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from stowplan.portfolio.tier_placement import engine
-from stowplan.portfolio.tier_placement.arrays import Data, Ints, build
+from stowplan.portfolio.tier_placement.arrays import Data, Ints
 
 #: Moves between two looks at the clock.
 CHUNK = 5_000
@@ -38,17 +37,6 @@ class Walk:
         """Remember how far it is."""
         if not self.progress or self.latency < self.progress[-1][1]:
             self.progress.append((self.evaluations, self.latency))
-
-
-def warm_up() -> None:
-    """Compile everything, on a network of one layer."""
-    tiers = (Tier(name="slow", capacity=8, bandwidth=10**9), Tier(name="fast", capacity=1, bandwidth=10**10))
-    data = build(Problem(tiers=tiers, layers=(Layer(name="one", output_bytes=1, weight_bytes=1),)))
-    begin = any_map(data)
-    assert begin is not None
-    Search(data, begin, 0).cool(10, 1.0, lambda: False)
-    engine.repair(data, engine.start(data, begin, 0))
-    engine.place_anywhere(data, engine.start(data, begin, 0), np.arange(len(begin)))
 
 
 def is_valid(data: Data, tier: Ints) -> bool:
