@@ -23,7 +23,7 @@ from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.verify import verify
-from stowplan.portfolio.tier_placement import arrays, heuristics
+from stowplan.portfolio.tier_placement import arrays, candidates, heuristics
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
