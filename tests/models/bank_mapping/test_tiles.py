@@ -1,4 +1,7 @@
-"""Tiles: the rule of docs/bank-mapping.md by brute force over whole tensors, against models and verifier on tiled problems."""
+"""Tiles by brute force over whole tensors, against models and verifier on tiled problems.
+
+Written from the rule of docs/reference/bank-mapping.md.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from stowplan.models.bank_mapping.problem import Problem, split
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping.candidates import local_plan, propagated_plan
-from stowplan.transforms.elimination.eliminate import eliminate
+from stowplan.transforms.eliminate import eliminate
 from tests.hardware.affine.cases import random_inputs, random_program
 from tests.models.bank_mapping.cases import random_problem
 

@@ -31,7 +31,7 @@ from stowplan.portfolio.bank_mapping.candidates import agrees, local_plan, propa
 from stowplan.portfolio.context import Context, Options
 from stowplan.report.bank_mapping.mapping import bytes_on_chip, moved
 from stowplan.report.bank_mapping.text import summarize_mapping
-from stowplan.transforms.elimination.eliminate import eliminate
+from stowplan.transforms.eliminate import eliminate
 from tests.hardware.affine.cases import random_inputs, random_program
 from tests.models.bank_mapping.cases import random_problem
 
