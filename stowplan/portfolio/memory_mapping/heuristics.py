@@ -21,7 +21,7 @@ from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints, build
 from stowplan.portfolio.memory_mapping.convert import export_plan
 from stowplan.portfolio.memory_mapping.machine import BEST_FIT, gain, insert_best, insert_first, new_state, repack
-from stowplan.portfolio.memory_mapping.state import State
+from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 
 #: Tensors inserted between two looks at the clock.
 PIECE = 32
@@ -160,3 +160,61 @@ def without_stalls(problem: Problem, stop: Callable[[], bool] = lambda: False) -
     """Name and objective of the greedy without stalls; infinite where it was stopped."""
     plan = greedies(problem, stop).get(AS_ALLOWED if problem.stalls == "forbidden" else WITHOUT_STALLS)
     return WITHOUT_STALLS, math.inf if plan is None else plan.objective_ps
+
+
+@njit_outer
+def follow(data: Data, state: State, fast: Floats, keep: Floats, sure: Floats, least: float, trust: float) -> None:
+    """Permit what a hint says: a tensor enters where it is fast to at least ``least``, and stays where it is kept to that.
+
+    ``fast``, ``keep`` and ``sure`` are of the accesses of :mod:`stowplan.models.memory_mapping.accesses`: of those that the
+    tables have as one, the first says whether it enters and the last whether it stays. Where ``sure`` is less than ``trust``
+    everything is permitted.
+    """
+    number = -1
+    for access in range(len(state.permits)):
+        first, last = data.accesses[access].first_use, data.accesses[access + 1].first_use
+        state.permits[access] = 0
+        for position in range(first, last):
+            if position > first and data.access_uses[position].step == data.access_uses[position - 1].step:
+                continue
+            number += 1
+            doubts = sure[number] < trust
+            if position == first and (doubts or fast[number] >= least):
+                state.permits[access] |= ENTER
+            state.permits[access] &= ENTER
+            if doubts or keep[number] >= least:
+                state.permits[access] |= STAY
+
+
+@njit_outer
+def permitted_gains(data: Data, state: State, gains: Floats) -> None:
+    """Fill [N]: what the accesses at which a tensor may enter, or to which it may stay, would save one by one (ps).
+
+    The tensors have no residencies in the present state.
+    """
+    for tensor in range(len(gains)):
+        first, last = data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access
+        gains[tensor] = 0.0
+        stays = False
+        for access in range(first, last):
+            stays = (stays and state.permits[access - 1] & STAY != 0) or state.permits[access] & ENTER != 0
+            if stays:
+                gains[tensor] += gain(data, state, access)
+
+
+@njit_outer
+def lowest_places(data: Data, fast: Floats, place: Floats, sure: Floats, trust: float, lowest: Floats) -> None:
+    """Lower [N] to the least place that a hint has for each tensor, of those of its accesses that it has in fast memory.
+
+    The other arguments are as for :func:`follow`.
+    """
+    number = -1
+    for tensor in range(len(lowest)):
+        first = data.accesses[data.tensors[tensor].first_access].first_use
+        last = data.accesses[data.tensors[tensor + 1].first_access].first_use
+        for position in range(first, last):
+            if position > first and data.access_uses[position].step == data.access_uses[position - 1].step:
+                continue
+            number += 1
+            if sure[number] >= trust and fast[number] >= 0.5:
+                lowest[tensor] = min(lowest[tensor], place[number])

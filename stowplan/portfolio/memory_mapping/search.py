@@ -44,8 +44,6 @@ class Status:
     saved_count: int
     """Residencies taken out in this round."""
     rounds: int
-    accepted: int
-    improved: int
 
 
 class Search(NamedTuple):
@@ -253,11 +251,8 @@ def ruin_and_recreate(data: Data, state: State, search: Search, rounds: int, all
         status.rounds += 1
         if totals.total < status.best:
             note_best(state, search)
-            status.improved += 1
         elif totals.total > before + allowed * (random_below(search, RANDOM) / RANDOM) ** 3:
             for position in range(count):
                 remove(data, state, search.chosen[position])
             reopen(data, state, search.saved, status.saved_count)
             replay(data, state)
-            continue
-        status.accepted += 1

@@ -345,16 +345,14 @@ def go_on(
     return count
 
 
-#: States side by side in the narrowest beam at the bound, or at the capacity; and at heights above it, which are found sooner.
-#: Restarts follow Luby's sequence.
+#: States side by side in the narrowest beam at the bound or capacity, and at heights above; restarts follow Luby's sequence.
 AT_BOUND, ABOVE = 1000, 300
 
 #: Where to aim between bound and height: a beam that misses the bound mostly finds what it aims at.
 _AIMS = (0.5, 0.8, 0.3)
 
 #: How much long lives count (twice a power), and how far the worth of a state may be off, run by run.
-_HALVES = (5, 6, 4, 5, 8)
-_NOISES = (0.0, 0.1, 0.1, 0.05)
+_HALVES, _NOISES = (5, 6, 4, 5, 8), (0.0, 0.1, 0.1, 0.05)
 
 
 @dataclass
