@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import random
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,13 +97,14 @@ def alone(problem: Any, hint: Hint | None, arguments: argparse.Namespace) -> int
     modules = kinds.of_problem(problem)
     kinds.load(modules.warm_up)()
     module = importlib.import_module(f"stowplan.portfolio.{modules.name}.candidates")
-    guided = importlib.import_module(f"stowplan.portfolio.{modules.name}.guided")
+    # Where memory mapping's hints come from.
+    guided = sys.modules.get(f"stowplan.portfolio.{modules.name}.guided", module)
     for each in (module, guided):
         if hasattr(each, "time"):
-            each.time = SimpleNamespace(monotonic=time.process_time)
+            vars(each)["time"] = SimpleNamespace(monotonic=time.process_time)
     if hasattr(guided, "filled_hint"):
         # Without a hint is without any.
-        guided.filled_hint = lambda problem, context: None
+        vars(guided)["filled_hint"] = lambda problem, context: None
     options = Options(time_limit=arguments.brief, seed=arguments.seed, workers=2, candidates=("heuristic", "exact"))
     start = None if hint is None else hints.plan_of(hint)
     context = Alone(problem, options, start=start, hints=() if hint is None else (hint,), clock=time.process_time)

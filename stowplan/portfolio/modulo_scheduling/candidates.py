@@ -12,8 +12,7 @@ from stowplan.models.modulo_scheduling.plan import Plan, decode_objective, descr
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.modulo_scheduling.body import Body
-from stowplan.portfolio.modulo_scheduling.guided import follow
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, list_scheduling
+from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, follow, list_scheduling
 
 #: Placements of deterministic runs, for each second of the limit.
 PLACEMENTS = 2_500

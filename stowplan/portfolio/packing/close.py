@@ -7,6 +7,7 @@ other kinds whose plans have offsets take them from here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import msgspec
@@ -157,6 +158,52 @@ def near_offsets(
     outcome = solve_closest(problem, earlier, hint=hint, should_stop=budget.should_stop, **limits)  # type: ignore[arg-type]
     if outcome.plan is not None and moved(outcome.plan.offsets) < moved(best):
         yield outcome.plan.offsets
+
+
+#: Space (a tier, a bank) and offset in it.
+Place = tuple[int, int]
+
+
+def near_places(
+    places: Sequence[Place],
+    earlier: Sequence[Place | None],
+    spaces: int,
+    packed_in: Callable[[int, list[int]], Problem],
+    budget: Budget,
+) -> Iterator[list[Place]]:
+    """Places in the same spaces with fewer offsets away from their earlier ones, each list better than the one before.
+
+    Parameters
+    ----------
+    places
+        Valid ones, of each decision.
+    earlier
+        Earlier ones, None where there is none.
+    packed_in
+        Of a space and the decisions in it: their packing problem; buffers of fixed offset may stand before theirs.
+    """
+    now = list(places)
+    for space in range(spaces):
+        inside = [number for number, place in enumerate(now) if place[0] == space]
+        if not inside:
+            continue
+        problem = packed_in(space, inside)
+        others = len(problem.buffers) - len(inside)
+        before = [place[1] if (place := earlier[each]) is not None and place[0] == space else None for each in inside]
+        current = [*(each.offset or 0 for each in problem.buffers[:others]), *(now[each][1] for each in inside)]
+        for offsets in near_offsets(problem, [*[None] * others, *before], current, budget, spaces):
+            for each, offset in zip(inside, offsets[others:], strict=True):
+                now[each] = space, offset
+            yield now
+
+
+def stacked(capacities: Iterable[int], rows: Iterable[tuple[int, int, int, Place, int]]) -> Boxes:
+    """Boxes of (owner, start, end, place, size), spaces one above the other, so that they never meet."""
+    base = [0, *accumulate(capacities)]
+    return boxes(
+        (owner, start, end, base[space] + offset, base[space] + offset + size)
+        for owner, start, end, (space, offset), size in rows
+    )
 
 
 def under(problem: Problem, ceiling: int) -> Problem:

@@ -15,7 +15,6 @@ from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from stowplan.models.tier_placement.structure import find_overload
 from stowplan.portfolio.context import Context, asks_for_heuristics, presolve_seconds
 from stowplan.portfolio.tier_placement import engine, heuristics
-from stowplan.portfolio.tier_placement import guided as guided_maps
 from stowplan.portfolio.tier_placement.arrays import Data, Exporter, Ints, build, import_plan
 from stowplan.portfolio.tier_placement.heuristics import Search, Walk
 
@@ -158,7 +157,7 @@ class Guides:
             hint, bound = solve_relaxation(self._problem, self._context)
             self._context.bound(bound, "linear")
             found += [] if hint is None else [hint]
-        walks = [guided_maps.best_guided(self._problem, self._data, each, self._begin, self._context.closed) for each in found]
+        walks = [heuristics.best_guided(self._problem, self._data, each, self._begin, self._context.closed) for each in found]
         return min((walk for walk in walks if walk is not None), key=lambda walk: walk.latency, default=None)
 
 

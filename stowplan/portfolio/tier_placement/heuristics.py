@@ -1,6 +1,9 @@
 """The baselines of the EGRL paper and a local search of our own, all counted in evaluations of the hardware.
 
 An evaluation is one run of the network on the chip with a new map, valid or not, as the paper counts them (section 4).
+
+Maps that follow a hint have every tensor as fast as the hint lets it, then what is too much thrown out: one for each of several
+thresholds, raced with the maps of heuristics that follow nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
+from stowplan.models.hint import TRUST, Hint
+from stowplan.models.tier_placement.hint import decisions
+from stowplan.models.tier_placement.problem import Problem
 from stowplan.portfolio.tier_placement import engine
 from stowplan.portfolio.tier_placement.arrays import Data, Ints
 
@@ -137,3 +144,58 @@ class Search:
             walk.note()
             if on_better is not None and walk.latency < before:
                 on_better(walk)
+
+
+#: A tensor comes into the fastest tier that, with those above it, has at least this much of its values.
+THRESHOLDS = (0.5, 0.2)
+
+
+def best_guided(problem: Problem, data: Data, hint: Hint, begin: Ints, stop: Callable[[], bool]) -> Walk | None:
+    """The best map that follows a hint.
+
+    Parameters
+    ----------
+    problem, data
+        The network, and its arrays for m tensors and T tiers.
+    hint
+        With values, checked.
+    begin
+        [m] A valid map: where tensors stand that the hint says nothing of.
+    stop
+        Asked between two maps.
+
+    Returns
+    -------
+    Walk
+        None where no map that follows it fits.
+    """
+    shares, sure = _in_order(problem, data, hint)
+    best: Walk | None = None
+    for least in THRESHOLDS:
+        if best is not None and stop():
+            break
+        state = engine.start(data, np.where(sure >= TRUST, _fastest(shares, least, begin), begin), 0)
+        if not engine.repair(data, state):
+            continue
+        found = engine.latency(data, state)
+        if best is None or found < best.latency:
+            best = Walk(state.tier.copy(), found, evaluations=1)
+    return best
+
+
+def _in_order(problem: Problem, data: Data, hint: Hint) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Values [T, m] and confidences [m] of a hint, its tensors in the order of the arrays."""
+    number = {decision: place for place, decision in enumerate(decisions(problem))}
+    owners = zip(data.layer.tolist(), data.is_weight.tolist(), strict=True)
+    order = [number[layer, not is_weight] for layer, is_weight in owners]
+    shares = np.array([hint.values[tier.name] for tier in problem.tiers], np.float64)[:, order]
+    sure = np.array(hint.confidence, np.float64)[order] if hint.confidence else np.ones(len(order))
+    return shares, sure
+
+
+def _fastest(shares: NDArray[np.float64], least: float, otherwise: Ints) -> Ints:
+    """[m] The fastest tier such that it and those above it have at least the part ``least`` of a tensor's values."""
+    total = shares.sum(axis=0)
+    above = np.cumsum(shares[::-1], axis=0)
+    steps = np.argmax(above >= np.maximum(least * total, 1e-12), axis=0)
+    return np.where(total > 0, len(shares) - 1 - steps, otherwise).astype(np.int64)

@@ -21,7 +21,7 @@ from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.memory_mapping import reports
 from stowplan.portfolio.memory_mapping.lns import LEAST_COUNT, Arm, LargeNeighbourhoodSearch, lns
-from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser, gains, lost_gains
+from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser, lost_gains
 from tests.models.memory_mapping.brute_force import best_plan, optimum
 from tests.models.memory_mapping.cases import random_plan, random_problem
 from tests.portfolio.memory_mapping.states import wide_problem
@@ -273,7 +273,7 @@ def test_what_is_chosen_lies_in_its_window(seed: int) -> None:
 def test_no_plan_loses_more_than_there_is_to_gain(seed: int) -> None:
     problem = wide_problem(seed)
     facts = ProblemFacts(problem)
-    most, lost = gains(facts), lost_gains(PlanTimeline(facts, all_slow(problem)))
+    most, lost = Chooser(facts, 0)._gain, lost_gains(PlanTimeline(facts, all_slow(problem)))
     assert (lost <= most + 1e-9).all()
     assert (lost >= 0).all()
 
