@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from stowplan.compiled import INTERPRET, njit_inner
-from stowplan.portfolio.memory_mapping import arrays
+from stowplan.portfolio.memory_mapping import arrays, machine
 from stowplan.portfolio.memory_mapping.machine import new_state
 from tests.models.memory_mapping.cases import random_problem
 from tests.patience import HANG
@@ -103,3 +105,16 @@ def test_inner_functions_refuse_python() -> None:
 
     with pytest.raises(TypeError, match="double is for compiled code"):
         njit_inner(double)(1)
+
+
+def test_the_machine_has_one_face() -> None:
+    """What it consists of is imported by its own files alone; each knows only those before it."""
+    parts = ["arrays", "state", "space", "timeline", "residencies", "machine"]
+    folder = Path(machine.__file__).parent
+    imported = re.compile(r"^from stowplan\.portfolio\.memory_mapping\.(\w+) import", re.MULTILINE)
+    for path in folder.glob("*.py"):
+        known = {*imported.findall(path.read_text(encoding="utf-8"))}
+        if path.stem in parts:
+            assert known <= {*parts[: parts.index(path.stem)]}, path.name
+        else:
+            assert not known & {"space", "timeline", "residencies"}, path.name
