@@ -92,7 +92,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
     function = f"{_HERE}.candidates:greedy"
-    return (Candidate("greedy", "baseline", function, interpret=not is_warm(), makes_baseline=True),)
+    return (Candidate("greedy", "baseline", function, interpret=not is_warm()),)
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -137,7 +137,5 @@ KIND = Kind(
     notes=lambda problem: problem.notes,
     quick_plan=quick_plan,
     is_quick_first=lambda problem: problem.use_count <= QUICK_USES,
-    presenter="stowplan.report.memory_mapping.presenter:MemoryMappingPresenter",
-    close="stowplan.portfolio.memory_mapping.close:Closeness",
-    validation="stowplan.portfolio.memory_mapping.validation:ADAPTER",
+    warm_up="stowplan.portfolio.memory_mapping.candidates:warm_up",
 )

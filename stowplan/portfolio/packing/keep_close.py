@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
-from stowplan.portfolio.keep_close.closeness import Budget, ByValues, KeepClose, needs_program, of_this_problem
+from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program, of_this_problem
 
 
-class Closeness(ByValues):
+class Changes(ByValues):
     """Decisions are the offsets of the buffers."""
 
     def __init__(self, problem: Problem, given: KeepClose):
@@ -52,7 +52,7 @@ class Closeness(ByValues):
         """Plan with these offsets."""
         return self._plan(self.problem, values)
 
-    def partners(self, plan: Any) -> Callable[[int], Iterable[int]]:
+    def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
         """Buffers that stand where the buffer was."""
         return colliding(packed(self.problem, self._offsets), packed(self.problem, plan.offsets))
 
@@ -145,7 +145,7 @@ def near_offsets(
     if not moved(best):
         return
     if len(problem.buffers) < MOST_BUFFERS:
-        found = ejected(problem, earlier, budget.is_spent)
+        found = ejected(problem, earlier, budget.is_over)
         if found is not None and moved(found) < moved(best):
             yield found
             best = found

@@ -12,7 +12,7 @@ from stowplan.models.memory_mapping.hint import carried_plan, matched_steps
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.packing import problem as packing
-from stowplan.portfolio.keep_close.closeness import (
+from stowplan.portfolio.keep_close.earlier_plan import (
     Budget,
     ByValues,
     Counts,
@@ -21,13 +21,13 @@ from stowplan.portfolio.keep_close.closeness import (
     needs_program,
     of_this_problem,
 )
-from stowplan.portfolio.packing.close import Boxes, boxes, colliding, near_offsets
+from stowplan.portfolio.packing.keep_close import Boxes, boxes, colliding, near_offsets
 
 #: Residencies, copies and fast uses of a tensor.
 Part = tuple[tuple[Residency, ...], tuple[Copy, ...], tuple[int, ...]]
 
 
-class Closeness(ByValues):
+class Changes(ByValues):
     """Decisions are all that a plan says of each tensor."""
 
     def __init__(self, problem: Problem, given: KeepClose):
@@ -84,7 +84,7 @@ class Closeness(ByValues):
         """What a valid plan changes, also of what was carried over from an earlier version."""
         return compared(self.problem, self._start, plan)
 
-    def partners(self, plan: Any) -> Callable[[int], Iterable[int]]:
+    def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
         """Tensors that stand where the tensor was."""
         return colliding(self._boxes(self._start), self._boxes(plan))
 
