@@ -89,7 +89,7 @@ def show_command(
     compare: Annotated[Path | None, typer.Option("--compare", metavar="PLAN", help="A second plan to show beside it.")] = None,
     png: Annotated[
         Path | None,
-        typer.Option("--png", metavar="FILE", help="Draw the plan here: .png, .svg or .pdf (needs the viz extra)."),
+        typer.Option("--png", metavar="FILE", help="Draw the plan here: .png, .svg or .pdf (.svg needs no extra, the others viz)."),
     ] = None,
     seconds: Annotated[
         bool, typer.Option("--seconds", help="For compiled programs: draw time in seconds, not in steps.")
@@ -115,7 +115,7 @@ def show_command(
     check_outputs((png, config), inputs=(plan, problem, compare, *files_of(options)))
     found, given, assumed = open_both(problem, plan, options)
     from stowplan.frontends.read import read_plan
-    from stowplan.report.presenter import presenter_for
+    from stowplan.report.presenter import draw, presenter_for
 
     presenter = presenter_for(found)
     for option, is_given in (("--config", config is not None), ("--simulate", iterations is not None), ("--json", as_json)):
@@ -129,7 +129,7 @@ def show_command(
     for path, each in ((plan, given), *([(compare, others[0][1])] if compare is not None else [])):
         _check_fits(presenter, found, path, each, assumed)
     if png is not None:
-        presenter.draw(found, [("this plan" if compare is None else plan.stem, given), *others], png, seconds=seconds)
+        draw(found, [("this plan" if compare is None else plan.stem, given), *others], png, seconds=seconds)
         note(str(png))
     if config is not None:
         presenter.configuration(found, given).save(config)

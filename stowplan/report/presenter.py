@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from stowplan.errors import InputError, StowplanError, UsageError
+from stowplan.models.decisions import diff
 from stowplan.models.document import Document
 from stowplan.portfolio.kind import Kind, kind_of
-from stowplan.report.figures import check_format, import_matplotlib
+from stowplan.report.figures import check_format, save_picture
 from stowplan.report.page import Details, Overview, Section
+from stowplan.report.scene import Picture
 from stowplan.report.units import format_value
 from stowplan.result import Result
 
@@ -60,8 +63,8 @@ class Presenter(Protocol):
     def summarize(self, problem: Any, plan: Any, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
         """A plan for people to read; ``everything`` lists all where a long list is cut else."""
 
-    def draw(self, problem: Any, plans: Sequence[Labelled], path: str | Path, *, seconds: bool = False) -> None:
-        """Write a picture of labelled plans, the first of them the one it is about."""
+    def picture(self, problem: Any, plans: Sequence[Labelled], *, seconds: bool = False) -> Picture:
+        """A picture of labelled plans, the first of them the one it is about; plans that are alike are drawn once."""
 
     def overview(self, problem: Any, result: Result) -> Overview:
         """What stands at the top of the report."""
@@ -85,7 +88,7 @@ class GenericPresenter:
 
     def check_drawable(self, problem: Any) -> None:
         """Nothing is drawn."""
-        raise UsageError(f"--png: plans of the kind {self._words()} are not drawn; leave it out")
+        raise self._not_drawn()
 
     def check_options(self, *, plans: int, seconds: bool) -> None:
         """Any number of plans; no axis of time."""
@@ -137,9 +140,9 @@ class GenericPresenter:
                 lines.append(f"  plan.{name}: {_brief(getattr(plan, name), everything)}")
         return "\n".join(lines)
 
-    def draw(self, problem: Any, plans: Sequence[Labelled], path: str | Path, *, seconds: bool = False) -> None:
+    def picture(self, problem: Any, plans: Sequence[Labelled], *, seconds: bool = False) -> Picture:
         """Nothing is drawn."""
-        self.check_drawable(problem)
+        raise self._not_drawn()
 
     def overview(self, problem: Any, result: Result) -> Overview:
         """Nothing but what every result has."""
@@ -155,6 +158,9 @@ class GenericPresenter:
         """In its unit."""
         return format_value(value, unit, digits)
 
+    def _not_drawn(self) -> UsageError:
+        return UsageError(f"--png: plans of the kind {self._words()} are not drawn; leave it out")
+
     def _not_configured(self, option: str) -> UsageError:
         return UsageError(f"{option}: plans of the kind {self._words()} configure no machine")
 
@@ -163,7 +169,7 @@ class GenericPresenter:
 
 
 class DrawingPresenter(GenericPresenter):
-    """One that draws; what it needs for that is matplotlib."""
+    """One that draws."""
 
     #: Plans side by side in a picture, at most.
     most_plans: int | None = None
@@ -171,8 +177,7 @@ class DrawingPresenter(GenericPresenter):
     has_seconds = False
 
     def check_drawable(self, problem: Any) -> None:
-        """Matplotlib is all that it takes."""
-        import_matplotlib()
+        """All are drawn."""
 
     def check_options(self, *, plans: int, seconds: bool) -> None:
         """As many plans as the picture has room for."""
@@ -180,6 +185,20 @@ class DrawingPresenter(GenericPresenter):
             raise UsageError(f"--compare: a plan of the kind {self._words()} is drawn alone")
         if seconds and not self.has_seconds:
             super().check_options(plans=plans, seconds=seconds)
+
+    def are_alike(self, problem: Any, first: Any, second: Any) -> bool:
+        """Whether two plans decide the same, whatever their names."""
+        return first == second or not any(part.changes for part in diff(problem, first, second))
+
+    def distinct(self, problem: Any, plans: Sequence[Labelled]) -> list[Labelled]:
+        """Plans that decide unlike things, as many as the picture has room for; see :func:`merge_equal`."""
+        if not plans:
+            raise UsageError("found 0 plans, expected at least one")
+        for _, plan in plans:
+            self.check_fits(problem, plan)
+        if len(plans) == 1 or self.most_plans == 1:
+            return list(plans[:1])
+        return merge_equal(plans, partial(self.are_alike, problem))[: self.most_plans]
 
 
 def presenter_of(kind: Kind) -> Presenter:
@@ -207,22 +226,36 @@ def check_picture(problem: object, path: str | Path | None) -> None:
     UsageError
         The suffix is none of .png, .svg and .pdf, or plans of this kind are not drawn.
     MissingDependencyError
-        Without matplotlib.
+        For PNG and PDF without matplotlib.
     """
     if path is not None:
         presenter_for(problem).check_drawable(problem)
         check_format(path)
 
 
-def merge_equal(plans: Sequence[Labelled], key: Callable[[Any], object]) -> list[Labelled]:
-    """Plans in order, each once: names of like ones (by ``key``) are joined, as in ``milp = compiler``."""
+def draw(problem: object, plans: Sequence[Labelled], path: str | Path, *, seconds: bool = False) -> None:
+    """Write a picture of labelled plans of any kind; the first is the one it is about. The same plans give the same bytes.
+
+    Raises
+    ------
+    UsageError, MissingDependencyError
+        As :func:`check_picture`, or there is no plan.
+    InputError
+        A plan is for another problem, or the file cannot be written.
+    """
+    check_format(path)
+    save_picture(presenter_for(problem).picture(problem, plans, seconds=seconds), path)
+
+
+def merge_equal(plans: Sequence[Labelled], same: Callable[[Any, Any], bool]) -> list[Labelled]:
+    """Plans in order, each once: names of those that are the same are joined, as in ``milp = compiler``."""
     merged: list[tuple[list[str], Any]] = []
     for label, plan in plans:
-        same = next((names for names, other in merged if key(other) == key(plan)), None)
-        if same is None:
+        names = next((names for names, other in merged if same(other, plan)), None)
+        if names is None:
             merged.append(([label], plan))
-        elif label not in same:
-            same.append(label)
+        elif label not in names:
+            names.append(label)
     return [(" = ".join(names), plan) for names, plan in merged]
 
 

@@ -125,15 +125,6 @@ def layer_times(problem: Problem, plan: Plan) -> NDArray[np.int64]:
     return np.array(times, np.int64)
 
 
-def decisions(problem: Problem, plan: Plan) -> tuple[object, ...]:
-    """What a plan decides: equal for plans that differ in nothing but names, or where nothing stands."""
-    weights = tuple(at for at, layer in zip(plan.weight_tiers, problem.layers, strict=True) if layer.weight_bytes)
-    if not problem.address_spaces:
-        return weights, plan.output_tiers
-    offsets = tuple(at for at, layer in zip(plan.weight_offsets, problem.layers, strict=False) if layer.weight_bytes)
-    return weights, plan.output_tiers, offsets, plan.output_offsets
-
-
 def tier_boxes(problem: Problem, plan: Plan, tier: int) -> list[Box]:
     """What stands in a tier that is an address space, over layers: weights (owner ``2 n``) and outputs (``2 n + 1``)."""
     last = len(problem.layers)

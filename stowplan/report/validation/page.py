@@ -11,16 +11,14 @@ from typing import Literal
 from stowplan import files
 from stowplan.portfolio.validation.records import Outcome, ProblemReport, Row, Summary, Validation
 from stowplan.portfolio.validation.statistics import Spread
-from stowplan.report.colours import PALETTE
-from stowplan.report.page import Details, Section, cards_list, facts_list, legend, table, warnings_box, whole_page
+from stowplan.report.inline import legend_html, plot_html
+from stowplan.report.page import Details, Section, cards_list, facts_list, table, warnings_box, whole_page
+from stowplan.report.scene import Plot
 from stowplan.report.units import format_value
-from stowplan.report.validation.plots import gaps_plot, outcomes_of, scatter_plot
+from stowplan.report.validation.drawing import gaps_plot, outcomes_of, scatter_plot
 from stowplan.result import format_apart, format_gap
 
 _NOTHING = "–"
-
-#: Problems whose colours a legend names; those of more come again.
-_MOST_NAMED = len(PALETTE)
 
 
 def save_validation_report(path: str | Path, validation: Validation) -> None:
@@ -82,11 +80,11 @@ def _sections(summary: Summary, problems: Sequence[ProblemReport]) -> Iterator[S
     outcomes = outcomes_of(summary, problems)
     rows = [(row.name, row.gaps) for row in summary.rows]
     what = "gap" if not summary.second else "gap of the interval"
-    body = gaps_plot(rows, outcomes, lambda outcome: outcome.gap, what)
+    body = _drawn(gaps_plot(rows, outcomes, lambda outcome: outcome.gap, what), what)
     second = [(row.name, row.second_gaps) for row in summary.rows if row.second_gaps is not None]
     if second:
         title = f"gap of the {summary.second}, where the first number is the optimum's"
-        body += gaps_plot(second, outcomes, lambda outcome: outcome.second_gap, title)
+        body += _drawn(gaps_plot(second, outcomes, lambda outcome: outcome.second_gap, title), title)
     body += _spreads(what, rows)
     if second:
         body += _spreads(f"gap of the {summary.second}", second)
@@ -142,7 +140,7 @@ def _problems(problems: Sequence[ProblemReport]) -> str:
 
 def _values(summary: Summary, problems: Sequence[ProblemReport]) -> str:
     series = [(each.name, each.values.points) for each in problems if each.values is not None]
-    drawn = scatter_plot(series, "estimate", "return")
+    drawn = _drawn(scatter_plot(series, "estimate", "return"), "return over estimate")
     rows = [
         (
             each.name,
@@ -159,7 +157,7 @@ def _values(summary: Summary, problems: Sequence[ProblemReport]) -> str:
     rows.append(("within problems, pooled", *pooled, "", "", ""))
     head = ("Problem:n", "Rank correlation at equal positions:r", "Over all:r", "Positions:r", "Games:r", "Note:o")
     caption = "Spearman's, of value estimates with the returns that games came to; none where either is constant"
-    return _named([name for name, points in series if points]) * bool(drawn) + drawn + table(caption, head, rows)
+    return drawn + table(caption, head, rows)
 
 
 def _rewards(summary: Summary, problems: Sequence[ProblemReport]) -> str:
@@ -168,10 +166,10 @@ def _rewards(summary: Summary, problems: Sequence[ProblemReport]) -> str:
         of = [(each.name, reward) for each in problems for reward in each.rewards if reward.measured == mean.measured]
         latency = {"simulated": "simulated latency", "compiled": "cycles"}[mean.measured]
         series = [(name, reward.points) for name, reward in of]
-        drawn = scatter_plot(series, "reward of each plan, from the least to the most of its problem", latency, scaled=True)
+        across = "reward of each plan, from the least to the most of its problem"
+        body += _drawn(scatter_plot(series, across, latency, scaled=True), f"{latency} over reward")
         rows = [(name, _correlation(reward.correlation), str(reward.count)) for name, reward in of]
         rows.append(("mean", _correlation(mean.correlation), str(mean.count)))
-        body += _named([name for name, points in series if points]) * bool(drawn) + drawn
         body += table(f"Pearson's correlation of the reward with {latency}", ("Problem:n", "Correlation:r", "Plans:r"), rows)
     return body
 
@@ -219,8 +217,9 @@ def _settings(validation: Validation) -> str:
     return facts_list(facts)
 
 
-def _named(names: Sequence[str]) -> str:
-    return legend((PALETTE[number], name) for number, name in enumerate(names)) if len(names) <= _MOST_NAMED else ""
+def _drawn(plot: Plot | None, name: str) -> str:
+    """A plot below its legend; nothing where there is none."""
+    return "" if plot is None else (legend_html(plot.legend) if plot.legend else "") + plot_html(plot, name)
 
 
 def _outcome(outcome: Outcome | None, unit: str) -> str:

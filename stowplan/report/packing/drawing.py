@@ -1,0 +1,164 @@
+"""Packings drawn: time across, offsets up, a box for each time that a buffer takes space; below, the bytes that live at once.
+
+The axis across is the problem's own time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.errors import InputError
+from stowplan.models.packing.plan import Plan
+from stowplan.models.packing.problem import Problem
+from stowplan.report.boxes import Box, Boxes, assign_colours
+from stowplan.report.scene import (
+    DASHED,
+    RULE,
+    USAGE,
+    Axis,
+    Mark,
+    Panel,
+    Picture,
+    Plot,
+    area,
+    byte_axis,
+    level,
+    number_axis,
+    steps,
+)
+from stowplan.report.units import byte_unit, format_bytes
+
+#: Points of a layout's width and height, and of the height of the panel below it.
+WIDE, HIGH, LOW = 640.0, 310.0, 62.0
+
+#: Above this multiple of the height, the capacity is said in words instead of drawn.
+_FAR = 1.6
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One plan, ready to be drawn."""
+
+    problem: Problem
+    plan: Plan
+    boxes: tuple[Box, ...]
+    start: int
+    end: int
+    """Of the time axis."""
+    times: NDArray[np.int64]
+    """Moments at which the bytes in use change, ascending, ``[n + 1]``."""
+    load: NDArray[np.int64]
+    """Bytes in use from each moment to the next, ``[n]``."""
+    peak: int
+    """Bytes in use at most: no packing is lower."""
+    height: int
+    """Highest end of a buffer."""
+
+
+def check_fits(problem: Problem, plan: object) -> Plan:
+    """The plan, where it is one for this problem; raises :class:`~stowplan.errors.InputError` where it is not."""
+    if not isinstance(plan, Plan):
+        raise InputError(f"found a {type(plan).__name__} of another kind, expected a packing")
+    if plan.problem != problem.digest:
+        raise InputError("the plan is for another problem: expected the same buffers")
+    if len(plan.offsets) != len(problem.buffers):
+        raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.buffers)} buffers")
+    return plan
+
+
+def build_layout(problem: Problem, plan: Plan) -> Layout:
+    """Lay out a plan, which need not be valid: a picture may show what is wrong with it."""
+    check_fits(problem, plan)
+    boxes = tuple(
+        Box(number, start, end, offset, buffer.size, fixed=buffer.offset is not None)
+        for number, (buffer, offset) in enumerate(zip(problem.buffers, plan.offsets, strict=True))
+        for start, end in buffer.pieces
+    )
+    changes: dict[int, int] = {}
+    for buffer in problem.buffers:
+        for start, end in buffer.pieces:
+            changes[start] = changes.get(start, 0) + buffer.size
+            changes[end] = changes.get(end, 0) - buffer.size
+    times = np.array(sorted(changes) or [0, 1], dtype=np.int64)
+    load = np.cumsum([changes.get(int(time), 0) for time in times])[:-1].astype(np.int64)
+    return Layout(
+        problem=problem,
+        plan=plan,
+        boxes=boxes,
+        start=int(times[0]),
+        end=int(times[-1]),
+        times=times,
+        load=load,
+        peak=int(load.max(initial=0)),
+        height=max((box.bottom + box.size for box in boxes), default=0),
+    )
+
+
+def axis_top(layouts: Sequence[Layout]) -> int:
+    """Bytes at the top of the axis: the capacity, unless it is far above all that is drawn."""
+    highest = max(1, *(layout.height for layout in layouts))
+    capacity = layouts[0].problem.capacity
+    return highest if capacity is None or capacity > _FAR * highest else max(highest, capacity)
+
+
+def heading(problem: Problem, layouts: Sequence[Layout]) -> str:
+    """What is drawn, and the capacity where the axis does not show it."""
+    name = (
+        f"{problem.name or 'packing'}: {len(problem.buffers):,} buffers, {format_bytes(layouts[0].peak)} live at once at most"
+    )
+    if problem.capacity is None:
+        return name
+    far = ", far above this axis" if problem.capacity > axis_top(layouts) else ""
+    return f"{name}, capacity {format_bytes(problem.capacity)}{far}"
+
+
+def boxes_of(layout: Layout, colours: dict[int, int]) -> Boxes:
+    """The mark for the boxes of a layout whose owners are the problem's buffers."""
+    buffers = layout.problem.buffers
+    return Boxes(
+        layout.boxes,
+        colours,
+        lambda owner: (buffers[owner].id, buffers[owner].size),
+        lambda index: "fixed" if layout.boxes[index].fixed else "",
+    )
+
+
+def layout_panel(layout: Layout, top: int, boxes: Boxes, *, title: str = "", height: float = HIGH) -> Panel:
+    """Boxes up to ``top`` bytes, with lines at the capacity and at the plan's height."""
+    across = Axis(layout.start, layout.end)
+    marks: list[Mark] = [boxes]
+    capacity = layout.problem.capacity
+    if capacity is not None and capacity <= top:
+        marks.append(level(across, capacity, RULE))
+    marks.append(level(across, layout.height, DASHED))
+    spoken = f"Memory layout: {len(layout.problem.buffers)} buffers"
+    return Panel(byte_axis(top, f"offset ({byte_unit(top)[0]})"), marks, height, spoken, title)
+
+
+def plot(label: str, layout: Layout, top: int, boxes: Boxes) -> Plot:
+    """The layout up to ``top`` bytes, and the bytes that live at once."""
+    across = number_axis(layout.start, layout.end, "time   (dashed: height of the plan)")
+    load: list[Mark] = [area(steps(layout.times.tolist(), layout.load.tolist()), USAGE), level(across, layout.height, DASHED)]
+    panels = [
+        layout_panel(layout, top, boxes),
+        Panel(byte_axis(top, "live", most=3), load, LOW, "Bytes that live at once"),
+    ]
+    return Plot(across, panels, f"{label}: {format_bytes(layout.height, 6)} high")
+
+
+def plots(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int]) -> list[Plot]:
+    """Plots of some plans of one problem, on the same scales."""
+    top = axis_top([layout for _, layout in layouts])
+    return [plot(label, layout, top, boxes_of(layout, colours)) for label, layout in layouts]
+
+
+def picture(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> Picture:
+    """Labelled plans side by side. What stands at a fixed offset has a dark edge."""
+    layouts = [(label, build_layout(problem, plan)) for label, plan in plans]
+    drawn = [layout for _, layout in layouts]
+    colours = assign_colours(layout.boxes for layout in drawn)
+    return Picture(heading(problem, drawn), [plots(layouts, colours)], WIDE * len(plans))
