@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,14 +16,18 @@ from egrl_tables import Place, Records, best_at, differences, standard_error, ti
 from egrl_transfer import Transfer, Trial, even, speedups_of, transfers
 
 from stowplan.models.tier_placement.plan import Plan
-from stowplan.report.figures import FAINT, INK, save_figure
+from stowplan.report.figures import save_picture
+from stowplan.report.scene import Picture, Plot
+from stowplan.report.tier_placement.drawing import bands, transition_plot
 from stowplan.report.tier_placement.maps import What, transitions
-from stowplan.report.tier_placement.picture import draw_bands, draw_transition
 from stowplan.report.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+#: Colours of axes and captions, and of faint lines.
+INK, FAINT = "#333333", "#e4e4e4"
 
 #: Colours of Okabe and Ito (2008), which colour-blind eyes tell apart; lines differ in their dashes as well.
 BLUE, ORANGE, PURPLE, GREEN, SKY, GREY, DARK_RED = "#0072b2", "#e69f00", "#cc79a7", "#009e73", "#56b4e9", "#8a8a8a", "#8c2d3c"
@@ -42,6 +47,17 @@ LINES: Mapping[str, tuple[str, str, float]] = {
 #: Where the compiler and the optimum stand, in all pictures.
 COMPILER_LINE = {"color": INK, "linewidth": 1.0, "linestyle": (0, (1, 2))}
 OPTIMUM_LINE = {"color": DARK_RED, "linewidth": 1.4, "linestyle": (0, (6, 2))}
+
+
+def save_figure(path: Path, size: tuple[float, float], draw: Callable[[Figure], None]) -> None:
+    """Make a figure of so many inches, let ``draw`` fill it, and write it; the same drawing gives the same bytes."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context({"font.size": 9}):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        figure.savefig(path, dpi=130, metadata={"Software": None})
 
 
 def _grid(figure: Figure, places: Sequence[Place]) -> dict[Place, Axes]:
@@ -88,7 +104,7 @@ def _legend_below(figure: Figure, panels: Sequence[Axes], inches: float = 1.35) 
 def curves(records: Records, methods: Sequence[str], path: Path, evaluations: int) -> None:
     """Figure 3: best speedup so far over evaluations, mean and standard deviation over seeds."""
     places = records.places
-    save_figure(path, _size(places, 3.4, 2.9), partial(_curves, records, methods, evaluations), layout="constrained")
+    save_figure(path, _size(places, 3.4, 2.9), partial(_curves, records, methods, evaluations))
 
 
 def _curves(records: Records, methods: Sequence[str], evaluations: int, figure: Figure) -> None:
@@ -126,7 +142,7 @@ def bars(records: Records, methods: Sequence[str], path: Path) -> None:
     shown = [method for method in methods if method not in ("egrl", "pg") and differences(records, method)]
     if not shown:
         return
-    save_figure(path, (8.0, 0.42 * len(shown) + 1.4), partial(_bars, records, shown), layout="constrained")
+    save_figure(path, (8.0, 0.42 * len(shown) + 1.4), partial(_bars, records, shown))
 
 
 def _bars(records: Records, methods: Sequence[str], figure: Figure) -> None:
@@ -167,7 +183,7 @@ def transfer(records: Records, found: Sequence[Trial], path: Path) -> None:
     for each in transfers(found):
         rows.setdefault((each.source, each.precision), []).append(each)
     size = (3.6 * max(map(len, rows.values())) + 0.4, 2.9 * len(rows) + 0.9)
-    save_figure(path, size, partial(_transfer, records, found, list(rows.values())), layout="constrained")
+    save_figure(path, size, partial(_transfer, records, found, list(rows.values())))
 
 
 def _transfer(records: Records, found: Sequence[Trial], rows: Sequence[Sequence[Transfer]], figure: Figure) -> None:
@@ -212,7 +228,7 @@ def _draw_transfer(panel: Axes, records: Records, found: Sequence[Trial], transf
 
 def map_clouds(clouds: Mapping[Place, tuple[np.ndarray, Sequence[str]]], path: Path) -> None:
     """Figure 5: maps in two dimensions; for each place points ``[K, 2]``, and whether near, best, compiler or optimum."""
-    save_figure(path, _size(list(clouds), 3.4, 3.2), partial(_clouds, clouds), layout="constrained")
+    save_figure(path, _size(list(clouds), 3.4, 3.2), partial(_clouds, clouds))
 
 
 def _clouds(clouds: Mapping[Place, tuple[np.ndarray, Sequence[str]]], figure: Figure) -> None:
@@ -244,36 +260,23 @@ def _clouds(clouds: Mapping[Place, tuple[np.ndarray, Sequence[str]]], figure: Fi
 
 def shifts(best: Mapping[Place, Record], compilers: Mapping[Place, Plan], path: Path) -> None:
     """Figure 6, top: where the bytes went that the compiler had in each tier."""
-    save_figure(path, (2.9 * len(best) + 0.4, 5.4), partial(_shifts, best, compilers), layout="constrained")
-
-
-def _shifts(best: Mapping[Place, Record], compilers: Mapping[Place, Plan], figure: Figure) -> None:
-    axes = figure.subplots(2, len(best), squeeze=False)
     whats: tuple[What, ...] = ("weights", "outputs")
-    for column, (place, record) in enumerate(best.items()):
+    rows: list[list[Plot]] = [[] for _ in whats]
+    for place, record in best.items():
         problem = problem_of(*place)
         names = [tier.name for tier in problem.tiers]
-        for row, what in enumerate(whats):
-            panel = axes[row, column]
+        for row, what in zip(rows, whats, strict=True):
             moved = transitions(problem, compilers[place], record.plan, what, in_bytes=True)
-            draw_transition(panel, moved, names, format_bytes)
-            panel.set_title(f"{' '.join(place)}: {what}", fontsize=10)
-    figure.supxlabel("in EGRL's best map", fontsize=10)
-    figure.supylabel("in the compiler's map", fontsize=10)
+            axes = ("in EGRL's best map", "in the compiler's map")
+            row.append(transition_plot(moved, names, format_bytes, f"{' '.join(place)}: {what}", axes))
+    save_picture(Picture("", rows, 230 * len(best)), path)
 
 
 def map_bands(labelled: Mapping[Place, Sequence[tuple[str, Plan]]], path: Path) -> None:
     """Figure 6, bottom: the tier of every tensor, in the maps of each place."""
-    heights = [0.5 * 2 * len(plans) + 0.7 for plans in labelled.values()]
-    save_figure(path, (11, sum(heights)), partial(_bands, labelled, heights), layout="constrained")
-
-
-def _bands(labelled: Mapping[Place, Sequence[tuple[str, Plan]]], heights: Sequence[float], figure: Figure) -> None:
-    axes = figure.subplots(len(labelled), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for panel, (place, plans) in zip(axes, labelled.items(), strict=True):
-        draw_bands(problem_of(*place), plans, panel)
-        panel.set_title(f"{' '.join(place)}:  {panel.get_title(loc='left')}", fontsize=9, loc="left")
-        panel.set_xlabel("")
-        if panel is not axes[0]:
-            panel.get_legend().remove()
-    axes[-1].set_xlabel("layer")
+    rows = []
+    for place, plans in labelled.items():
+        plot = bands(problem_of(*place), plans)
+        legend = [] if rows else plot.legend
+        rows.append([replace(plot, heading=f"{' '.join(place)}:  {plot.heading}", legend=legend)])
+    save_picture(Picture("", rows), path)

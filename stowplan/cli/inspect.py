@@ -89,7 +89,9 @@ def show_command(
     compare: Annotated[Path | None, typer.Option("--compare", metavar="PLAN", help="A second plan to show beside it.")] = None,
     png: Annotated[
         Path | None,
-        typer.Option("--png", metavar="FILE", help="Draw the plan here: .png, .svg or .pdf (.svg needs no extra, the others viz)."),
+        typer.Option(
+            "--png", metavar="FILE", help="Draw the plan here: .png, .svg or .pdf (.svg needs no extra, the others viz)."
+        ),
     ] = None,
     seconds: Annotated[
         bool, typer.Option("--seconds", help="For compiled programs: draw time in seconds, not in steps.")

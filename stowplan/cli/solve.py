@@ -103,7 +103,9 @@ def solve_command(
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report here.")] = None,
     png: Annotated[
         Path | None,
-        typer.Option("--png", metavar="FILE", help="Draw the plan here: .png, .svg or .pdf (.svg needs no extra, the others viz)."),
+        typer.Option(
+            "--png", metavar="FILE", help="Draw the plan here: .png, .svg or .pdf (.svg needs no extra, the others viz)."
+        ),
     ] = None,
     config: Annotated[
         Path | None,

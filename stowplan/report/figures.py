@@ -88,9 +88,7 @@ def draw_paper(paper: Paper, ax: Axes) -> None:
     ax.set_xlim(0, paper.width)
     ax.set_ylim(paper.height, 0)
     ax.set_axis_off()
-    order = 0
-    for is_text, items in groupby(paper.items, key=lambda item: isinstance(item, Text)):
-        order += 1
+    for order, (is_text, items) in enumerate(groupby(paper.items, key=lambda item: isinstance(item, Text))):
         if is_text:
             for item in items:
                 if isinstance(item, Text):

@@ -43,8 +43,9 @@ def plot_html(plot: Plot, name: str, details: Details | None = None, letters: in
     longest = max((len(text) for panel in plot.panels for _, text in panel.up.ticks), default=0)
     width = f"{min(longest, 36) * 0.52 + 1.2 + 1.3 * any(panel.up.title for panel in plot.panels):.1f}em"
     return (
-        f'<div class="plot" style="--labels:{width};--gap:{plot.gap:g}px"><div class="labels">{labels}<div class="h-ticks"></div>'
-        f'</div><div class="scroller" tabindex="0" role="group" aria-label="{escape(name)}">'
+        f'<div class="plot" style="--labels:{width};--gap:{plot.gap:g}px">'
+        f'<div class="labels">{labels}<div class="h-ticks"></div></div>'
+        f'<div class="scroller" tabindex="0" role="group" aria-label="{escape(name)}">'
         f'<div class="panels">{panels}{_across(plot.across)}</div></div></div>'
     )
 

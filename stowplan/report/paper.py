@@ -229,11 +229,13 @@ def _margin(plots: Sequence[Plot]) -> float:
 def _key(key: Key, left: float, y: float) -> list[Form]:
     if key.style == Style():
         return []
+    # It is no mark of the drawing.
+    style = replace(key.style, name="")
     if key.shape == "patch":
-        return [Form("MLLLZ", _corners(left + 2, left + 12, y - 5, y + 5), key.style)]
+        return [Form("MLLLZ", _corners(left + 2, left + 12, y - 5, y + 5), style)]
     if key.shape == "line":
-        return [Form("ML", [(left, y), (left + 15, y)], key.style)]
-    return [_dot(Dot(0, 0, key.style, _DOT, key.shape), (left + 7, y))]
+        return [Form("ML", [(left, y), (left + 15, y)], style)]
+    return [_dot(Dot(0, 0, style, _DOT, key.shape), (left + 7, y))]
 
 
 def _corners(left: float, right: float, top: float, bottom: float) -> list[Point]:

@@ -93,7 +93,7 @@ def plot(profiles: Sequence[tuple[str, Profile]], bound: int | None = None) -> P
     ]
     if bound is not None:
         marks.append(level(across, bound, DASHED))
-        legend.append(Key(f"proven bound, {format_bytes(bound, 6)}", DASHED, "line"))
+        legend.append(Key(f"the proven bound, {format_bytes(bound, 6)}", DASHED, "line"))
     up = byte_axis(max(top, bound or 0), f"live ({byte_unit(top)[0]})")
     return Plot(across, [Panel(up, marks, _HIGH, f"Live bytes over the order of {count} operators")], legend=legend)
 
