@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-from tests.paths import ROOT
 
 # What a shell runs in the background begins with signals ignored, and so would all that the tests start and interrupt.
 for _number, _default in (
@@ -23,9 +20,6 @@ for _number, _default in (
         signal.signal(_number, _default)
 
 _BESIDE = Path(__file__).resolve().parents[2] / "shared"
-
-# What benchmarks share (``benchmarks/lib``) has one name, the one by which scripts beside it import it.
-sys.path.append(str(ROOT / "benchmarks"))
 
 # No clock: an example may be the first to load torch, on a machine that does other things as well. And the same examples on
 # every run, so that a failure is a failure for all; others are drawn with --hypothesis-profile=explore.

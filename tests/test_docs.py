@@ -74,8 +74,8 @@ def test_the_first_page_of_a_shelf_names_every_page_of_it(shelf: str) -> None:
 
 
 def test_every_picture_of_the_gallery_has_its_command() -> None:
-    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
-    shown = re.findall(r"!\[[^\]]*\]\((\S+)\)", page)
+    page = (ROOT / "docs" / "guide" / "gallery.md").read_text(encoding="utf-8")
+    shown = re.findall(r"!\[[^\]]*\]\(\.\./(\S+)\)", page)
     made = re.findall(r"--png docs/(\S+)", page)
     assert shown == made
     pictures = sorted((ROOT / "docs" / "gallery").iterdir())

@@ -77,7 +77,7 @@ def batch_command(
         typer.Option(
             "--scheduler",
             metavar="ADDRESS",
-            help="Dask scheduler, e.g. tcp://host:8786: its workers read and solve the inputs (docs/batch.md).",
+            help="Dask scheduler, e.g. tcp://host:8786: its workers read and solve the inputs (docs/guide/batches.md).",
         ),
     ] = None,
     jsonl: Annotated[

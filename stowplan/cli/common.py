@@ -116,7 +116,7 @@ LoopRules = Annotated[
         "--rule",
         metavar="NAME=VALUE",
         help="Again and again: max_delay=1, pass_through=yes, starts=source, siblings=none, "
-        "inputs=copies, fuse=yes, fan_out=4, strict=yes, memory=asynchronous, balance=yes (docs/modulo-scheduling.md).",
+        "inputs=copies, fuse=yes, fan_out=4, strict=yes, memory=asynchronous, balance=yes (docs/reference/loop-bodies.md).",
     ),
 ]
 Fixed = Annotated[

@@ -58,8 +58,8 @@ def read(
         For networks; graphs for a target with banks take the precision, too. See
         :class:`stowplan.frontends.options.ReadOptions`.
     rules, fixed, op_table
-        For data-flow graphs: texts ``NAME=VALUE`` (docs/modulo-scheduling.md), a file of fixed instructions, and a TOML file
-        that says what ops mean and cost.
+        For data-flow graphs: texts ``NAME=VALUE`` (docs/reference/loop-bodies.md), a file of fixed instructions, and a TOML
+        file that says what ops mean and cost.
 
     Returns
     -------

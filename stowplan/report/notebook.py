@@ -9,8 +9,8 @@ from html import escape
 import msgspec
 
 from stowplan.errors import StowplanError
+from stowplan.log import cut
 from stowplan.models.document import Document
-from stowplan.notes import cut
 from stowplan.report.page import table, warnings_box
 from stowplan.report.paper import lay_out
 from stowplan.report.presenter import GenericPresenter, Presenter, presenter_for

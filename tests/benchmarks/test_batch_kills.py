@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import batch_kills
+from benchmarks.calls import batch_kills
 
 
 @pytest.mark.slow

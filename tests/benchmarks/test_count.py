@@ -1,9 +1,10 @@
-"""``benchmarks/count.py``: what counts as a line of code, and how rooms are shown."""
+"""``benchmarks/house/count.py``: what counts as a line of code, and how rooms are shown."""
 
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import Any
+
+import benchmarks.house.count
 
 TEXT = '''"""Of a module."""
 
@@ -29,14 +30,14 @@ class C:
 '''
 
 
-def test_only_code_counts(benchmarks: Any) -> None:
+def test_only_code_counts() -> None:
     # def, return, x +, two lines of a string, ), class, y
-    assert benchmarks.count.code_lines(TEXT) == 8
+    assert benchmarks.house.count.code_lines(TEXT) == 8
 
 
-def test_a_large_room_is_shown_with_its_folders(benchmarks: Any) -> None:
+def test_a_large_room_is_shown_with_its_folders() -> None:
     files = {PurePath("a/b/x.py"): 7, PurePath("a/c.py"): 2, PurePath("d/e/f.py"): 3, PurePath("g.py"): 1}
-    assert benchmarks.count.rooms(files, split=5) == [
+    assert benchmarks.house.count.rooms(files, split=5) == [
         ("a", 9, 2),
         ("a/b", 7, 1),
         ("a/*.py", 2, 1),

@@ -1,4 +1,4 @@
-"""Runs of ``benchmarks/egrl.py``: what is kept, what is counted, and the tables of them."""
+"""Runs of ``benchmarks/egrl/paper.py``: what is kept, what is counted, and the tables of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import benchmarks.egrl.charts
+import benchmarks.egrl.maps
+import benchmarks.egrl.methods
+import benchmarks.egrl.paper
+import benchmarks.egrl.runs
+import benchmarks.egrl.tables
+import benchmarks.lib.tables
 from stowplan.errors import InputError
 from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.portfolio.tier_placement import arrays, heuristics
@@ -15,7 +22,7 @@ from tests.models.tier_placement.cases import random_problem
 from tests.paths import ROOT
 
 
-def record(benchmarks: Any, method: str, seed: int, speedup: float, **changes: Any) -> Any:
+def record(method: str, seed: int, speedup: float, **changes: Any) -> Any:
     """A record of a made-up run: half the speedup at once, all of it after 100 evaluations."""
     values: dict[str, Any] = {
         "network": "resnet50",
@@ -36,17 +43,17 @@ def record(benchmarks: Any, method: str, seed: int, speedup: float, **changes: A
         "output_tiers": [],
         **changes,
     }
-    return benchmarks.egrl_runs.Record(**values)
+    return benchmarks.egrl.runs.Record(**values)
 
 
-def test_a_run_is_made_once(benchmarks: Any, tmp_path: Path) -> None:
-    runs, made = benchmarks.egrl_runs, []
+def test_a_run_is_made_once(tmp_path: Path) -> None:
+    runs, made = benchmarks.egrl.runs, []
 
     def perform(run: Any) -> Any:
         made.append(run.seed)
-        return record(benchmarks, run.method, run.seed, 1.5), {"near": np.zeros((1, 2, 2), np.int8)}
+        return record(run.method, run.seed, 1.5), {"near": np.zeros((1, 2, 2), np.int8)}
 
-    wanted = [benchmarks.egrl_methods.run_of("egrl", "resnet50", "int8", seed, 200) for seed in range(3)]
+    wanted = [benchmarks.egrl.methods.run_of("egrl", "resnet50", "int8", seed, 200) for seed in range(3)]
     shown: list[str] = []
     assert runs.make_all(wanted[:2], tmp_path, perform, shown.append) == 0
     assert made == [0, 1]
@@ -58,8 +65,8 @@ def test_a_run_is_made_once(benchmarks: Any, tmp_path: Path) -> None:
     assert runs.outlook(wanted, tmp_path).startswith(f"3 runs, 3 of them in {tmp_path}, 0 to be done")
 
 
-def test_other_configurations_are_other_runs(benchmarks: Any, tmp_path: Path) -> None:
-    run_of = benchmarks.egrl_methods.run_of
+def test_other_configurations_are_other_runs(tmp_path: Path) -> None:
+    run_of = benchmarks.egrl.methods.run_of
     files = {
         run_of(*what).file(tmp_path)
         for what in (
@@ -74,12 +81,12 @@ def test_other_configurations_are_other_runs(benchmarks: Any, tmp_path: Path) ->
     assert len(files) == 6
     # The same method with one other field is another run, though it is called the same.
     run = run_of("egrl", "resnet50", "int8", 0, 200)
-    changed = benchmarks.egrl_runs.Run("resnet50", "int8", "egrl", 0, 200, 0.0, run.config.changed(entropy=0.5))
+    changed = benchmarks.egrl.runs.Run("resnet50", "int8", "egrl", 0, 200, 0.0, run.config.changed(entropy=0.5))
     assert changed.file(tmp_path) not in files
 
 
-def test_every_method_has_a_run(benchmarks: Any, tmp_path: Path) -> None:
-    methods = benchmarks.egrl_methods
+def test_every_method_has_a_run(tmp_path: Path) -> None:
+    methods = benchmarks.egrl.methods
     known = methods.METHODS | methods.VARIANTS
     configs = {method: methods.run_of(method, "resnet50", "int8", 0, 200).config for method in known}
     trained = [config for config in configs.values() if config is not None]
@@ -88,96 +95,89 @@ def test_every_method_has_a_run(benchmarks: Any, tmp_path: Path) -> None:
     assert all(left != right for at, left in enumerate(trained) for right in trained[:at])
 
 
-def test_a_killed_run_is_begun_anew(benchmarks: Any, tmp_path: Path) -> None:
-    run = benchmarks.egrl_methods.run_of("egrl", "resnet50", "int8", 0, 200)
+def test_a_killed_run_is_begun_anew(tmp_path: Path) -> None:
+    run = benchmarks.egrl.methods.run_of("egrl", "resnet50", "int8", 0, 200)
 
     def killed(_: Any) -> Any:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        benchmarks.egrl_runs.make_all([run], tmp_path, killed, print)
+        benchmarks.egrl.runs.make_all([run], tmp_path, killed, print)
     assert list(tmp_path.iterdir()) == []
-    perform = lambda run: (record(benchmarks, run.method, run.seed, 1.5), {})  # noqa: E731
-    assert benchmarks.egrl_runs.make_all([run], tmp_path, perform, print) == 0
+    perform = lambda run: (record(run.method, run.seed, 1.5), {})  # noqa: E731
+    assert benchmarks.egrl.runs.make_all([run], tmp_path, perform, print) == 0
     assert run.file(tmp_path).exists()
 
 
-def test_a_run_that_fails_is_left_out(benchmarks: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = (benchmarks.egrl_methods.run_of("ea", "resnet50", "int8", seed, 200) for seed in range(2))
+def test_a_run_that_fails_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (benchmarks.egrl.methods.run_of("ea", "resnet50", "int8", seed, 200) for seed in range(2))
 
     def perform(run: Any) -> Any:
         if run is first:
             raise ValueError("what went wrong")
-        return record(benchmarks, run.method, run.seed, 1.5), {}
+        return record(run.method, run.seed, 1.5), {}
 
     shown: list[str] = []
-    assert benchmarks.egrl_runs.make_all([first, second], tmp_path, perform, shown.append) == 1
-    assert [found.seed for found in benchmarks.egrl_runs.finished([first, second], tmp_path)] == [1]
+    assert benchmarks.egrl.runs.make_all([first, second], tmp_path, perform, shown.append) == 1
+    assert [found.seed for found in benchmarks.egrl.runs.finished([first, second], tmp_path)] == [1]
     assert shown[0] == "resnet50 int8, ea, seed 0: failed"
     assert "what went wrong" in capsys.readouterr().err
 
 
-def test_a_run_that_another_process_has_in_hand_is_left_to_it(benchmarks: Any, tmp_path: Path) -> None:
+def test_a_run_that_another_process_has_in_hand_is_left_to_it(tmp_path: Path) -> None:
     pytest.importorskip("fcntl", reason="needs locks of POSIX")
-    runs = benchmarks.egrl_runs
-    first, second = (benchmarks.egrl_methods.run_of("ea", "resnet50", "int8", seed, 200) for seed in range(2))
-    perform = lambda run: (record(benchmarks, run.method, run.seed, 1.5), {})  # noqa: E731
+    runs = benchmarks.egrl.runs
+    first, second = (benchmarks.egrl.methods.run_of("ea", "resnet50", "int8", seed, 200) for seed in range(2))
+    perform = lambda run: (record(run.method, run.seed, 1.5), {})  # noqa: E731
     with runs.claim(first.file(tmp_path)) as mine:
         assert mine
         assert runs.make_all([first, second], tmp_path, perform, print) == 0
     assert [found.seed for found in runs.finished([first, second], tmp_path)] == [1]
 
 
-def test_points_of_a_run(benchmarks: Any) -> None:
-    tables, found = benchmarks.egrl_tables, record(benchmarks, "egrl", 0, 1.6)
+def test_points_of_a_run() -> None:
+    tables, found = benchmarks.egrl.tables, record("egrl", 0, 1.6)
     assert [tables.best_at(found, used) for used in (2, 3, 99, 100, 4000)] == [0.0, 0.8, 0.8, 1.6, 1.6]
-    assert tables.until_near_final(found) == 100
-    assert tables.until_near_final(record(benchmarks, "pg", 0, 0.0)) is None
 
 
-def test_tables_of_runs(benchmarks: Any) -> None:
-    tables = benchmarks.egrl_tables
-    found = [record(benchmarks, "egrl", seed, speedup) for seed, speedup in enumerate((1.25, 1.6))]
-    found += [record(benchmarks, "ea", seed, 1.0) for seed in range(2)]
-    found += [record(benchmarks, "pg", seed, 0.0) for seed in range(2)]
-    found += [record(benchmarks, "optimum", 0, 1.6, bound_ps=625_000)]
+def test_tables_of_runs() -> None:
+    tables = benchmarks.egrl.tables
+    found = [record("egrl", seed, speedup) for seed, speedup in enumerate((1.25, 1.6))]
+    found += [record("ea", seed, 1.0) for seed in range(2)]
+    found += [record("pg", seed, 0.0) for seed in range(2)]
+    found += [record("optimum", 0, 1.6, bound_ps=625_000)]
     records = tables.Records(found)
     methods = ["egrl", "ea", "pg"]
     assert tables.final(records, methods).splitlines()[2:] == [
         "| resnet50 | int8 | 1.425 ± 0.247 (89.1%) | 1.000 ± 0.000 (62.5%) | 0.000 ± 0.000 (0.0%) | 1.600 |"
     ]
-    assert tables.effort(records, methods).splitlines()[2:] == ["| resnet50 | int8 | 100, 2 s | 100, 2 s | –, 2 s |"]
-    assert tables.targets(records).splitlines()[2:] == [
-        "| resnet50 | int8 | +0.425 | +1.000 |  | +0.425 | 10.9% (at most 5%) | near the optimum |"
-    ]
     # 1.0 / 1.25 - 1 and 1.0 / 1.6 - 1.
     assert tables.differences(records, "ea") == pytest.approx([-0.2, -0.375])
     assert tables.attribution(records, methods).splitlines()[3].endswith("| -28.7% ± 8.8% |")
-    assert tables.order(records, ("resnet50", "int8"), methods, 0.0) == "EGRL > EA > PG"
 
 
-def test_an_optimum_without_a_proof_says_so(benchmarks: Any) -> None:
-    tables = benchmarks.egrl_tables
-    records = tables.Records([record(benchmarks, "optimum", 0, 1.6, bound_ps=600_000)])
+def test_an_optimum_without_a_proof_says_so() -> None:
+    tables = benchmarks.egrl.tables
+    records = tables.Records([record("optimum", 0, 1.6, bound_ps=600_000)])
     assert tables.final(records, []).endswith("| 1.600 (not proven) |")
 
 
-def test_tables_are_written_into_a_page(benchmarks: Any, tmp_path: Path) -> None:
+def test_tables_are_written_into_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- one -->\nold\n<!-- end of one -->\nb\n<!-- two -->\n<!-- end of two -->\n")
-    benchmarks.tables.write_into(page, {"one": r"\1", "two": "| x |"})
+    benchmarks.lib.tables.write_into(page, {"one": r"\1", "two": "| x |"})
     expected = "a\n<!-- one -->\n\n\\1\n\n<!-- end of one -->\nb\n<!-- two -->\n\n| x |\n\n<!-- end of two -->\n"
     assert page.read_text() == expected
-    benchmarks.tables.write_into(page, {"one": r"\1"})
+    benchmarks.lib.tables.write_into(page, {"one": r"\1"})
     assert page.read_text() == expected
     with pytest.raises(InputError, match="three"):
-        benchmarks.tables.write_into(page, {"one": "new", "three": ""})
+        benchmarks.lib.tables.write_into(page, {"one": "new", "three": ""})
     assert page.read_text() == expected
 
 
-def test_the_page_has_a_place_for_every_table(benchmarks: Any) -> None:
-    page = (ROOT / "docs" / "benchmarks-egrl.md").read_text(encoding="utf-8")
-    source = (ROOT / "benchmarks" / "egrl.py").read_text(encoding="utf-8")
+def test_the_page_has_a_place_for_every_table() -> None:
+    page = (ROOT / "docs" / "results" / "egrl.md").read_text(encoding="utf-8")
+    source = (ROOT / "benchmarks" / "egrl" / "paper.py").read_text(encoding="utf-8")
     places = [line.split()[1] for line in page.splitlines() if line.startswith("<!-- ") and "end of" not in line]
     assert places
     for place in places:
@@ -185,7 +185,7 @@ def test_the_page_has_a_place_for_every_table(benchmarks: Any) -> None:
         assert f"<!-- end of {place} -->" in page
 
 
-def test_measured_greedy_is_the_portfolios(benchmarks: Any) -> None:
+def test_measured_greedy_is_the_portfolios() -> None:
     """Without noise, measurements lead Greedy-DP where the cost model's numbers do."""
     checked = 0
     for seed in range(60):
@@ -194,15 +194,15 @@ def test_measured_greedy_is_the_portfolios(benchmarks: Any) -> None:
         begin = heuristics.any_map(data)
         if begin is None or begin.any():
             continue  # it does not begin with all in the slowest tier
-        meter = benchmarks.egrl_methods.Meter(Chip(problem))
-        benchmarks.egrl_methods.greedy_dp(meter, problem, 100_000)
+        meter = benchmarks.egrl.methods.Meter(Chip(problem))
+        benchmarks.egrl.methods.greedy_dp(meter, problem, 100_000)
         expected = heuristics.greedy_dp(data, begin, lambda: False)
         assert (meter.latency_ps, meter.evaluations) == (expected.latency, expected.evaluations), seed
         checked += 1
     assert checked > 20
 
 
-def test_repaired_greedy_tries_only_what_can_be_executed(benchmarks: Any) -> None:
+def test_repaired_greedy_tries_only_what_can_be_executed() -> None:
     moved = 0
     for seed in range(30):
         problem = random_problem(seed, layers=12)
@@ -217,38 +217,38 @@ def test_repaired_greedy_tries_only_what_can_be_executed(benchmarks: Any) -> Non
             moved += int((epsilon > 0).sum())
             return found
 
-        repaired = benchmarks.egrl_methods.Meter(chip)
-        benchmarks.egrl_methods.greedy_dp(repaired, problem, 1_000, repair)
+        repaired = benchmarks.egrl.methods.Meter(chip)
+        benchmarks.egrl.methods.greedy_dp(repaired, problem, 1_000, repair)
         # A repair counts as no evaluation.
         assert (chip.inferences, chip.evaluations) == (repaired.evaluations,) * 2
         assert min(np.concatenate(repaired.speedups)) > 0
     assert moved > 20
 
 
-def test_a_run_that_is_cut_off_says_how_many_evaluations_it_made(benchmarks: Any, tmp_path: Path) -> None:
+def test_a_run_that_is_cut_off_says_how_many_evaluations_it_made(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    methods, tables = benchmarks.egrl_methods, benchmarks.egrl_tables
+    methods, tables = benchmarks.egrl.methods, benchmarks.egrl.tables
     cut = methods.run_of("ea", "resnet50", "int8", 0, 10**6, seconds=1e-9)
     assert cut.file(tmp_path) != methods.run_of("ea", "resnet50", "int8", 0, 10**6).file(tmp_path)
     found, _ = methods.perform(cut)
     assert found.evaluations < 100
-    records = [record(benchmarks, "paper", seed, 1.6, evaluations=evaluations) for seed, evaluations in enumerate((50, 120))]
-    records += [record(benchmarks, "egrl", 0, 1.2), record(benchmarks, "optimum", 0, 1.6, bound_ps=625_000)]
+    records = [record("paper", seed, 1.6, evaluations=evaluations) for seed, evaluations in enumerate((50, 120))]
+    records += [record("egrl", 0, 1.2), record("optimum", 0, 1.6, bound_ps=625_000)]
     row = tables.at_equal(tables.Records(records), "paper", ["paper", "egrl"]).splitlines()[-1]
     assert row == "| resnet50 | int8 | 50 | 0.800 ± 0.000 | 0.600 | 1.600 |"
 
 
-def test_a_meter_keeps_the_map_that_measured_best(benchmarks: Any) -> None:
-    run = benchmarks.egrl_methods.run_of("greedy_dp", "resnet50", "int8", 3, 300, 0.05)
-    found, _ = benchmarks.egrl_methods.perform(run)
+def test_a_meter_keeps_the_map_that_measured_best() -> None:
+    run = benchmarks.egrl.methods.run_of("greedy_dp", "resnet50", "int8", 3, 300, 0.05)
+    found, _ = benchmarks.egrl.methods.perform(run)
     # Its plan was verified; what is reported is without noise, what it was chosen by is with it.
     assert found.speedup != found.measured
     assert found.points[-1][1] == found.speedup
     assert 0 < found.points[-1][0] <= 300
 
 
-def test_distances_between_maps(benchmarks: Any) -> None:
-    maps = benchmarks.egrl_maps
+def test_distances_between_maps() -> None:
+    maps = benchmarks.egrl.maps
     one, other = np.array([[1, 0, 0, 1, 0, 0]], bool), np.array([[1, 0, 0, 0, 1, 0]], bool)
     # One of three columns that either has.
     assert maps.distances(one, other) == pytest.approx(2 / 3)
@@ -259,29 +259,29 @@ def test_distances_between_maps(benchmarks: Any) -> None:
 
 
 @pytest.mark.slow
-def test_maps_on_a_plane(benchmarks: Any, tmp_path: Path) -> None:
+def test_maps_on_a_plane(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'viz'")
     pytest.importorskip("umap", reason="needs the extra 'viz'")
-    maps, chance = benchmarks.egrl_maps, np.random.default_rng(0)
+    maps, chance = benchmarks.egrl.maps, np.random.default_rng(0)
     place = ("resnet50", "int8")
     kinds = ("compiler", *(["near"] * 20), *(["best"] * 20))
     found = maps.Maps(place, chance.integers(3, size=(41, 57, 2)), kinds)
     points = maps.embedded(found)
     assert points.shape == (41, 2)
-    benchmarks.egrl_charts.map_clouds({place: (points, kinds)}, tmp_path / "clouds.png")
+    benchmarks.egrl.charts.map_clouds({place: (points, kinds)}, tmp_path / "clouds.png")
     assert (tmp_path / "clouds.png").stat().st_size > 1000
     assert maps.embedded(maps.Maps(place, found.tiers[:10], kinds[:10])) is None
 
 
 @pytest.mark.slow
-def test_all_of_it_in_small(benchmarks: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_of_it_in_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch", reason="needs the extra 'learned'")
     pytest.importorskip("matplotlib", reason="needs the extra 'viz'")
     small = ["--evaluations", "60", "--networks", "resnet50", "resnet101", "--seeds", "0", "--folder", str(tmp_path)]
-    benchmarks.egrl.main([*small, "--precisions", "int8", "--methods", "egrl", "ea", "greedy_dp", "search"])
+    benchmarks.egrl.paper.main([*small, "--precisions", "int8", "--methods", "egrl", "ea", "greedy_dp", "search"])
     printed = capsys.readouterr().out
-    for place in ("figure3", "effort", "targets", "attribution", "noise", "figure4", "figure5", "figure6"):
+    for place in ("figure3", "attribution", "noise", "figure4", "figure5"):
         assert f"{place}:\n" in printed
     # So short a run has too few maps for figure 5.
     pictures = {path.name for path in tmp_path.glob("*.png")} - {"egrl-figure5.png"}
-    assert pictures == {f"egrl-{name}.png" for name in ("figure3", "attribution", "figure4", "figure6", "figure7")}
+    assert pictures == {f"egrl-{name}.png" for name in ("figure3", "attribution", "figure4")}

@@ -1,38 +1,33 @@
-"""``benchmarks/guidance.py``: the control, and what is read off a history."""
+"""``benchmarks/guidance/guides.py``: the control, and what is read off a history."""
 
 from __future__ import annotations
 
 import importlib
 import math
 import random
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
+import benchmarks.guidance.tables
 from stowplan.learned_guidance.memory_mapping.guide import checkpoint
 from stowplan.models.hint import check
 from stowplan.models.memory_mapping.hint import of_plan
 from tests.learned_guidance.memory_mapping import programs
 from tests.models.memory_mapping.cases import random_plan, random_problem
-from tests.paths import ROOT
 
 
 @pytest.fixture
-def guidance(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The script as a module."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    yield importlib.import_module("guidance")
-    sys.modules.pop("guidance", None)
+def guidance() -> ModuleType:
+    """The command as a module."""
+    return importlib.import_module("benchmarks.guidance.guides")
 
 
 @pytest.fixture
-def tables(benchmarks: Any) -> ModuleType:
+def tables() -> ModuleType:
     """What makes tables of its results."""
-    found: ModuleType = benchmarks.guidance_tables
+    found: ModuleType = benchmarks.guidance.tables
     return found
 
 

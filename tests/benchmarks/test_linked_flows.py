@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import linked_flows
+from benchmarks.modulo_scheduling import linked_flows
 
 
 def test_a_row_for_each_way(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

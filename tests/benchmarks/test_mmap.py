@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lib.memory_mapping.synthetic import synthetic
+import benchmarks.muzero.attribution
+import benchmarks.muzero.compare
+import benchmarks.muzero.demonstrations
+import benchmarks.muzero.methods
+import benchmarks.muzero.own_games
+import benchmarks.muzero.policy
+from benchmarks.lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.variants import as_played
 from stowplan.models.memory_mapping import hint as hints
@@ -17,8 +23,8 @@ def small(seed: int = 0) -> Any:
     return as_played(synthetic(np.random.default_rng(seed), moves=40))
 
 
-def test_a_demonstration_survives_being_packed(benchmarks: Any) -> None:
-    module = benchmarks.mmap_demonstrations
+def test_a_demonstration_survives_being_packed() -> None:
+    module = benchmarks.muzero.demonstrations
     values = np.round(np.random.default_rng(0).random((2, 9)) * 255).astype(np.float32) / 255
     found = module.Demonstrated(("", 3, 1), 5, np.array([0, 1, 2, 2, 0], np.int8), values, {"game": 0.25})
     again = module.Demonstrated.unpack(found.pack())
@@ -28,8 +34,8 @@ def test_a_demonstration_survives_being_packed(benchmarks: Any) -> None:
     assert module.Demonstrated.unpack(module.Demonstrated(("", 3, 1), 1, found.actions[:1], None, {}).pack()).hint is None
 
 
-def test_a_program_is_made_anew_from_its_spec(benchmarks: Any) -> None:
-    module = benchmarks.mmap_demonstrations
+def test_a_program_is_made_anew_from_its_spec() -> None:
+    module = benchmarks.muzero.demonstrations
     source = module.Source([])
     one, other = source.make(("", 7, 1)), source.make(("", 7, 1))
     assert one.digest == other.digest != source.make(("", 8, 1)).digest
@@ -39,8 +45,8 @@ def test_a_program_is_made_anew_from_its_spec(benchmarks: Any) -> None:
     assert len(program.hint.values["fast"]) == hints.counts(program.problem)["fast"]
 
 
-def test_the_best_games_are_kept_each_once(benchmarks: Any) -> None:
-    module = benchmarks.mmap_demonstrations
+def test_the_best_games_are_kept_each_once() -> None:
+    module = benchmarks.muzero.demonstrations
     game = CompiledGame(small())
     elite = module.Elite(game, np.random.default_rng(0))
     for _ in range(40):
@@ -54,13 +60,13 @@ def test_the_best_games_are_kept_each_once(benchmarks: Any) -> None:
     assert state.return_ps == returns[0]
 
 
-def test_what_is_learned_from_a_program(benchmarks: Any) -> None:
+def test_what_is_learned_from_a_program() -> None:
     pytest.importorskip("torch")
-    module, own = benchmarks.mmap_demonstrations, benchmarks.mmap_own_games
+    module, own = benchmarks.muzero.demonstrations, benchmarks.muzero.own_games
     program = module.Program.of(module.Source([]), ("", 7, 1))
     actions = module.Elite(program.game, np.random.default_rng(0)).biased()
     found = module.Demonstrated(program.spec, len(program.game.moves), actions, None, {}, [actions])
-    parts = own.positions(program, found, [], benchmarks.mmap_policy.network_config().observation)
+    parts = own.positions(program, found, [], benchmarks.muzero.policy.network_config().observation)
     assert [bool(part.policy.any()) for part in parts] == [True, True, False]
     assert {part.observations.buffers[0, 0, 27] for part in parts[:2]} == {0.0, 1.0}
     state = program.game.reset()
@@ -68,8 +74,8 @@ def test_what_is_learned_from_a_program(benchmarks: Any) -> None:
     assert found.rewards["plain"] == pytest.approx(module.game_reward(program.problem, state.return_ps))
 
 
-def test_a_module_is_judged_by_the_stronger_greedy(benchmarks: Any) -> None:
-    module = benchmarks.mmap_compare
+def test_a_module_is_judged_by_the_stronger_greedy() -> None:
+    module = benchmarks.muzero.compare
     rows = [
         module.Compared(
             "a", 5, False, {"greedy": 0.5, "greedy, no stalls": 0.7, "insertion": 0.8, "policy": 0.7}, {"relaxation": 1.0}
@@ -84,12 +90,12 @@ def test_a_module_is_judged_by_the_stronger_greedy(benchmarks: Any) -> None:
     assert "| policy | 0.4000 | 0/1 | 0/1 | 0.5 |" in found
 
 
-def test_attribution_compares_at_equal_time(benchmarks: Any, tmp_path: Any, capsys: Any) -> None:
+def test_attribution_compares_at_equal_time(tmp_path: Any, capsys: Any) -> None:
     import argparse
 
     import msgspec
 
-    module = benchmarks.mmap_attribution
+    module = benchmarks.muzero.attribution
     record = module.Record(8.0)
     record.points = [(1.0, 5), (3.0, 7), (9.0, 9)]
     assert [record.at(moment) for moment in (0.5, 2.0, 8.0)] == [0, 5, 7]
@@ -103,8 +109,8 @@ def test_attribution_compares_at_equal_time(benchmarks: Any, tmp_path: Any, caps
     assert "| agent | -0.1000 | -0.1000 to -0.1000 | 0 | 1 | 0.3000 |" in printed
 
 
-def test_the_paper_has_its_own_preset(benchmarks: Any, monkeypatch: Any) -> None:
-    module = benchmarks.mmap_methods
+def test_the_paper_has_its_own_preset(monkeypatch: Any) -> None:
+    module = benchmarks.muzero.methods
     seen: list[Any] = []
     monkeypatch.setattr(module, "_train", lambda *_, preset=None, **__: seen.append(preset))
     module.METHODS["paper"](CompiledGame(small()), 0, 1.0, [])

@@ -1,4 +1,4 @@
-"""Runs of ``benchmarks/modulo_scheduling.py``: what is kept and what counts as the same run, and its tables."""
+"""Runs of ``benchmarks/modulo_scheduling/graphs.py``: what is kept and what counts as the same run, and its tables."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
+import benchmarks.modulo_scheduling.runs
+import benchmarks.modulo_scheduling.tables
+
 OF = ("distance", None, "variables", "se")
 
 
-def test_a_run_is_kept_and_gone_on_with(benchmarks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = benchmarks.modulo_runs
+def test_a_run_is_kept_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = benchmarks.modulo_scheduling.runs
     path = tmp_path / "records" / "runs.jsonl"
     counted = runs.Options(method="search", evaluations=20, time_limit=60.0)
     first = runs.Store(path).get(*OF, counted)
@@ -34,8 +37,8 @@ def test_a_run_is_kept_and_gone_on_with(benchmarks: Any, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("method", ["search", "random", "evolution"])
-def test_evaluations_are_limited(benchmarks: Any, method: str) -> None:
-    runs = benchmarks.modulo_runs
+def test_evaluations_are_limited(method: str) -> None:
+    runs = benchmarks.modulo_scheduling.runs
     record = runs.Store(None).get(*OF, runs.Options(method=method, evaluations=100, time_limit=60.0))
     assert record.ii is not None
     assert 100 <= record.evaluations < 300
@@ -43,21 +46,21 @@ def test_evaluations_are_limited(benchmarks: Any, method: str) -> None:
     assert not record.is_proven
 
 
-def test_the_exact_search_proves(benchmarks: Any) -> None:
-    runs = benchmarks.modulo_runs
+def test_the_exact_search_proves() -> None:
+    runs = benchmarks.modulo_scheduling.runs
     record = runs.Store(None).get(*OF, runs.Options(method="cpsat", time_limit=60.0, interval_only=True))
     assert record.is_proven
     assert record.proven_after is not None
     assert (record.ii, record.ii_bound, record.suite) == (1, 1, "kernels")
 
 
-def test_an_ifft_is_the_graph_of_the_fft(benchmarks: Any) -> None:
-    one, other = (benchmarks.modulo_runs.problem_of(name, None, "variables", "se") for name in ("fft8", "ifft8"))
+def test_an_ifft_is_the_graph_of_the_fft() -> None:
+    one, other = (benchmarks.modulo_scheduling.runs.problem_of(name, None, "variables", "se") for name in ("fft8", "ifft8"))
     assert one.digest == other.digest
     assert one.name != other.name
 
 
-def record(benchmarks: Any, graph: str, **changes: Any) -> Any:
+def record(graph: str, **changes: Any) -> Any:
     values: dict[str, Any] = {
         "key": graph,
         "suite": "one",
@@ -69,7 +72,7 @@ def record(benchmarks: Any, graph: str, **changes: Any) -> Any:
         "edges": 8,
         "mii": 2,
         "path": 12,
-        "options": benchmarks.modulo_runs.Options(method="portfolio"),
+        "options": benchmarks.modulo_scheduling.runs.Options(method="portfolio"),
         "status": "feasible",
         "ii": 3,
         "makespan": 20,
@@ -79,17 +82,17 @@ def record(benchmarks: Any, graph: str, **changes: Any) -> Any:
         "seconds": 10.0,
         "checked": "ok",
     }
-    return benchmarks.modulo_runs.Record(**(values | changes))
+    return benchmarks.modulo_scheduling.runs.Record(**(values | changes))
 
 
-def test_tables(benchmarks: Any) -> None:
-    tables = benchmarks.modulo_tables
+def test_tables() -> None:
+    tables = benchmarks.modulo_scheduling.tables
     nothing: dict[str, Any] = {"ii": None, "makespan": None}
-    proven = record(benchmarks, "a")
-    found = record(benchmarks, "b", ii=4, proven_after=None)
-    infeasible = record(benchmarks, "c", status="infeasible", ii_bound=64, proven_after=0.5, **nothing)
-    neither = record(benchmarks, "d", suite="two", status="no_plan", proven_after=None, **nothing)
-    seeds = [record(benchmarks, "a", ii=ii, makespan=makespan) for ii, makespan in ((5, 30), (4, 40), (4, 35))]
+    proven = record("a")
+    found = record("b", ii=4, proven_after=None)
+    infeasible = record("c", status="infeasible", ii_bound=64, proven_after=0.5, **nothing)
+    neither = record("d", suite="two", status="no_plan", proven_after=None, **nothing)
+    seeds = [record("a", ii=ii, makespan=makespan) for ii, makespan in ((5, 30), (4, 40), (4, 35))]
     table = tables.kernel_table([(proven, {"random": seeds}), (found, {"random": [neither]})])
     assert "| a | 9 | 2 | 3 | minimal | 1.5 s | 20 | 18 or more | 10 | 4 to 5 (35) |" in table
     assert "| b | 9 | 2 | 4 | 3 or more |  | 20 |  | 10 | none |" in table

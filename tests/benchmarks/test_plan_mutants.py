@@ -1,10 +1,10 @@
-"""Verifiers and the oracles of ``benchmarks/plan_mutants.py`` accept the same plans; the long run is the script."""
+"""Verifiers and the oracles of ``benchmarks/attacks/plan_mutants.py`` accept the same plans; the long run is the script."""
 
 from __future__ import annotations
 
 import pytest
-from plan_mutants import MAKERS, compare
 
+from benchmarks.attacks.plan_mutants import MAKERS, compare
 from tests.models.oracles import ORACLES
 
 

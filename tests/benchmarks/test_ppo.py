@@ -1,4 +1,4 @@
-"""Runs of ``benchmarks/ppo.py`` in their settings, and the tables of them."""
+"""Runs of ``benchmarks/ppo/paper.py`` in their settings, and the tables of them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
+import benchmarks.ppo.paper
+import benchmarks.ppo.runs
+import benchmarks.ppo.tables
 from stowplan.hardware.se import streaming_engine
 from stowplan.models.modulo_scheduling.plan import encode_objective
 from tests.paths import EXAMPLES
 
 
 @pytest.fixture(autouse=True)
-def cold(benchmarks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here is timed, so nothing need be compiled before."""
-    monkeypatch.setattr(benchmarks.ppo_runs, "_warm_up", lambda: None)
+    monkeypatch.setattr(benchmarks.ppo.runs, "_warm_up", lambda: None)
 
 
 @pytest.fixture
@@ -30,53 +33,51 @@ def graphs(tmp_path: Path) -> Path:
     return suite.parent
 
 
-def made(benchmarks: Any, ran: Any, method: str = "ppo", **changes: Any) -> Any:
+def made(ran: Any, method: str = "ppo", **changes: Any) -> Any:
     """A made-up run."""
     values = {
         "method": method, "suite": "suite", "graph": "chain", "digest": "d", "instructions": 2, "seed": 0, "evaluations": 64,
         "seconds": 1.0, "progress": [(8, 0.1, encode_objective(ran, 12))] if ran else [], "least": 1, "path": 10,
     }  # fmt: skip
-    return benchmarks.ppo_runs.Run(**{**values, **changes})
+    return benchmarks.ppo.runs.Run(**{**values, **changes})
 
 
-def run(benchmarks: Any, graphs: Path, *options: str) -> list[str]:
+def run(graphs: Path, *options: str) -> list[str]:
     """Names of the files that a command leaves."""
     folder = graphs.parent / "runs"
-    assert benchmarks.ppo.main(["run", str(graphs), "--folder", str(folder), "--seeds", "1", *options]) == 0
+    assert benchmarks.ppo.paper.main(["run", str(graphs), "--folder", str(folder), "--seeds", "1", *options]) == 0
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_settings_lie_side_by_side_and_old_names_stay(
-    benchmarks: Any, graphs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_lie_side_by_side_and_old_names_stay(graphs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     only = ("--only", "chain", "--method", "list")
     machine = graphs.parent / "se-8.json"
     machine.write_bytes(msgspec.json.encode(streaming_engine(8)))
-    (first,) = run(benchmarks, graphs, *only)
+    (first,) = run(graphs, *only)
     assert first.startswith("list-")
     assert first.endswith("-0-64.json")
     for more in (["--machine", "mesh-4x4"], ["--machine", str(machine)], ["--max-delay", "0"], ["--max-delay", "unlimited"]):
-        names = run(benchmarks, graphs, *only, *more)
+        names = run(graphs, *only, *more)
     assert len(names) == 4
-    names = run(benchmarks, graphs, *only, "--first", "latency")
+    names = run(graphs, *only, "--first", "latency")
     assert sum(name.endswith("-0-64-latency.json") for name in names) == 1
-    names = run(benchmarks, graphs, *only, "--seconds", "0.05", "--repair")
+    names = run(graphs, *only, "--seconds", "0.05", "--repair")
     assert sum(name.endswith("-0-0.05s-repair.json") for name in names) == 1
-    runs = benchmarks.ppo_runs.load(graphs.parent / "runs")
+    runs = benchmarks.ppo.runs.load(graphs.parent / "runs")
     for setting in ({}, {"machine": "mesh-4x4"}, {"machine": str(machine)}, {"max_delay": 0}, {"first": "latency"}):
-        assert len([each for each in runs if benchmarks.ppo_runs.Setting(**setting).covers(each)]) == 1
+        assert len([each for each in runs if benchmarks.ppo.runs.Setting(**setting).covers(each)]) == 1
     capsys.readouterr()
     options = ["tables", "--folder", str(graphs.parent / "runs"), "--as", "row"]
-    assert benchmarks.ppo.main([*options, "--seconds", "0.05", "--repair"]) == 0
+    assert benchmarks.ppo.paper.main([*options, "--seconds", "0.05", "--repair"]) == 0
     assert "| suite | chain | 2 | 1 | 1 |" in capsys.readouterr().out
-    assert benchmarks.ppo.main([*options, "--first", "latency"]) == 0
+    assert benchmarks.ppo.paper.main([*options, "--first", "latency"]) == 0
     # At an interval of 2 both stand on one tile, which saves the clock of a link.
     assert "| list | 100 % | 1.000 | 2.000 |" in capsys.readouterr().out
 
 
-def test_runs_from_before_there_were_settings(benchmarks: Any) -> None:
-    runs = benchmarks.ppo_runs
-    known = msgspec.to_builtins(made(benchmarks, 2))
+def test_runs_from_before_there_were_settings() -> None:
+    runs = benchmarks.ppo.runs
+    known = msgspec.to_builtins(made(2))
     old = {name: known[name] for name in runs.Run.__struct_fields__[:10]}
     found = msgspec.convert(old, runs.Run)
     assert runs.Setting().covers(found)
@@ -86,46 +87,46 @@ def test_runs_from_before_there_were_settings(benchmarks: Any) -> None:
     assert found.best() == (2, 12)
 
 
-def test_graphs_by_size_and_limits_on_delays(benchmarks: Any, graphs: Path) -> None:
+def test_graphs_by_size_and_limits_on_delays(graphs: Path) -> None:
     def names(**setting: Any) -> set[str]:
-        found = benchmarks.ppo_runs.Setting(**setting).graphs(graphs)
+        found = benchmarks.ppo.runs.Setting(**setting).graphs(graphs)
         return {name for suite, name, _ in found if suite != "kernels"}
 
     assert names() == {"chain", "diamond", "saxpy"}
     assert names(least=2, most=4) == {"diamond"}
     assert "diamond" not in names(max_delay=0)
     assert "chain" in names(max_delay=0)
-    files = run(benchmarks, graphs, "--method", "list", "--count", "2")
+    files = run(graphs, "--method", "list", "--count", "2")
     assert len(files) == 2
 
 
-def test_the_latency_first(benchmarks: Any, graphs: Path) -> None:
-    runs = benchmarks.ppo_runs
+def test_the_latency_first(graphs: Path) -> None:
+    runs = benchmarks.ppo.runs
     setting = runs.Setting(first="latency", only=("saxpy",))
     ((_, _, problem),) = setting.graphs(graphs)
     _, ordinary = runs.play("list", problem, 0, runs.Setting())
     for method in ("list", "uniform"):
         evaluations, found = runs.play(method, problem, 0, setting)
         assert evaluations >= (64 if method == "uniform" else 1)
-        own = made(benchmarks, None, progress=found, first="latency").best()
-        assert own[1] <= made(benchmarks, None, progress=ordinary).best()[1]
+        own = made(None, progress=found, first="latency").best()
+        assert own[1] <= made(None, progress=ordinary).best()[1]
     reversed_ones = [(8, 0.1, encode_objective(20, 3)), (9, 0.2, encode_objective(18, 5))]
-    assert made(benchmarks, None, progress=reversed_ones, first="latency").best() == (5, 18)
-    assert made(benchmarks, None, progress=reversed_ones, first="latency").best(evaluations=8) == (3, 20)
+    assert made(None, progress=reversed_ones, first="latency").best() == (5, 18)
+    assert made(None, progress=reversed_ones, first="latency").best(evaluations=8) == (3, 20)
 
 
-def test_processor_seconds_are_a_limit(benchmarks: Any) -> None:
-    late = made(benchmarks, None, limit=5.0, progress=[(8, 1.0, encode_objective(4, 9)), (9, 6.0, encode_objective(3, 9))])
+def test_processor_seconds_are_a_limit() -> None:
+    late = made(None, limit=5.0, progress=[(8, 1.0, encode_objective(4, 9)), (9, 6.0, encode_objective(3, 9))])
     assert late.ii() == 4
-    runs = [late, made(benchmarks, None, limit=5.0, seed=1), made(benchmarks, None, "search", limit=5.0)]
-    (row,) = benchmarks.ppo_tables.by_graph(runs).splitlines()[2:]
+    runs = [late, made(None, limit=5.0, seed=1), made(None, "search", limit=5.0)]
+    (row,) = benchmarks.ppo.tables.by_graph(runs).splitlines()[2:]
     assert row == "| suite | chain | 2 | 1 | 4, none of 1 seeds | none |"
 
 
-def test_a_candidate_of_the_portfolio_by_itself(benchmarks: Any, graphs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_of_the_portfolio_by_itself(graphs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from stowplan.portfolio.modulo_scheduling import candidates, learned
 
-    runs = benchmarks.ppo_runs
+    runs = benchmarks.ppo.runs
     setting = runs.Setting(seconds=0.2, only=("chain",))
     ((_, _, problem),) = setting.graphs(graphs)
     monkeypatch.setattr(learned, "ppo_tuned", candidates.random)
@@ -134,9 +135,9 @@ def test_a_candidate_of_the_portfolio_by_itself(benchmarks: Any, graphs: Path, m
     assert min(value for *_, value in found) // 1_000_000 == 1
 
 
-def test_seeds_of_a_training_share_a_row(benchmarks: Any) -> None:
-    runs = [made(benchmarks, ii, f"small@{seed}") for seed, ii in ((5, 1), (6, 2))]
-    rows = benchmarks.ppo_tables.by_budget(runs, {"d": 1}, "evaluations", [64]).splitlines()[2:]
+def test_seeds_of_a_training_share_a_row() -> None:
+    runs = [made(ii, f"small@{seed}") for seed, ii in ((5, 1), (6, 2))]
+    rows = benchmarks.ppo.tables.by_budget(runs, {"d": 1}, "evaluations", [64]).splitlines()[2:]
     assert rows == ["| 64 | small | 100 % | 100 % | 50 % (0 to 100) |"]
 
 
@@ -150,10 +151,8 @@ def test_seeds_of_a_training_share_a_row(benchmarks: Any) -> None:
         (["--machine", "mesh-9x9"], "found machine 'mesh-9x9', expected one of"),
     ],
 )
-def test_what_does_not_go_together(
-    benchmarks: Any, graphs: Path, options: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_does_not_go_together(graphs: Path, options: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["run", str(graphs), "--folder", str(graphs.parent / "runs"), *options]
-    assert benchmarks.ppo.main(command) == 2
+    assert benchmarks.ppo.paper.main(command) == 2
     assert expected in capsys.readouterr().err
     assert not list(graphs.parent.glob("runs/*"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,16 +30,14 @@ F32 = "f32[8,128]{1,0}"
 
 
 @pytest.fixture(scope="module")
-def fuzzing() -> Iterator[ModuleType]:
-    """The module ``benchmarks/fuzz_readers.py``."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    yield importlib.import_module("fuzz_readers")
-    sys.path.remove(str(ROOT / "benchmarks"))
+def fuzzing() -> ModuleType:
+    """The module ``benchmarks/attacks/fuzz_readers.py``."""
+    return importlib.import_module("benchmarks.attacks.fuzz_readers")
 
 
 # ------------------------------------------------------------------------------------------------------------- mutants
 
-#: Of each reader; the long run is benchmarks/fuzz_readers.py.
+#: Of each reader; the long run is benchmarks/attacks/fuzz_readers.py.
 MUTANTS = 20
 
 
@@ -532,7 +528,7 @@ def test_digits_that_are_no_numbers(digit: str, tmp_path: Path) -> None:
         csv_files.parse(f"id,lower,upper,size\na,0,1,{digit}\n")
     offsets = tmp_path / "o.fastmem.txt"
     offsets.write_text(f" value: <1 a @{digit}> (size=4,offset=0): f32[1]\n")
-    from stowplan.frontends.xla_plan.offsets import read_offsets
+    from stowplan.frontends.xla_plan.stays import read_offsets
 
     with pytest.raises(InputError, match="expected value"):
         read_offsets(offsets)

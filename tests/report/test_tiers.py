@@ -48,8 +48,6 @@ def test_transitions() -> None:
     assert transitions(problem, before, after, "weights").tolist() == [[1, 1], [0, 1]]
     assert transitions(problem, before, after, "outputs").tolist() == [[2, 1], [1, 0]]
     assert transitions(problem, before, after).tolist() == [[3, 2], [1, 1]]
-    assert transitions(problem, before, after, "weights", in_bytes=True).tolist() == [[5, 5], [0, 5]]
-    assert transitions(problem, before, after, in_bytes=True).tolist() == [[25, 15], [10, 5]]
 
 
 def test_contiguity() -> None:

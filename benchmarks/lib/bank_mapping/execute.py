@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lib.bank_mapping.operators import FUNCTIONS
+from benchmarks.lib.bank_mapping.operators import FUNCTIONS
 from stowplan.errors import UsageError
 from stowplan.hardware.affine.check import grid, which_piece
 from stowplan.hardware.affine.expression import evaluate

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lib.memory_mapping.budget import Budget, games_at_once
+from benchmarks.lib.memory_mapping.budget import Budget, games_at_once
 from stowplan.compiled import njit_outer
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.game.best import Best

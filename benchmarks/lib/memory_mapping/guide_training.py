@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lib.memory_mapping.guide_network import Torch, merged, scanned
+from benchmarks.lib.memory_mapping.guide_network import Torch, merged, scanned
 from stowplan.learned_guidance.memory_mapping.guide.features import gains
 from stowplan.learned_guidance.memory_mapping.guide.network import Graph, graph, scores, shapes
 from stowplan.learned_guidance.memory_mapping.guide.program import Program

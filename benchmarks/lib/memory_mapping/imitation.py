@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from lib.memory_mapping.deviations import ILLEGAL
+from benchmarks.lib.memory_mapping.deviations import ILLEGAL
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, ObservationTensors
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from math import inf
 
-from lib.memory_mapping.future import Future, OptimisticReturn
+from benchmarks.lib.memory_mapping.future import Future, OptimisticReturn
 from stowplan.deadline import Deadline
 from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, State
 from stowplan.models.memory_mapping.plan import Plan

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lib.memory_mapping.budget import Budget, games_at_once
+from benchmarks.lib.memory_mapping.budget import Budget, games_at_once
 from stowplan.compiled import njit_outer
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState

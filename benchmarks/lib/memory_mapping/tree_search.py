@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lib.memory_mapping.budget import Budget, games_at_once
+from benchmarks.lib.memory_mapping.budget import Budget, games_at_once
 from stowplan.compiled import njit_inner, njit_outer, records
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.game.best import Best

@@ -10,8 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from stowplan.errors import InputError
+from stowplan.frontends.dfg.format import LoopOptions, open_loop_body
 from stowplan.frontends.dfg.lower import Inputs
-from stowplan.frontends.dfg.problem import LoopOptions, open_loop_body
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
 
 #: How files of graphs end.
@@ -76,7 +76,7 @@ def read_collection(
         Name of a machine, or path of its file.
     inputs
         What becomes of loads, inputs and constants that nothing leads to: instructions, as in the tables of the suites, or
-        variables (see ``docs/modulo-scheduling.md``).
+        variables (see ``docs/reference/loop-bodies.md``).
 
     Raises
     ------

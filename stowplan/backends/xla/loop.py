@@ -48,7 +48,7 @@ from stowplan.hardware.targets import Target, load_target
 COMPILES = 10
 
 #: What a way of steering is worth before anything is known of it: its share of compiles that were better than the incumbent
-#: (``benchmarks/xla_tuning.py`` prints the shares), counted as two tries.
+#: (``benchmarks/xla/tuning.py`` prints the shares), counted as two tries.
 _PRIOR = {
     "preload": 0.38,
     "capacity": 0.35,

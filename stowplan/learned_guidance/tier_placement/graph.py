@@ -1,6 +1,6 @@
 """A network of layers as the graph that policies see: node features, normalised, and edges.
 
-Khadka et al., ICLR 2021, appendix A; ``docs/tier-placement.md``, section *Node features*, has a table of all columns.
+Khadka et al., ICLR 2021, appendix A; ``docs/reference/tier-placement.md``, section *Node features*, has a table of all columns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.network import OPS
-from stowplan.hardware.nnp_i.features import FEATURES
+from stowplan.hardware.nnp_i.problem import FEATURES
 from stowplan.models.tier_placement.problem import Problem
 
 if TYPE_CHECKING:

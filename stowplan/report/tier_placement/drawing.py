@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
@@ -61,17 +61,10 @@ def picture(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> Picture:
     rows: list[Sequence[Plot]] = []
     if len(plans) == 2:
         (after_name, after), (before_name, before) = plans
-        whats: tuple[What, ...] = ("weights", "outputs", "all")
+        whats: tuple[tuple[What, str], ...] = (("weights", "weights"), ("outputs", "outputs"), ("all", "all tensors"))
         names = [tier.name for tier in problem.tiers]
         axes = (f"in {after_name}", f"in {before_name}")
-        rows.append(
-            [
-                transition_plot(
-                    transitions(problem, before, after, what), names, str, "all tensors" if what == "all" else what, axes
-                )
-                for what in whats
-            ]
-        )
+        rows.append([_transitions(transitions(problem, before, after, what), names, title, axes) for what, title in whats])
     rows.append([bands(problem, plans)])
     total = sum(layer.weight_bytes + layer.output_bytes for layer in problem.layers)
     limited = [number for number, tier in enumerate(problem.tiers) if tier.capacity < total]
@@ -80,9 +73,7 @@ def picture(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> Picture:
     return Picture(f"{problem.name} on {problem.target}, {problem.cost_model}", rows)
 
 
-def transition_plot(
-    table: NDArray[np.int64], names: Sequence[str], show: Callable[[int], str], title: str, axes: tuple[str, str] = ("", "")
-) -> Plot:
+def _transitions(table: NDArray[np.int64], names: Sequence[str], title: str, axes: tuple[str, str]) -> Plot:
     """A transition matrix: parts of each row, and what they are parts of.
 
     Parameters
@@ -91,8 +82,6 @@ def transition_plot(
         [tiers before, tiers after] As :func:`~stowplan.report.tier_placement.maps.transitions` counts.
     names
         Of the tiers.
-    show
-        How an entry is written below its part.
     axes
         What is written across and upwards.
     """
@@ -105,7 +94,7 @@ def transition_plot(
             style = Style(fill=f"#{red:02x}{green:02x}{blue:02x}", stroke="#ffffff")
             marks.append(Rect(column, column + 1, row + 1, row, style))
             ink = "#ffffff" if part > 0.55 else "#222222"
-            written = ((0.32, f"{part:.0%}"), (0.7, show(count))) if total else ((0.5, "–"),)
+            written = ((0.32, f"{part:.0%}"), (0.7, f"{count:,}")) if total else ((0.5, "–"),)
             marks += [Text(column + 0.5, row + at, text, colour=ink) for at, text in written]
     up = Axis(len(names), 0, [(at + 0.5, name) for at, name in enumerate(names)], axes[1])
     across = Axis(0, len(names), [(at + 0.5, name) for at, name in enumerate(names)], axes[0])

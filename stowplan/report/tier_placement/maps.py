@@ -53,15 +53,11 @@ def tier_of(plan: Plan, tensor: tuple[int, bool]) -> int:
     return (plan.output_tiers if tensor[1] else plan.weight_tiers)[tensor[0]]
 
 
-def transitions(
-    problem: Problem, before: Plan, after: Plan, what: What = "all", *, in_bytes: bool = False
-) -> NDArray[np.int64]:
-    """How many tensors, or how many bytes of them, went from tier to tier: ``[tiers before, tiers after]``."""
+def transitions(problem: Problem, before: Plan, after: Plan, what: What = "all") -> NDArray[np.int64]:
+    """How many tensors went from tier to tier: ``[tiers before, tiers after]``."""
     table = np.zeros((len(problem.tiers), len(problem.tiers)), np.int64)
     for tensor in tensors(problem, what):
-        layer = problem.layers[tensor[0]]
-        size = layer.output_bytes if tensor[1] else layer.weight_bytes
-        table[tier_of(before, tensor), tier_of(after, tensor)] += size if in_bytes else 1
+        table[tier_of(before, tensor), tier_of(after, tensor)] += 1
     return table
 
 

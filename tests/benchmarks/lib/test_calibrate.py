@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from lib.costs.calibrate import (
+from benchmarks.lib.costs.calibrate import (
     FORMS,
     Samples,
     collect,

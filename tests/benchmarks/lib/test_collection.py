@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.modulo_scheduling.collection import Collection, read_collection, shape_digest
+from benchmarks.lib.modulo_scheduling.collection import Collection, read_collection, shape_digest
 from stowplan.errors import InputError
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
 from tests.models.modulo_scheduling.cases import graph

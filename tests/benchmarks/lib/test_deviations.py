@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lib.memory_mapping.deviations import ILLEGAL, deviations
-from lib.memory_mapping.synthetic import synthetic
+from benchmarks.lib.memory_mapping.deviations import ILLEGAL, deviations
+from benchmarks.lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.variants import as_played
 

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from lib.tier_placement.imitation import Example, imitate, loss, relaxed
+from benchmarks.lib.tier_placement.imitation import Example, imitate, loss, relaxed
 from stowplan.errors import InputError
 from stowplan.learned_guidance.tier_placement.decode import Decoder
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig

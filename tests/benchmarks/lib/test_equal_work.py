@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lib.modulo_scheduling.equal_work import spend
+from benchmarks.lib.modulo_scheduling.equal_work import spend
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.modulo_scheduling.graphs import generated
 from stowplan.learned_guidance.modulo_scheduling.rollouts import Uniform

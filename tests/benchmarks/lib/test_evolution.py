@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib.memory_mapping.evolution import EvolutionConfig, evolve, ranks
-from lib.memory_mapping.optimum import game_optimum
-from lib.memory_mapping.random_play import play_at_random
+from benchmarks.lib.memory_mapping.evolution import EvolutionConfig, evolve, ranks
+from benchmarks.lib.memory_mapping.optimum import game_optimum
+from benchmarks.lib.memory_mapping.random_play import play_at_random
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.models.memory_mapping.verify import verify

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lib.memory_mapping.synthetic import synthetic
+from benchmarks.lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.guide.guide import guided_values
 from stowplan.learned_guidance.memory_mapping.guide.network import Numpy, graph, scores, values
 from stowplan.learned_guidance.memory_mapping.guide.program import program
@@ -19,8 +19,8 @@ from tests.learned_guidance.memory_mapping.guide.weights import random_weights
 
 torch = pytest.importorskip("torch")
 
-from lib.memory_mapping.guide_network import Torch, merged, scanned  # noqa: E402
-from lib.memory_mapping.guide_training import Example, Settings, example, train  # noqa: E402
+from benchmarks.lib.memory_mapping.guide_network import Torch, merged, scanned  # noqa: E402
+from benchmarks.lib.memory_mapping.guide_training import Example, Settings, example, train  # noqa: E402
 
 
 def relaxed(problem: Problem) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from lib.memory_mapping.imitation import DataSet, imitate, joined, judged, positions_of
+from benchmarks.lib.memory_mapping.imitation import DataSet, imitate, joined, judged, positions_of
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer

@@ -8,8 +8,8 @@ from collections.abc import Hashable, Iterator
 
 import pytest
 
-from lib.memory_mapping.future import Future, OptimisticReturn
-from lib.memory_mapping.optimum import GameOptimum, game_optimum
+from benchmarks.lib.memory_mapping.future import Future, OptimisticReturn
+from benchmarks.lib.memory_mapping.optimum import GameOptimum, game_optimum
 from stowplan.learned_guidance.memory_mapping.game.channel import Window
 from stowplan.learned_guidance.memory_mapping.game.game import Game, State, reset
 from stowplan.models.memory_mapping.problem import Problem

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from lib.memory_mapping.optimum import game_optimum
-from lib.memory_mapping.random_play import play_at_random
+from benchmarks.lib.memory_mapping.optimum import game_optimum
+from benchmarks.lib.memory_mapping.random_play import play_at_random
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_random

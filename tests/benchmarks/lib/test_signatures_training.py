@@ -38,8 +38,8 @@ def _made_up(name: str, rng: random.Random) -> tuple[str, dict[str, StepSignatur
 class TestTraining:
     def test_what_is_learned_holds_for_other_programs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("sklearn")
-        from lib.costs import signatures_training as training
-        from lib.costs.signatures_training import collect, fit, held_out
+        from benchmarks.lib.costs import signatures_training as training
+        from benchmarks.lib.costs.signatures_training import collect, fit, held_out
 
         monkeypatch.setattr(training, "MIDDLE_TREES", 40)
         monkeypatch.setattr(training, "SPREAD_TREES", 10)
@@ -67,7 +67,7 @@ class TestTraining:
 
     def test_trees_are_the_librarys(self) -> None:
         ensemble = pytest.importorskip("sklearn.ensemble")
-        from lib.costs.signatures_training import _trees
+        from benchmarks.lib.costs.signatures_training import _trees
 
         rng = np.random.default_rng(0)
         rows = rng.normal(size=(500, 3)).round(1)
@@ -75,7 +75,7 @@ class TestTraining:
         assert _trees(model).predict(rows) == pytest.approx(model.predict(rows), rel=1e-5, abs=1e-5)
 
     def test_learning_without_the_package_says_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from lib.costs.signatures_training import collect, fit
+        from benchmarks.lib.costs.signatures_training import collect, fit
         from stowplan.errors import MissingDependencyError
 
         samples = collect([_made_up(name, random.Random(2)) for name in "ab"])
@@ -84,7 +84,7 @@ class TestTraining:
             fit(samples)
 
     def test_one_pattern_teaches_nothing(self) -> None:
-        from lib.costs.signatures_training import collect
+        from benchmarks.lib.costs.signatures_training import collect
 
         one = step("aa", [4, 4])
         with pytest.raises(InputError, match="found no instruction with two patterns"):

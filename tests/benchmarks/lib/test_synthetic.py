@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from lib.memory_mapping.synthetic import FORMS, Form, synthetic
+from benchmarks.lib.memory_mapping.synthetic import FORMS, Form, synthetic
 from stowplan.learned_guidance.memory_mapping.game.game import Game
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from lib.memory_mapping import tree_search
-from lib.memory_mapping.optimum import game_optimum
-from lib.memory_mapping.random_play import play_at_random
-from lib.memory_mapping.tree_search import TreeSearchConfig, search_games
+from benchmarks.lib.memory_mapping import tree_search
+from benchmarks.lib.memory_mapping.optimum import game_optimum
+from benchmarks.lib.memory_mapping.random_play import play_at_random
+from benchmarks.lib.memory_mapping.tree_search import TreeSearchConfig, search_games
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy, play_random

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from lib.memory_mapping.true_game import TrueModel, searched
+from benchmarks.lib.memory_mapping.true_game import TrueModel, searched
 from stowplan.learned_guidance.memory_mapping.muzero.play import Policy, Seat
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
 from stowplan.learned_guidance.training.run import run

@@ -1,19 +1,18 @@
-"""Every module of the corpus: what the rest of the package relies on, and the counts of ``benchmarks/corpus_table.py``."""
+"""Every module of the corpus: what the rest of the package relies on, and the counts of the table of programs."""
 
 from __future__ import annotations
 
 import json
-import runpy
 from pathlib import Path
 
 import pytest
 
+from benchmarks.memory_mapping.programs import counts
 from stowplan.frontends.hlo import Computation, HloModule, program_from_module, read_module, read_program
 from stowplan.hardware.program import Program
 from tests.paths import ROOT
 
 COUNTS = json.loads((ROOT / "tests" / "data" / "hlo" / "corpus_counts.json").read_text())
-counts = runpy.run_path(str(ROOT / "benchmarks" / "corpus_table.py"))["counts"]
 
 
 def check_program(program: Program) -> None:

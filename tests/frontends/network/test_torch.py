@@ -23,11 +23,9 @@ def torch() -> Any:
 
 @pytest.fixture(scope="module")
 def models(torch: Any) -> Any:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    import torch_networks
+    from benchmarks.tier_placement import torch_networks
 
-    yield torch_networks
-    sys.path.remove(str(ROOT / "benchmarks"))
+    return torch_networks
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from lib.memory_mapping.optimum import game_optimum
-from lib.memory_mapping.synthetic import synthetic
+from benchmarks.lib.memory_mapping.optimum import game_optimum
+from benchmarks.lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
 from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import stowplan
-from lib.tier_placement.stacked import stacked
+from benchmarks.lib.tier_placement.stacked import stacked
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.network import OPS
-from stowplan.hardware.nnp_i.features import FEATURES
+from stowplan.hardware.nnp_i.problem import FEATURES
 from stowplan.learned_guidance.tier_placement.graph import BOUND, FeatureSet, columns, graph_of
 from stowplan.learned_guidance.tier_placement.variants import generated, with_fast_memory
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
@@ -165,6 +165,6 @@ def test_errors() -> None:
 
 
 def test_the_documentation_names_all_columns() -> None:
-    text = (ROOT / "docs" / "tier-placement.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "tier-placement.md").read_text(encoding="utf-8")
     for name in columns("chip", 2):
         assert f"`{name.replace('tier_1', 'tier_T')}`" in text, name

@@ -1,4 +1,7 @@
-"""Tiles: the rule of docs/bank-mapping.md by brute force over whole tensors, against models and verifier on tiled problems."""
+"""Tiles by brute force over whole tensors, against models and verifier on tiled problems.
+
+Written from the rule of docs/reference/bank-mapping.md.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,21 @@ import numpy as np
 import pytest
 
 import stowplan
-from lib.bank_mapping.execute import run
-from lib.bank_mapping.memcopies import insert_copies
-from lib.bank_mapping.traffic import traffic
+from benchmarks.lib.bank_mapping.execute import run
+from benchmarks.lib.bank_mapping.memcopies import insert_copies
+from benchmarks.lib.bank_mapping.traffic import traffic
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.inferentia.problem import build_problem
 from stowplan.hardware.inferentia.target import BankTarget, load_target
 from stowplan.models.bank_mapping import cpsat, milp
-from stowplan.models.bank_mapping.assemble import assemble
 from stowplan.models.bank_mapping.plan import BankCopy, Plan
-from stowplan.models.bank_mapping.problem import Problem
-from stowplan.models.bank_mapping.tiles import split
+from stowplan.models.bank_mapping.problem import Problem, split
+from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping.candidates import local_plan, propagated_plan
-from stowplan.transforms.elimination.eliminate import eliminate
+from stowplan.transforms.eliminate import eliminate
 from tests.hardware.affine.cases import random_inputs, random_program
 from tests.models.bank_mapping.cases import random_problem
 

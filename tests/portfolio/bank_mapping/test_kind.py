@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import stowplan
-from lib.bank_mapping.execute import run
-from lib.bank_mapping.memcopies import insert_copies
-from lib.bank_mapping.traffic import traffic
+from benchmarks.lib.bank_mapping.execute import run
+from benchmarks.lib.bank_mapping.memcopies import insert_copies
+from benchmarks.lib.bank_mapping.traffic import traffic
 from stowplan.cli import main
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.affine import Builder
@@ -23,8 +23,8 @@ from stowplan.hardware.affine.expression import evaluate
 from stowplan.hardware.affine.program import Program
 from stowplan.hardware.inferentia.problem import MappedProgram, build_problem
 from stowplan.hardware.inferentia.target import decode_target, is_bank_target, load_target
-from stowplan.models.bank_mapping.assemble import assemble
 from stowplan.models.bank_mapping.problem import Problem
+from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.candidates import agrees, local_plan, propagated_plan, search
@@ -32,7 +32,7 @@ from stowplan.portfolio.context import Context, Options
 from stowplan.report.bank_mapping import presenter as bank_mapping
 from stowplan.report.bank_mapping.drawing import bytes_on_chip, moved
 from stowplan.report.presenter import presenter_for
-from stowplan.transforms.elimination.eliminate import eliminate
+from stowplan.transforms.eliminate import eliminate
 from tests.hardware.affine.cases import random_inputs, random_program
 from tests.models.bank_mapping.cases import random_problem
 

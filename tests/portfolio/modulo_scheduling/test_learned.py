@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lib.modulo_scheduling.equal_work import spend
+from benchmarks.lib.modulo_scheduling.equal_work import spend
 from stowplan.errors import UsageError
 from stowplan.frontends.dfg import kernels, lower
 from stowplan.learned_guidance.modulo_scheduling.graphs import generated
@@ -25,6 +25,7 @@ from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio import policies
+from stowplan.portfolio.arguments import chosen_candidates
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.modulo_scheduling import learned
 from stowplan.portfolio.modulo_scheduling.body import Body
@@ -32,7 +33,6 @@ from stowplan.portfolio.modulo_scheduling.kind import KIND
 from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 from stowplan.portfolio.modulo_scheduling.search import Tally
 from stowplan.portfolio.solve import solve
-from stowplan.portfolio.solve_arguments import chosen_candidates
 from tests.models.modulo_scheduling import brute_force
 from tests.models.modulo_scheduling.cases import graph, line, random_problem
 from tests.patience import HANG

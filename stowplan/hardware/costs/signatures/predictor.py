@@ -90,7 +90,7 @@ Array = NDArray[np.float64]
 FORMAT = "stowplan.latency_predictor"
 VERSION = 1
 
-#: Learned on XLA's estimates for TPU v4 by ``benchmarks/latency_tables.py --write``.
+#: Learned on XLA's estimates for TPU v4 by ``benchmarks/costs/latency_tables.py --write``.
 SHIPPED = Path(__file__).with_name("tpu-v4.npz")
 
 #: No prediction differs from the nearest known pattern by more than this factor, nor is an interval wider.

@@ -1,6 +1,6 @@
 """Sizes of MMap-MuZero's network (Wang et al. 2023, section 4.3.1 and figure 4).
 
-The paper gives the parts and a few sizes; ``docs/mmap-muzero-network.md`` says which are its own and which were chosen here.
+The paper gives the parts and a few sizes; ``docs/reference/mmap-muzero.md`` says which are its own and which were chosen here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Everything that decides how MMap-MuZero is trained, with the paper's values and values for one processor core.
 
 Table 6 of Wang et al. 2023 (appendix C) is :meth:`TrainingConfig.paper`; what the table leaves out is as in MuZero
-(Schrittwieser et al. 2020, appendices F to H) and MuZero Unplugged (Schrittwieser et al. 2021). ``docs/mmap-muzero.md`` sets
-both columns side by side.
+(Schrittwieser et al. 2020, appendices F to H) and MuZero Unplugged (Schrittwieser et al. 2021). The page
+``docs/reference/mmap-muzero.md`` sets both columns side by side.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What stands where in an observation of MMapGame: names of the features, and the arrays they are in.
 
-Everything is dimensionless and comparable between programs. ``docs/mmap-muzero-network.md`` explains each feature; here are
+Everything is dimensionless and comparable between programs. ``docs/reference/mmap-muzero.md`` explains each feature; here are
 their places. *near* is a signed logarithm of a number of steps, *ratio* a logarithm of a ratio (see ``observation_kernel.py``).
 """
 

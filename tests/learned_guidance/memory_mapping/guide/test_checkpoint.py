@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lib.memory_mapping.guide_file import save
+from benchmarks.lib.memory_mapping.guide_file import save
 from stowplan.errors import InputError
 from stowplan.learned_guidance.memory_mapping.guide import checkpoint
 from tests.learned_guidance.memory_mapping.guide.weights import random_weights

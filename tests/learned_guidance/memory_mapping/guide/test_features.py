@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from lib.memory_mapping.synthetic import synthetic
+from benchmarks.lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.guide.features import NAMES, features
 from stowplan.learned_guidance.memory_mapping.guide.program import program
 from stowplan.models.memory_mapping.problem import Piece, Problem

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from lib.memory_mapping.synthetic import synthetic
+from benchmarks.lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.guide.guide import guided_values
 from stowplan.learned_guidance.memory_mapping.guide.network import Numpy, graph, values
 from stowplan.learned_guidance.memory_mapping.guide.program import program

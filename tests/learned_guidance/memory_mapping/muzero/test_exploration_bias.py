@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from lib.memory_mapping.synthetic import synthetic
+from benchmarks.lib.memory_mapping.synthetic import synthetic
 from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.muzero import exploration_bias
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import (

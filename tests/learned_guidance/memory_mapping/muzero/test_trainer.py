@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from lib.memory_mapping.optimum import game_optimum
+from benchmarks.lib.memory_mapping.optimum import game_optimum
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
 from stowplan.learned_guidance.memory_mapping.local_search import improve

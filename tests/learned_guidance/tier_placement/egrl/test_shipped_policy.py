@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 
 import stowplan
-from lib.tier_placement.stacked import stacked
+from benchmarks.lib.tier_placement.stacked import stacked
 from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
 from stowplan.models.tier_placement.milp_solve import relaxation
@@ -43,7 +43,7 @@ def test_large_networks(policy: Policy) -> None:
     large = stacked(problem, 5_000, scaled=True)
     plan = policy.place(large)
     assert verify(large, plan).ok
-    # 9.393 ms is the bound of the linear relaxation (docs/benchmarks-tier-placement.md).
+    # 9.393 ms is the bound of the linear relaxation (docs/results/tier-placement.md).
     assert plan.objective_ps < 1.008 * 9_393_000_000
 
 

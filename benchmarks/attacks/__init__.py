@@ -1,0 +1,1 @@
+"""Damaged files before readers, mutated plans before verifiers."""

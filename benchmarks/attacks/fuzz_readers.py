@@ -1,0 +1,581 @@
+"""Feeds damaged files to every reader: ``python -m benchmarks.attacks.fuzz_readers --seconds 60 --seed 1 --save failures``.
+
+A reader may accept a file or refuse it with one line; anything else is a failure: another error, a message of several lines or
+of kilobytes, more CPU time than a small file can need. Prints a table of readers, mutants, refusals, files accepted and
+failures; failing files are kept in the folder given, each beside a text that says what happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import importlib.util
+import io
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import sys
+import time
+import traceback
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import stowplan
+from benchmarks.attacks import fuzz_inputs
+from benchmarks.attacks.damage import Mutator
+from benchmarks.lib.places import ROOT
+from stowplan import files, kinds
+from stowplan.backends.emit import emit
+from stowplan.errors import InputError, UsageError
+from stowplan.frontends.dfg.op_tables.table import load_op_table
+from stowplan.frontends.hlo import read_program
+from stowplan.frontends.read import read_plan
+from stowplan.frontends.xla_plan import import_xla_plan
+from stowplan.hardware.costs.measured import read_measurements
+from stowplan.hardware.costs.signatures.predictor import SHIPPED, Predictor
+from stowplan.hardware.inferentia.target import load_target as load_bank_target
+from stowplan.hardware.nnp_i.target import load_target as load_tier_target
+from stowplan.hardware.se import load_machine
+from stowplan.hardware.targets import load_target
+from stowplan.learned_guidance.memory_mapping.guide import checkpoint
+from stowplan.models.hint import of_values
+from stowplan.portfolio.arguments import read_hint
+from stowplan.portfolio.batch import Settings, find_inputs, read_records, run_batch
+from stowplan.portfolio.batch.records import Journal
+from stowplan.portfolio.kind import kind as kind_named
+from stowplan.portfolio.kind import kind_of
+
+EXAMPLES, DATA = ROOT / "examples" / "data", ROOT / "tests" / "data"
+
+#: Characters of a message, file name left out, beyond which nobody reads it.
+LONGEST_MESSAGE = 1000
+#: CPU seconds that a mutant of a small file may take.
+MOST_SECONDS = 10.0
+
+
+class TooSlowError(BaseException):
+    """A reader took longer than it may; no Exception, so that no reader takes it for one of its own."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One way into the package for a user's file."""
+
+    name: str
+    suffix: str
+    originals: Callable[[], list[bytes]]
+    """Valid files, as text where the format has one."""
+    read: Callable[[Path], Any]
+    pack: Callable[[bytes], bytes] = lambda data: data
+    """From mutated text to the file."""
+
+
+def _plain(path: Path) -> bytes:
+    return files.read_bytes(path)
+
+
+def _reread(problem: Any) -> Any:
+    """A problem must survive its own file."""
+    kind = kind_of(problem)
+    again = kind.decode_problem(files.encode(problem))
+    if again.digest != problem.digest:
+        raise AssertionError("the problem is another one after it was written and read")
+    return problem
+
+
+@cache
+def _problems() -> dict[str, Any]:
+    """A small problem of every kind."""
+    with TemporaryDirectory() as folder:
+        graph, layers = Path(folder) / "g.hlo.txt", Path(folder) / "l.layers.json"
+        graph.write_bytes(fuzz_inputs.GRAPH_HLO)
+        layers.write_bytes(fuzz_inputs.LAYERS)
+        return {
+            "memory_mapping": stowplan.read(DATA / "hlo" / "loop.hlo.txt", "tpu-v4"),
+            "packing": stowplan.read(EXAMPLES / "buffers.csv"),
+            "tier_placement": stowplan.read(layers, "nnp-i"),
+            "bank_mapping": stowplan.read(graph, "inferentia"),
+            "modulo_scheduling": stowplan.read(EXAMPLES / "fir.dfg.json", "se"),
+            "operator_order": stowplan.read(EXAMPLES / "cells.graph.json"),
+            "banked_packing": stowplan.read(EXAMPLES / "banks.json"),
+        }
+
+
+@cache
+def _plan(kind: str) -> Any:
+    """Some plan for the problem of a kind."""
+    problem = _problems()[kind]
+    if kind == "modulo_scheduling":
+        from stowplan.models.modulo_scheduling.cpsat.solve import solve
+
+        return solve(problem, time_limit=20).plan
+    if kind == "packing":
+        from stowplan.models.packing.plan import Plan
+
+        ends = [sum(each.size for each in problem.buffers[: at + 1]) for at in range(len(problem.buffers))]
+        offsets = tuple(end - each.size for end, each in zip(ends, problem.buffers, strict=True))
+        return Plan(problem=problem.digest, objective=ends[-1], offsets=offsets, buffers=problem.buffers)
+    return next(iter(kind_named(kind).initial(problem).values()))
+
+
+def _hint(kind: str) -> bytes:
+    problem = _problems()[kind]
+    return files.encode(of_values(problem, {}, confidence=(), plan=_plan(kind), source="fuzz"))
+
+
+def _cached(path: Path) -> Any:
+    """A damaged cache costs a remark; the result is the same."""
+    problem, folder = _problems()["packing"], path.parent / "cache"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    shutil.copy(path, folder / "plans.sqlite")
+    found = stowplan.solve(problem, time_limit=20.0, candidates="heuristic", deterministic=True, cache=folder)
+    if found.plan is None or found.objective != _first_cached()[1]:
+        raise AssertionError(f"the result with this cache is {found.objective}, without {_first_cached()[1]}")
+    if any("cache" in each for each in found.warnings):
+        raise InputError("the cache is damaged")
+    return found
+
+
+@cache
+def _first_cached() -> tuple[bytes, int | None]:
+    """A cache with one result, and its objective."""
+    with TemporaryDirectory() as folder:
+        found = stowplan.solve(
+            _problems()["packing"], time_limit=20.0, candidates="heuristic", deterministic=True, cache=folder
+        )
+        database = sqlite3.connect(Path(folder) / "plans.sqlite")
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        database.close()
+        return (Path(folder) / "plans.sqlite").read_bytes(), found.objective
+
+
+def _arrays() -> list[bytes]:
+    """Each array of the shipped guide after its name: what a mutant of it is packed into the archive again."""
+    with zipfile.ZipFile(checkpoint.SHIPPED) as archive:
+        return [each.encode() + b"\n" + archive.read(each) for each in archive.namelist()]
+
+
+def _with_array(text: bytes) -> bytes:
+    name, _, data = text.partition(b"\n")
+    out = io.BytesIO()
+    with zipfile.ZipFile(checkpoint.SHIPPED) as archive, zipfile.ZipFile(out, "w") as changed:
+        for each in archive.namelist():
+            changed.writestr(each, data if each.encode() == name else archive.read(each))
+    return out.getvalue()
+
+
+@cache
+def _record(journal: bool = False) -> bytes:
+    """The record of a small batch, or its journal."""
+    with TemporaryDirectory() as folder:
+        items = find_inputs([EXAMPLES / "buffers.csv"])
+        list(run_batch(items, folder, Settings(time_limit=5.0, candidates=("heuristic",))))
+        name = "results.jsonl" if journal else next(iter(read_records(folder))) + ".result.json"
+        return (Path(folder) / name).read_bytes()
+
+
+def _journal(path: Path) -> Any:
+    with closing(Journal(path)) as journal:
+        return journal
+
+
+def _records(path: Path) -> Any:
+    folder = path.parent / "records"
+    folder.mkdir(exist_ok=True)
+    shutil.copy(path, folder / "x.result.json")
+    return read_records(folder)
+
+
+def _checked_plan(path: Path, kind: str) -> Any:
+    problem = _problems()[kind]
+    plan = read_plan(path, problem)
+    found = kind_of(problem)
+    if type(plan) is type(_plan(kind)):
+        found.verify(problem, plan)
+    return plan
+
+
+def _cycles(path: Path, planned: bool) -> Any:
+    source = DATA / "xla_plan" / "chain.hlo.txt"
+    pair = (EXAMPLES / "alexnet_inf_b1.hlo.txt.gz", path) if planned else (path, path)
+    return stowplan.read(source, "tpu-v4", cost_model="table", cycles=pair)
+
+
+def _with_cycles(data: bytes) -> bytes:
+    lines = data.split(b"\n")
+    note = b', backend_config={"estimated_cycles":"120"}'
+    return b"\n".join(line + note if b" = " in line and b"parameter(" not in line else line for line in lines)
+
+
+@cache
+def _chain() -> tuple[Any, Any]:
+    program = read_program(DATA / "xla_plan" / "chain.hlo.txt")
+    return stowplan.read(DATA / "xla_plan" / "chain.hlo.txt", "tpu-v4", stalls="allowed"), program
+
+
+def _xla_plan(path: Path, offsets: bool) -> Any:
+    problem, program = _chain()
+    plan, placements = DATA / "xla_plan" / "chain.plan.hlo.txt", DATA / "xla_plan" / "chain.plan.fastmem.txt"
+    return import_xla_plan(problem, program, plan if offsets else path, path if offsets else placements)
+
+
+def _onnx_text() -> list[bytes]:
+    from google.protobuf import text_format
+
+    return [text_format.MessageToString(fuzz_inputs.onnx_model()).encode()]
+
+
+def _onnx_bytes(text: bytes) -> bytes:
+    """The model that a text describes; where it is none, the original with bytes changed where the text has changed."""
+    import onnx
+    from google.protobuf import text_format
+
+    try:
+        return bytes(text_format.Parse(text.decode(errors="replace"), onnx.ModelProto()).SerializeToString())
+    except Exception:  # protobuf's own errors, and those of numbers out of range
+        whole = bytearray(fuzz_inputs.onnx_model().SerializeToString())
+        chance = random.Random(len(text))
+        for _ in range(3):
+            whole[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        return bytes(whole)
+
+
+def _shipped(package: str, *names: str) -> Callable[[], list[bytes]]:
+    return lambda: [(resources.files(package) / f"{name}.toml").read_bytes() for name in names]
+
+
+def _as_target(path: Path, kind: str) -> Any:
+    """A target file of any sort, given to a program: told apart by what it says, as the command line does."""
+    with TemporaryDirectory() as folder:
+        source = Path(folder) / ("g.hlo.txt" if kind == "bank" else "l.layers.json" if kind == "tier" else "g.dfg.json")
+        text = {"bank": fuzz_inputs.GRAPH_HLO, "tier": fuzz_inputs.LAYERS, "array": fuzz_inputs.NODE_LINK}[kind]
+        source.write_bytes(text)
+        return stowplan.read(source, path)
+
+
+def _policy_file(config: bytes | None = None) -> bytes:
+    """The policy that comes with the package, perhaps with another configuration in it."""
+    import torch
+
+    data = (resources.files("stowplan.learned_guidance") / "checkpoints" / "mmap_muzero.pt").read_bytes()
+    if config is None:
+        return data
+    values = torch.load(io.BytesIO(data), weights_only=True)
+    stream = io.BytesIO()
+    torch.save(values | {"config": config.decode(errors="replace")}, stream)
+    return stream.getvalue()
+
+
+def _policy_config() -> list[bytes]:
+    import torch
+
+    return [str(torch.load(io.BytesIO(_policy_file()), weights_only=True)["config"]).encode()]
+
+
+def _read_policy(path: Path) -> Any:
+    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
+
+    return Policy.load(path)
+
+
+def readers(*, policies: bool = False) -> list[Reader]:
+    """Every reader there is here. Those of ONNX need onnx; those of policies need torch, which takes seconds to load."""
+    hlo = [DATA / "hlo" / f"{name}.hlo.txt" for name in ("branches", "cache", "loop", "transfers")]
+    found = [
+        Reader(
+            "scheduled HLO",
+            ".hlo.txt",
+            lambda: [fuzz_inputs.CALLS_HLO, *map(_plain, hlo), _plain(EXAMPLES / "alexnet_inf_b1.hlo.txt.gz")],
+            lambda path: _reread(stowplan.read(path, "tpu-v4")),
+        ),
+        Reader(
+            "unoptimised HLO",
+            ".hlo.txt",
+            lambda: [fuzz_inputs.GRAPH_HLO],
+            lambda path: _reread(stowplan.read(path, "inferentia")),
+        ),
+        Reader(
+            "XLA plan",
+            ".plan.hlo.txt",
+            lambda: [_plain(DATA / "xla_plan" / "chain.plan.hlo.txt")],
+            lambda path: _xla_plan(path, offsets=False),
+        ),
+        Reader(
+            "XLA offsets",
+            ".fastmem.txt",
+            lambda: [_plain(DATA / "xla_plan" / "chain.plan.fastmem.txt")],
+            lambda path: _xla_plan(path, offsets=True),
+        ),
+        Reader(
+            "cycles",
+            ".hlo.txt",
+            lambda: [_with_cycles(_plain(DATA / "xla_plan" / f"chain{each}.hlo.txt")) for each in ("", ".plan")],
+            lambda path: _cycles(path, planned=False),
+        ),
+        Reader("layer file", ".layers.json", lambda: [fuzz_inputs.LAYERS], lambda path: _reread(stowplan.read(path, "nnp-i"))),
+        Reader(
+            "data-flow JSON",
+            ".json",
+            lambda: [_plain(EXAMPLES / "fir.dfg.json"), fuzz_inputs.NODE_LINK],
+            lambda path: _reread(stowplan.read(path, "se")),
+        ),
+        Reader(
+            "data-flow DOT",
+            ".dot",
+            lambda: [(DATA / "kernel.dot").read_bytes()],
+            lambda path: _reread(stowplan.read(path, "se")),
+        ),
+        Reader(
+            "fixed instructions",
+            ".json",
+            lambda: [fuzz_inputs.FIXED],
+            lambda path: stowplan.read(EXAMPLES / "fir.dfg.json", "se", fixed=path),
+        ),
+        Reader(
+            "CSV",
+            ".csv",
+            lambda: [fuzz_inputs.BUFFERS, _plain(EXAMPLES / "buffers.csv")],
+            lambda path: _reread(stowplan.read(path)),
+        ),
+        Reader(
+            "graph of operators",
+            ".graph.json",
+            lambda: [_plain(EXAMPLES / "cells.graph.json")],
+            lambda path: _reread(stowplan.read(path)),
+        ),
+        Reader(
+            "HLO to order",
+            ".hlo.txt",
+            lambda: [fuzz_inputs.CALLS_HLO, fuzz_inputs.GRAPH_HLO, *map(_plain, hlo)],
+            lambda path: _reread(stowplan.read(path, "order")),
+        ),
+        Reader(
+            "target TOML", ".toml", _shipped("stowplan.hardware.targets", "teaching", "tpu-v4"), lambda path: load_target(path)
+        ),
+        Reader(
+            "tier target TOML", ".toml", _shipped("stowplan.hardware.nnp_i", "nnp-i"), lambda path: _as_target(path, "tier")
+        ),
+        Reader(
+            "bank target TOML",
+            ".toml",
+            _shipped("stowplan.hardware.inferentia", "inferentia"),
+            lambda path: _as_target(path, "bank"),
+        ),
+        Reader("machine TOML", ".toml", lambda: [fuzz_inputs.MACHINE], lambda path: _as_target(path, "array")),
+        Reader("machine JSON", ".json", lambda: [files.encode(load_machine("mesh-2x2"))], lambda path: load_machine(path)),
+        Reader("tier target alone", ".toml", _shipped("stowplan.hardware.nnp_i", "nnp-i"), lambda path: load_tier_target(path)),
+        Reader(
+            "bank target alone",
+            ".toml",
+            _shipped("stowplan.hardware.inferentia", "inferentia"),
+            lambda path: load_bank_target(path),
+        ),
+    ]
+    for kind in (each.name for each in kinds.registered()):
+        name = kind.replace("_", " ")
+        found.append(
+            Reader(
+                f"{name} problem",
+                ".json",
+                lambda kind=kind: [files.encode(_problems()[kind])],  # type: ignore[misc]
+                lambda path: _reread(stowplan.read(path)),
+            )
+        )
+        found.append(
+            Reader(
+                f"{name} plan",
+                ".json",
+                lambda kind=kind: [files.encode(_plan(kind))],  # type: ignore[misc]
+                lambda path, kind=kind: _checked_plan(path, kind),  # type: ignore[misc]
+            )
+        )
+        found.append(
+            Reader(
+                f"{name} hint",
+                ".json",
+                lambda kind=kind: [_hint(kind)],  # type: ignore[misc]
+                lambda path, kind=kind: read_hint(path, _problems()[kind]),  # type: ignore[misc]
+            )
+        )
+    found += [
+        Reader(
+            "offsets as a plan",
+            ".csv",
+            lambda: [emit(_problems()["packing"], _plan("packing"), "csv")],
+            lambda path: _checked_plan(path, "packing"),
+        ),
+        Reader(
+            "TensorFlow Lite",
+            ".tflite",
+            lambda: [(EXAMPLES / "branches.tflite").read_bytes()],
+            lambda path: _reread(stowplan.read(path, "arena")),
+        ),
+        Reader("op table", ".toml", _shipped("stowplan.frontends.dfg.op_tables", "own", "cgra"), load_op_table),
+        Reader("learned guide", ".npz", lambda: [checkpoint.SHIPPED.read_bytes()], checkpoint.load),
+        Reader("arrays of the guide", ".npz", _arrays, checkpoint.load, _with_array),
+        Reader("latency predictor", ".npz", lambda: [SHIPPED.read_bytes()], Predictor.load),
+        Reader("measurements", ".csv", lambda: [fuzz_inputs.MEASUREMENTS], read_measurements),
+        Reader("plan cache", ".sqlite", lambda: [_first_cached()[0]], _cached),
+        Reader("batch record", ".json", lambda: [_record()], _records),
+        Reader("batch journal", ".jsonl", lambda: [_record(journal=True)], _journal),
+    ]
+    if importlib.util.find_spec("onnx") is not None:
+        found += [
+            Reader(
+                f"ONNX for {target}",
+                ".onnx",
+                _onnx_text,
+                lambda path, target=target: _reread(stowplan.read(path, target)),  # type: ignore[misc]
+                _onnx_bytes,
+            )
+            for target in ("nnp-i", "inferentia", "order")
+        ]
+    if policies and importlib.util.find_spec("torch") is not None:
+        found.append(Reader("policy file", ".pt", lambda: [_policy_file()], _read_policy))
+        found.append(Reader("policy configuration", ".pt", _policy_config, _read_policy, _policy_file))
+    return found
+
+
+@dataclass
+class Tally:
+    """What became of the mutants of one reader."""
+
+    mutants: int = 0
+    refused: int = 0
+    accepted: int = 0
+    failures: int = 0
+    slowest: float = 0.0
+
+    def row(self, name: str) -> str:
+        """As a row of the table."""
+        counts = (self.mutants, self.refused, self.accepted, self.failures)
+        return f"| {name} | {' | '.join(map(str, counts))} | {self.slowest:.2f} |"
+
+    def add(self, other: Tally) -> None:
+        """Count what became of another reader's mutants, too."""
+        self.mutants += other.mutants
+        self.refused += other.refused
+        self.accepted += other.accepted
+        self.failures += other.failures
+        self.slowest = max(self.slowest, other.slowest)
+
+
+@contextmanager
+def _cpu_limit(seconds: float | None) -> Iterator[None]:
+    """Raise TooSlowError after so many seconds of this process's own CPU time, whatever the load."""
+    if seconds is None:
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise TooSlowError
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def judge(reader: Reader, path: Path, seconds: float | None = None) -> str | None:
+    """None where a reader accepts a file, ``""`` where it refuses it as it should, else what went wrong."""
+    try:
+        with _cpu_limit(seconds):
+            reader.read(path)
+    except (InputError, UsageError) as error:
+        message = str(error)
+        if "\n" in message or len(message.replace(str(path), "")) > LONGEST_MESSAGE:
+            return f"a message of {len(message)} characters: {message[:300]!r}"
+        return ""
+    except TooSlowError:
+        return f"more than {seconds} s of CPU time\n{traceback.format_exc()}"
+    except BaseException as error:  # a panic of a native library is no Exception
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return traceback.format_exc()
+    return None
+
+
+def fuzz(
+    reader: Reader, seed: int, folder: Path, *, count: int, until: float, save: Path | None, seconds: float | None
+) -> Tally:
+    """Mutants of one reader's files, until there are enough or the time is over."""
+    mutator, chance, tally = Mutator(seed), random.Random(f"{seed} {reader.name}"), Tally()
+    originals = reader.originals()
+    path = folder / f"mutant{reader.suffix}"
+    for original in originals:
+        path.write_bytes(reader.pack(original))
+        if (reason := judge(reader, path)) is not None:
+            raise AssertionError(f"{reader.name}: the file before any damage is not read: {reason}")
+    while tally.mutants < count and time.monotonic() < until:
+        text = mutator.mutant(chance.choice(originals))
+        data = reader.pack(text)
+        if chance.random() < 0.02:
+            data = gzip.compress(data, mtime=0)[: chance.choice((10, 40, 10**9))]
+        path.write_bytes(data)
+        began = time.process_time()
+        reason = judge(reader, path, seconds)
+        tally.slowest = max(tally.slowest, time.process_time() - began)
+        tally.mutants += 1
+        tally.accepted += reason is None
+        tally.refused += reason == ""
+        if reason:
+            tally.failures += 1
+            if save is not None:
+                save.mkdir(parents=True, exist_ok=True)
+                stem = f"{reader.name.replace(' ', '_')}-{seed}-{tally.mutants}"
+                (save / f"{stem}{reader.suffix}").write_bytes(data)
+                (save / f"{stem}.reason.txt").write_text(reason, errors="backslashreplace")
+    return tally
+
+
+def main() -> None:
+    """The table."""
+    every = readers(policies=True)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seconds", type=float, default=60.0, help="in all, shared among the readers")
+    parser.add_argument("--count", type=int, default=10**9, help="mutants of each reader, at most")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--readers", default="", help="some of these, by parts of their names, separated by commas: "
+                        + "; ".join(each.name for each in every))  # fmt: skip
+    parser.add_argument("--save", type=Path, help="folder for files that made a reader fail")
+    arguments = parser.parse_args()
+    wanted = [each.strip() for each in arguments.readers.split(",") if each.strip()]
+    chosen = [each for each in every if not wanted or any(part in each.name for part in wanted)]
+    # A small file has no business with more memory than this.
+    resource.setrlimit(resource.RLIMIT_AS, (12 << 30, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    print("| reader | mutants | refused | accepted | failures | slowest (CPU s) |\n|---|--:|--:|--:|--:|--:|")
+    total = Tally()
+    end = time.monotonic() + arguments.seconds
+    with TemporaryDirectory() as folder:
+        for at, reader in enumerate(chosen):
+            share = (end - time.monotonic()) / (len(chosen) - at)
+            found = fuzz(
+                reader,
+                arguments.seed,
+                Path(folder),
+                count=arguments.count,
+                until=time.monotonic() + max(0.1, share),
+                save=arguments.save,
+                seconds=MOST_SECONDS,
+            )
+            print(found.row(reader.name), flush=True)
+            total.add(found)
+    print(total.row("all"))
+    sys.exit(1 if total.failures else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Elimination of data movement and bank mapping beside the Inferentia paper."""

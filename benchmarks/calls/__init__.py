@@ -1,0 +1,1 @@
+"""What a call costs, limits, and what is killed."""

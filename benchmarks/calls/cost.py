@@ -1,0 +1,360 @@
+"""What a call costs: ``python -m benchmarks.calls.cost [--repeat N] [--examples FILE=TARGET ...]``.
+
+Bytecode of everything is there, as after an installation: a call that is not measured writes it to a folder of its own.
+
+For small instances of every kind: the command line, from its start to its end; the first call of :func:`stowplan.solve` in a
+new process and later ones in the same (median); and beside them the bare algorithm: the same candidates, one after the other in
+this process, everything loaded, until plan and bound meet. Wall clock; for the command line the processor time of all its
+processes too, which tells more on a machine that others use, and how many processes it started. The first verified plan is
+counted from the first call in a process.
+
+``--cache`` instead: the same instances, found in the plan cache: by the object that was solved, by one read anew, and by the
+command line; what the digest of the problem and the verifier take of that.
+
+``--uses N`` instead: a compiled program of about so many uses, generated (or FILE=TARGET of ``--examples``), and when the
+command line says its first verified plan, from the start of the process, reading included.
+
+``--graphs FOLDER... --target NAME`` instead: the data-flow graphs of up to 60 instructions, one after the other in one process,
+and when their initiation intervals were proven.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import stowplan
+from benchmarks.lib.places import EXAMPLES
+from stowplan.models.modulo_scheduling.plan import decode_objective
+from stowplan.portfolio import plan_cache
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.kind import check, kind_of
+from stowplan.portfolio.run.messages import Job, Report, WorkerContext
+
+#: Small instances of every kind, with their targets.
+SMALL = (
+    "buffers.csv=",
+    "fir.dfg.json=se",
+    "saxpy.dfg.json=se",
+    "attention.hlo.txt=inferentia",
+    "resnet50.layers.json=nnp-i",
+    "alexnet_inf_b1.hlo.txt.gz=teaching",
+    "lstm_scan_inf_b32.hlo.txt.gz=tpu-v4",
+    "cells.graph.json=",
+    "attention.hlo.txt=order",
+    "banks.json=",
+)
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+#: Graphs with more instructions are left out.
+MOST_NODES = 60
+
+#: The command line.
+PROGRAM = "from stowplan.cli import main; main()"
+
+#: First call and later ones, in a process of their own: prints seconds, the first plan, kind and status.
+CALLS = """
+import json, sys, time
+import stowplan
+path, target, repeat, limit = sys.argv[1:]
+problem = stowplan.read(path, target=target or None)
+seconds = []
+for number in range(int(repeat) + 1):
+    began = time.perf_counter()
+    result = stowplan.solve(problem, time_limit=float(limit))
+    seconds.append(time.perf_counter() - began)
+    if not number:
+        first = next((entry.seconds for entry in result.history if entry.objective is not None), None)
+    time.sleep(0.5)
+print(json.dumps([seconds, first, result.kind, result.status]))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--examples", nargs="+", metavar="FILE=TARGET", help="instances; of the examples by name")
+    parser.add_argument("--repeat", type=int, default=5, help="later calls, and runs of the bare algorithm")
+    parser.add_argument("--time-limit", type=float, default=10.0)
+    parser.add_argument("--graphs", nargs="+", type=Path, metavar="FOLDER", help="data-flow graphs, in place of all that")
+    parser.add_argument("--target", default="se", help="of the graphs")
+    parser.add_argument(
+        "--uses", type=int, metavar="N", help="the first plan of a program of so many uses, in place of all that"
+    )
+    parser.add_argument("--cache", action="store_true", help="what is found in the plan cache, in place of all that")
+    arguments = parser.parse_args()
+    if arguments.graphs:
+        prove_graphs(arguments)
+        return
+    # Workers that outlive the command line for a moment are waited for here, and counted.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["PYTHONPYCACHEPREFIX"] = folder
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        if arguments.uses:
+            first_plans(arguments)
+        elif arguments.cache:
+            cached_calls(arguments)
+        else:
+            small_instances(arguments)
+    print(f"\nload {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+
+
+def instances(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Paths and targets."""
+    for each in arguments.examples or SMALL:
+        name, _, target = each.partition("=")
+        yield name if os.path.exists(name) else str(EXAMPLES / name), target
+
+
+def small_instances(arguments: argparse.Namespace) -> None:
+    """Print the table of small instances."""
+    print(
+        "| instance | kind | status | command line | CPU | processes | first call | later calls | bare | difference |"
+        " first plan |"
+    )
+    print("|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for path, target in instances(arguments):
+        wall, processor, processes = command_line(path, target, arguments.time_limit)
+        (first, *later), plan, kind, status = calls(path, target, arguments)
+        bare = statistics.median(bare_seconds(path, target, arguments))
+        again = statistics.median(later)
+        first_plan = "none" if plan is None else f"{plan:.2f} s"
+        print(
+            f"| {Path(path).name} | {kind.replace('_', ' ')} | {status} | {wall:.2f} s | {processor:.2f} s | {processes} | "
+            f"{first:.2f} s | "
+            f"{1000 * again:.0f} ms | {1000 * bare:.0f} ms | {1000 * (again - bare):+.0f} ms | {first_plan} |",
+            flush=True,
+        )
+
+
+def first_plans(arguments: argparse.Namespace) -> None:
+    """Print when the command line says its first plan."""
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = [*instances(arguments)] if arguments.examples else [(generated(folder, arguments.uses), "tpu-v4")]
+        print("| program | uses | first plan | CPU until then |")
+        print("|---|--:|--:|--:|")
+        for path, target in chosen:
+            uses = stowplan.read(path, target=target).use_count
+            found = [first_plan(path, target) for _ in range(arguments.repeat + 1)][1:]
+            wall, processor = (statistics.median(each) for each in zip(*found, strict=True))
+            print(f"| {Path(path).name} | {uses:,} | {wall:.2f} s | {processor:.2f} s |", flush=True)
+
+
+def first_plan(path: str, target: str) -> tuple[float, float]:
+    """Seconds from the start of the command line until it says its first plan, and those of the processor in its process."""
+    began = time.perf_counter()
+    command = [sys.executable, "-c", PROGRAM, "solve", path, "--target", target, "--time-limit", "20"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("[") and "no plan yet" not in line:
+            break
+    seconds = time.perf_counter() - began
+    fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    process.terminate()
+    process.communicate()
+    return seconds, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def generated(folder: str, uses: int) -> str:
+    """An HLO module of layers with skips over eight of them: three uses an instruction."""
+    shape = "f32[512,1024]{1,0}"
+    lines = ["HloModule generated, is_scheduled=true", "", f"ENTRY main (p: {shape[:13]}) -> {shape[:13]} {{"]
+    lines.append(f"  p = {shape} parameter(0)")
+    steps = max(9, uses // 3)
+    for step in range(steps):
+        one = f"a{step - 1}" if step else "p"
+        other = f"a{step - 8}" if step >= 8 else "p"
+        lines.append(f"  {'ROOT ' if step == steps - 1 else ''}a{step} = {shape} add({one}, {other})")
+    path = Path(folder) / "generated.hlo.txt"
+    path.write_text("\n".join([*lines, "}", ""]), encoding="utf-8")
+    return str(path)
+
+
+def cached_calls(arguments: argparse.Namespace) -> None:
+    """Print what calls take whose result is in the plan cache: processor time of this process, medians."""
+    print("| instance | kind | same object | wall | read anew | wall | digest | verifier | command line | wall |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for path, target in instances(arguments):
+        with tempfile.TemporaryDirectory() as folder:
+            problem = stowplan.read(path, target=target or None)
+            kind = kind_of(problem)
+            result = stowplan.solve(problem, time_limit=arguments.time_limit, cache=folder)
+
+            def again(problem: Any, folder: str = folder) -> tuple[float, float]:
+                used, began = time.process_time(), time.perf_counter()
+                found = stowplan.solve(problem, time_limit=arguments.time_limit, cache=folder)
+                assert "cached" in found.details, found.stop_reason
+                return time.process_time() - used, time.perf_counter() - began
+
+            again(problem)
+            same = median([again(problem) for _ in range(arguments.repeat)])
+            others = [stowplan.read(path, target=target or None) for _ in range(arguments.repeat)]
+            anew = median([again(each) for each in others])
+            digest = median([timed(plan_cache.digest_of, problem) for _ in range(arguments.repeat)])
+            verifier = median([timed(check, kind, problem, result.plan) for _ in range(arguments.repeat)])
+            wall, processor, _ = command_line(path, target, arguments.time_limit, "--cache", folder)
+            print(
+                f"| {Path(path).name} | {kind.modules.title} | {milliseconds(*same)} | {milliseconds(*anew)} | "
+                f"{1000 * digest[0]:.1f} ms | {1000 * verifier[0]:.1f} ms | {processor:.2f} s | {wall:.2f} s |",
+                flush=True,
+            )
+
+
+def timed(work: Callable[..., Any], *what: Any) -> tuple[float, float]:
+    """Seconds of the processor and of the clock that a call takes."""
+    used, began = time.process_time(), time.perf_counter()
+    work(*what)
+    return time.process_time() - used, time.perf_counter() - began
+
+
+def median(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    """Medians of both."""
+    one, other = (statistics.median(each) for each in zip(*pairs, strict=True))
+    return one, other
+
+
+def milliseconds(processor: float, wall: float) -> str:
+    """Two cells of a table."""
+    return f"{1000 * processor:.1f} ms | {1000 * wall:.1f} ms"
+
+
+def prove_graphs(arguments: argparse.Namespace) -> None:
+    """Print when the initiation intervals of graphs were proven."""
+    proven, processor, total = [], [], 0
+    for path in sorted(each for folder in arguments.graphs for each in folder.rglob("*.json")):
+        try:
+            problem = stowplan.read(path, target=arguments.target)
+        except stowplan.StowplanError:
+            continue
+        if kind_of(problem).name != "modulo_scheduling" or len(problem.instructions) > MOST_NODES:
+            continue
+        total += 1
+        used = time.process_time()
+        result = stowplan.solve(problem, time_limit=arguments.time_limit, gap=0.0, candidates="heuristic,exact")
+        processor.append(time.process_time() - used)
+        when = [
+            entry.seconds
+            for entry in result.history
+            if None not in (entry.objective, entry.bound)
+            and decode_objective(entry.objective)[0] == decode_objective(entry.bound)[0]
+        ]
+        proven += when[:1]
+    print(
+        f"{total} graphs of up to {MOST_NODES} instructions on {arguments.target}: II proven for {len(proven)}, after "
+        f"{statistics.median(proven):.2f} s in a median; {statistics.median(processor):.2f} s of the processor for "
+        f"the whole call in a median; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    )
+
+
+def command_line(path: str, target: str, limit: float, *others: str) -> tuple[float, float, int]:
+    """Seconds of the command line in all, of the processors, and processes: the best of three calls, each for itself."""
+    options = ["--target", target, *others] if target else others
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["solve", path, *options, "--time-limit", str(limit), "-q", "-o", f"{folder}/plan.json"]
+        for _ in range(4):
+            used, own, began = _children(), _own_children(), time.perf_counter()
+            subprocess.run([sys.executable, "-c", PROGRAM, *command], check=True, stdout=subprocess.DEVNULL)
+            wall = time.perf_counter() - began
+            left_behind = _own_children() - own
+            for process in left_behind:
+                os.waitpid(process, 0)
+            processes = 1 + len(left_behind)
+            found.append((wall, _children() - used, processes))
+    wall, processor, processes = (min(each) for each in zip(*found[1:], strict=True))
+    return wall, processor, int(processes)
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _own_children() -> set[int]:
+    """Processes whose parent this one is."""
+    texts = (path.read_text(encoding="ascii") for path in Path("/proc/self/task").glob("*/children"))
+    return {int(each) for text in texts for each in text.split()}
+
+
+def calls(path: str, target: str, arguments: argparse.Namespace) -> Any:
+    """What :data:`CALLS` says."""
+    command = [sys.executable, "-c", CALLS, path, target, str(arguments.repeat), str(arguments.time_limit)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def bare_seconds(path: str, target: str, arguments: argparse.Namespace) -> list[float]:
+    """Seconds of the bare algorithm, again and again; the first time loads what it needs and does not count."""
+    problem = stowplan.read(path, target=target or None)
+    return [Bare(problem, arguments.time_limit).seconds() for _ in range(arguments.repeat + 1)][1:]
+
+
+class Bare:
+    """The candidates of a problem, without a run around them."""
+
+    def __init__(self, problem: Any, limit: float):
+        self._problem, self._kind, self._limit = problem, kind_of(problem), limit
+        self._bound = self._kind.bound(problem)
+        self._objective: int | None = None
+        self._plan: bytes | None = None
+        self._sources: set[str] = set()
+        self._context: WorkerContext | None = None
+
+    def seconds(self) -> float:
+        """Run them until plan and bound meet and baselines are there."""
+        options = Options(time_limit=self._limit)
+        began = time.perf_counter()
+        for source, plan in self._kind.initial(self._problem).items():
+            self._offer(msgspec.json.encode(plan), source)
+        if self._kind.quick_plan is not None:
+            quick = self._kind.quick_plan(self._problem, options, lambda: False)
+            if quick is not None:
+                self._offer(msgspec.json.encode(quick[1]), quick[0])
+        # Proofs first: a search may go on for ever where it cannot hear of one.
+        every = sorted(self._kind.candidates(self._problem, options), key=lambda each: each.family != "exact")
+        for candidate in every:
+            if candidate.family == "learned" or candidate.by_name_only or self._is_closed:
+                continue
+            end = time.monotonic() + self._limit
+            job = Job(self._kind.modules, {}, options, b"", end, self._plan, self._bound)
+            self._context = WorkerContext(job, self._hear)
+            candidate.load()(self._problem, self._context)
+        return time.perf_counter() - began
+
+    @property
+    def _is_closed(self) -> bool:
+        awaited = {*self._kind.baseline_sources} if self._kind.awaits_baselines(self._problem) else set()
+        return self._objective is not None and self._objective <= self._bound and awaited <= self._sources
+
+    def _hear(self, report: Report) -> None:
+        if report.what == "plan" and report.plan is not None:
+            self._offer(report.plan, report.source)
+        elif report.what == "bound" and report.bound is not None:
+            self._bound = max(self._bound, report.bound)
+        if self._context is not None and self._is_closed:
+            self._context.end_now()
+
+    def _offer(self, data: bytes, source: str) -> None:
+        found = check(self._kind, self._problem, self._kind.decode_plan(data))
+        if found.ok and found.objective is not None:
+            self._sources.add(source)
+            if self._objective is None or found.objective < self._objective:
+                self._objective, self._plan = found.objective, data
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Cost models against the cycles of a compiler."""

@@ -1,0 +1,295 @@
+"""Cost models against a compiler's cycles, over many assignments of each program: errors, intervals, correlations.
+
+    python -m benchmarks.costs.latency_tables COMPILES                  # print the tables of docs/results/costs.md
+    python -m benchmarks.costs.latency_tables COMPILES --write FILE     # and learn the predictor that comes with the package
+    python -m benchmarks.costs.latency_tables COMPILES --least          # what the cheapest patterns would save, nothing else
+
+COMPILES holds a folder for each program, with ``program.hlo.txt.gz`` (before memory-space assignment) and folders of their
+own ``compiled.hlo.txt.gz`` (after code generation, with ``estimated_cycles``): one compile each, whatever made it differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from benchmarks.lib.costs.signatures_training import collect, fit, held_out
+from stowplan.errors import StowplanError
+from stowplan.frontends.hlo import program_from_module, read_module
+from stowplan.frontends.hlo.signatures import read_assignment, sign_steps
+from stowplan.hardware.costs import CycleTable, StepCycles, make_problem
+from stowplan.hardware.costs.signatures import Assignment, LatencyTable, SignatureCosts, StepSignature
+from stowplan.hardware.costs.signatures.predictor import Predictor
+from stowplan.hardware.program import Program
+from stowplan.hardware.targets import Target, load_target
+
+#: Correlations are printed for programs with so many different assignments.
+LEAST_ASSIGNMENTS = 5
+
+
+@dataclass
+class Compiles:
+    """A program with the assignments that its compiles gave, equal ones once; the first is all slow, the second the default."""
+
+    name: str
+    program: Program
+    signatures: dict[str, StepSignature]
+    assignments: list[Assignment]
+    cycles: list[int]
+
+    def table(self, chosen: Sequence[int]) -> LatencyTable:
+        found = LatencyTable()
+        for number in chosen:
+            found.add(self.assignments[number], self.signatures)
+        return found
+
+
+def read_compiles(folder: Path, most: int) -> Compiles | None:
+    module = read_module(folder / "program.hlo.txt.gz")
+    program = program_from_module(module)
+    signatures = sign_steps(module, program)
+    found: dict[tuple[tuple[str, int], ...], Assignment] = {}
+    default = None
+    for path in sorted(folder.glob("*/compiled.hlo.txt.gz")):
+        try:
+            assignment = read_assignment(path, signatures)
+        except StowplanError as error:
+            print(f"left out: {error}", file=sys.stderr)
+            continue
+        key = tuple((name, each.pattern) for name, each in assignment.steps.items())
+        found[key] = assignment
+        record = path.with_name("record.json")
+        if default is None and record.exists() and '"options": {},' in record.read_text():
+            default = key
+    slow = [key for key in found if not any(pattern for _, pattern in key)]
+    if not slow or default is None:
+        print(f"left out: {folder.name} has no compile with all slow, or no default one", file=sys.stderr)
+        return None
+    first = list(dict.fromkeys([slow[0], default]))
+    others = [key for key in found if key not in first]
+    random.Random(0).shuffle(others)
+    assignments = [found[key] for key in (*first, *others)][:most]
+    # tune-xla's folders end in the digest of what was lowered.
+    name = re.sub(r"-[0-9a-f]{16}$", "", folder.name)
+    return Compiles(name, program, signatures, assignments, [each.cycles(signatures) for each in assignments])
+
+
+@dataclass
+class Errors:
+    """Relative errors of predictions of unseen patterns, each pattern of a signature once, and whether intervals hold them."""
+
+    error: list[float]
+    plain: list[float]
+    """The same, were every pattern as the nearest known one."""
+    held: list[bool]
+
+    def cells(self) -> list[str]:
+        if not self.error:
+            return ["0", "", "", "", ""]
+        error = np.array(self.error)
+        shares = (np.median(error), error.mean(), np.mean(self.held), np.mean(self.plain))
+        return [f"{len(error):,}", *(f"{share:.1%}" for share in shares)]
+
+
+def unseen_errors(compiles: Compiles, known: Sequence[int], asked: Sequence[int], predictor: Predictor) -> Errors:
+    """Errors on the patterns of some assignments that others lack, with a table of those others."""
+    costs = SignatureCosts(compiles.signatures, compiles.table(known), predictor)
+    wanted: dict[str, dict[int, tuple[str, int]]] = {}
+    for number in asked:
+        for name, each in compiles.assignments[number].steps.items():
+            signature = compiles.signatures[name].signature
+            if each.cycles and signature in costs.table and each.pattern not in costs.table.rows(signature):
+                wanted.setdefault(signature, {})[each.pattern] = name, each.cycles
+    found = Errors([], [], [])
+    for patterns in wanted.values():
+        name = next(iter(patterns.values()))[0]
+        predicted, _ = costs.predict(name, list(patterns))
+        rows = costs.table.rows(compiles.signatures[name].signature)
+        moved = [leaf.moved for leaf in compiles.signatures[name].leaves]
+        for at, (pattern, (_, cycles)) in enumerate(patterns.items()):
+            nearest = min(rows, key=lambda row: sum(size for bit, size in enumerate(moved) if (row ^ pattern) >> bit & 1))
+            found.error.append(abs(float(predicted.cycles[at]) / cycles - 1))
+            found.plain.append(abs(rows[nearest] / cycles - 1))
+            found.held.append(bool(predicted.low[at] <= cycles + 0.5 and cycles - 0.5 <= predicted.high[at]))
+    return found
+
+
+def modelled(compiles: Compiles, target: Target, predictor: Predictor) -> dict[str, list[float]]:
+    """Cycles of every assignment by each model; ``signatures`` has seen all other assignments, but not the one it predicts."""
+    program = compiles.program
+    slow, default = compiles.assignments[:2] if len(compiles.assignments) > 1 else compiles.assignments * 2
+    steps = {}
+    for name, each in slow.steps.items():
+        if each.cycles is not None:
+            planned = default.steps.get(name)
+            uses = program.steps[program.step_index[name]].uses
+            fast = _fast_uses(compiles.signatures[name], planned.pattern) if planned else frozenset()
+            keys = frozenset((uses[use].tensor, uses[use].is_output) for use in fast)
+            steps[name] = StepCycles(each.cycles, planned.cycles if planned else None, keys)
+    problems = {
+        "roofline": make_problem(program, target),
+        "table": make_problem(program, target, cycles=CycleTable(steps)),
+    }
+    found: dict[str, list[float]] = {name: [] for name in (*problems, "signatures")}
+    everything = range(len(compiles.assignments))
+    for number in everything:
+        assignment = compiles.assignments[number]
+        estimated = {name: each for name, each in assignment.steps.items() if each.cycles is not None}
+        for model, problem in problems.items():
+            total = 0
+            for step in problem.steps:
+                if step.name in estimated:
+                    fast = _fast_uses(compiles.signatures[step.name], estimated[step.name].pattern)
+                    total += step.weight * step.latency_ps([use in fast for use in range(len(step.uses))])
+            found[model].append(float(total))
+        costs = SignatureCosts(compiles.signatures, compiles.table([one for one in everything if one != number]), predictor)
+        found["signatures"].append(costs.of_compiled(assignment).total)
+    return found
+
+
+def _fast_uses(step: StepSignature, pattern: int) -> frozenset[int]:
+    return frozenset(use for use, leaves in step.used_leaves().items() if leaves & pattern)
+
+
+def correlations(cycles: Sequence[float], model: Sequence[float]) -> tuple[float, float]:
+    """Pearson's, and of ranks; NaN where nothing varies."""
+    if len(set(cycles)) < 2 or len(set(model)) < 2:
+        return float("nan"), float("nan")
+    return float(np.corrcoef(cycles, model)[0, 1]), float(spearmanr(cycles, model).statistic)
+
+
+def print_row(*cells: str) -> None:
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("compiles", type=Path)
+    parser.add_argument("--target", default="tpu-v4", help="target of the roofline and table models (default: %(default)s)")
+    parser.add_argument("--folds", type=int, default=0, help="parts left out in turn; 0 (the default): each program by itself")
+    parser.add_argument("--most", type=int, default=60, help="assignments of a program at most (default: %(default)s)")
+    parser.add_argument("--only", nargs="*", help="programs to print; all are learned from")
+    parser.add_argument(
+        "--parts", type=Path, metavar="FOLDER", help="write each program's predictor that learned nothing of it"
+    )
+    parser.add_argument("--least", action="store_true", help="print what the cheapest patterns that were seen would save")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="learn from everything, and write the predictor")
+    options = parser.parse_args()
+    programs = []
+    for folder in sorted(options.compiles.iterdir()):
+        if (folder / "program.hlo.txt.gz").exists():
+            found = read_compiles(folder, options.most)
+            programs += [found] if found else []
+            print(f"{folder.name}: {len(found.assignments) if found else 0} assignments", file=sys.stderr, flush=True)
+    if options.least:
+        print_least(programs)
+        return
+    samples = collect((each.name, each.signatures, each.table(range(len(each.assignments)))) for each in programs)
+    print(f"{len(programs)} programs, {sum(len(each.assignments) for each in programs)} different assignments, "
+          f"{len(samples.target)} samples\n", flush=True)  # fmt: skip
+    predictors = {
+        name: part.predictor for part in held_out(samples, folds=options.folds or len(programs)) for name in part.modules
+    }
+    if options.parts:
+        options.parts.mkdir(parents=True, exist_ok=True)
+        for name, predictor in predictors.items():
+            predictor.save(options.parts / f"{name}.npz")
+    shown = [each for each in programs if each.name in predictors and (not options.only or each.name in options.only)]
+    print_errors(shown, predictors)
+    print_correlations(shown, predictors, load_target(options.target))
+    if options.write:
+        fit(samples).save(options.write)
+
+
+def print_least(programs: Sequence[Compiles]) -> None:
+    """What it would save to have every instruction of the default in the cheapest pattern that any compile has shown.
+
+    No bound: other patterns may be cheaper still, and these need not be possible together.
+    """
+    whole = LatencyTable()
+    for each in programs:
+        whole.merge(each.table(range(len(each.assignments))))
+    print_row("module", "assignments", "the cheapest patterns save")
+    print("|---|--:|--:|")
+    shares = []
+    for each in programs:
+        default = each.assignments[min(1, len(each.assignments) - 1)]
+        total = least = 0
+        for step in each.program.steps:
+            placement = default.steps.get(step.name)
+            if placement is not None and placement.cycles is not None:
+                total += step.weight * placement.cycles
+                least += step.weight * min(whole.rows(each.signatures[step.name].signature).values())
+        shares.append(1 - least / total)
+        print_row(each.name, str(len(each.assignments)), f"{shares[-1]:.1%}")
+    print_row("median", "", f"{np.median(shares):.1%}")
+
+
+def print_errors(programs: Sequence[Compiles], predictors: dict[str, Predictor]) -> None:
+    head = ["unseen", "median", "mean", "in interval", "as nearest"]
+    print_row("module", "assignments", *(f"{each}, two compiles" for each in head), *(f"{each}, all but one" for each in head))
+    print("|---" * 12 + "|")
+    pooled = Errors([], [], []), Errors([], [], [])
+    medians: tuple[list[float], list[float]] = ([], [])
+    for each in programs:
+        count = len(each.assignments)
+        found = (
+            unseen_errors(each, range(min(2, count)), range(2, count), predictors[each.name]),
+            _one_out(each, predictors[each.name]),
+        )
+        for whole, part, median in zip(pooled, found, medians, strict=True):
+            whole.error += part.error
+            whole.plain += part.plain
+            whole.held += part.held
+            median += [float(np.median(part.error))] if part.error else []
+        print_row(each.name, str(count), *found[0].cells(), *found[1].cells())
+    print_row("all patterns", "", *pooled[0].cells(), *pooled[1].cells())
+    print("\nmedian over modules of their medians: " + ", ".join(f"{np.median(each):.1%}" for each in medians if each) + "\n")
+
+
+def _one_out(compiles: Compiles, predictor: Predictor) -> Errors:
+    found = Errors([], [], [])
+    everything = range(len(compiles.assignments))
+    for number in everything:
+        part = unseen_errors(compiles, [other for other in everything if other != number], [number], predictor)
+        found.error += part.error
+        found.plain += part.plain
+        found.held += part.held
+    return found
+
+
+def print_correlations(programs: Sequence[Compiles], predictors: dict[str, Predictor], target: Target) -> None:
+    models = ("roofline", "table", "signatures")
+    kinds = ("Pearson", "rank", "rank among others than all slow")
+    print_row("module", "assignments", *(f"{model}, {kind}" for kind in kinds for model in models), "total's error")
+    print("|---" * 12 + "|")
+    rows = []
+    for each in programs:
+        if len(each.assignments) < LEAST_ASSIGNMENTS:
+            continue
+        found = modelled(each, target, predictors[each.name])
+        whole = [correlations(each.cycles, found[model]) for model in models]
+        # All slow is mostly far from all others, so that it alone may make a correlation.
+        others = [correlations(each.cycles[1:], found[model][1:]) for model in models]
+        error = np.abs(np.array(found["signatures"]) / np.array(each.cycles) - 1).mean()
+        row = [*(pair[0] for pair in whole), *(pair[1] for pair in whole), *(pair[1] for pair in others), float(error)]
+        rows.append(row)
+        print_row(each.name, str(len(each.assignments)), *(f"{value:.2f}" for value in row[:-1]), f"{row[-1]:.2%}")
+    if rows:
+        middle = np.nanmedian(np.array(rows), axis=0)
+        print_row("median", "", *(f"{value:.2f}" for value in middle[:-1]), f"{middle[-1]:.2%}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except StowplanError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,1 @@
+"""Arenas and banks of exported PyTorch models beside ExecuTorch's own."""

@@ -1,0 +1,1 @@
+"""Guides of memory mapping's search: what they are worth, and the training of the learned one."""

@@ -1,0 +1,1 @@
+"""The package itself: its size, and whether its plans are the same."""

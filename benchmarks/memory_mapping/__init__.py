@@ -1,0 +1,1 @@
+"""Memory mapping: modules of the corpus, the parts of its exact models, its search."""

@@ -1,0 +1,1 @@
+"""Modulo scheduling over kernels and graphs of CGRA suites."""

@@ -1,0 +1,123 @@
+"""A policy of MMapGame beside constructive heuristics under equal rules: no stalls, no preloads, one channel.
+
+The baseline is the stronger of two production-style greedies: planning with stalls, where the target allows them, and without.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+import stowplan
+from benchmarks.lib.tables import table
+from benchmarks.muzero.demonstrations import relaxed
+from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greedy
+from stowplan.learned_guidance.memory_mapping.game.variants import as_played
+from stowplan.models.memory_mapping.verify import verify
+from stowplan.portfolio.memory_mapping import arrays, heuristics
+from stowplan.portfolio.memory_mapping.baseline import AS_ALLOWED, WITHOUT_STALLS, greedies
+from stowplan.portfolio.memory_mapping.guided import best_guided
+
+
+class Compared(msgspec.Struct):
+    """One module: R of each way to plan it, and processor seconds."""
+
+    module: str
+    moves: int
+    is_learned_from: bool
+    rewards: dict[str, float]
+    seconds: dict[str, float]
+
+    @property
+    def greedy(self) -> float:
+        """The stronger one."""
+        return max(self.rewards[name] for name in (AS_ALLOWED, WITHOUT_STALLS) if name in self.rewards)
+
+
+#: Of drawn games.
+TEMPERATURE = 0.5
+
+#: Processor seconds that the relaxation may take.
+RELAXATION_SECONDS = 20.0
+
+
+def measure(
+    path: Path, policy: Any, *, is_learned_from: bool, untrained: Any = None, drawn: int = 15, seed: int = 0
+) -> Compared:
+    """All ways on one module; AssertionError where a plan does not verify. ``drawn`` games are played beside the likeliest."""
+    problem = stowplan.read(path, target="tpu-v4")
+    own = as_played(problem)
+    rewards: dict[str, float] = {}
+    seconds: dict[str, float] = {}
+
+    def note(name: str, began: float, objective_ps: int) -> None:
+        seconds[name] = time.process_time() - began
+        rewards[name] = problem.normalised_return(objective_ps)
+
+    began = time.process_time()
+    for name, plan in greedies(problem).items():
+        assert verify(problem, plan).ok
+        note(name, began, plan.objective_ps)
+        began = time.process_time()
+    game = CompiledGame(own)
+    state = game.reset()
+    began = time.process_time()
+    note("greedy game", began, problem.all_slow_ps - int(play_greedy(game.tables, state.data)))
+    began = time.process_time()
+    data = arrays.build(own)
+    built = [heuristics.run(each, lambda: False)[0] for _, each in heuristics.constructive(data)]
+    note("insertion", began, min(int(each.totals[0].total) for each in built))
+    began = time.process_time()
+    hint = relaxed(own, RELAXATION_SECONDS)
+    seconds["relaxation"] = time.process_time() - began
+    if hint is not None:
+        began = time.process_time()
+        note("guided insertion", began, int(best_guided(data, hint, lambda: False).totals[0].total))
+    for name, player, shown in (("policy", policy, None), ("policy, hint", policy, hint), ("untrained", untrained, None)):
+        if player is None or (name == "policy, hint" and hint is None):
+            continue
+        began = time.process_time()
+        games = [player.rollout(game, hint=shown)]
+        note(name, began, problem.all_slow_ps - games[0].return_ps)
+        if drawn:
+            began = time.process_time()
+            games += player.rollouts(game, drawn, temperature=TEMPERATURE, seed=seed, hint=shown)
+            note(f"{name} x {drawn + 1}", began, problem.all_slow_ps - max(played.return_ps for played in games))
+        assert all(verify(own, played.plan).ok for played in games)
+    name = path.name.removesuffix(".gz").removesuffix(".hlo.txt")
+    return Compared(name, len(game.moves), is_learned_from, rewards, seconds)
+
+
+def markdown(rows: Sequence[Compared]) -> str:
+    """Every module, then the means of those not learned from."""
+    names = list(dict.fromkeys(name for row in rows for name in row.rewards))
+    lines: list[list[object]] = []
+    for row in sorted(rows, key=lambda row: (row.is_learned_from, row.module)):
+        cells = [f"{row.rewards[name]:.4f}" if name in row.rewards else "" for name in names]
+        lines.append([row.module, "yes" if row.is_learned_from else "no", f"{row.moves:,}", *cells])
+    parts = [table(lines, ["module", "learned from", "moves", *names])]
+    fresh = [row for row in rows if not row.is_learned_from]
+    for title, group in (("not learned from", fresh), ("learned from", [row for row in rows if row.is_learned_from])):
+        if not group:
+            continue
+        summary: list[list[object]] = []
+        for name in names:
+            with_it = [row for row in group if name in row.rewards]
+            if not with_it:
+                continue
+            found = [row.rewards[name] for row in with_it]
+            reached = sum(row.rewards[name] >= row.greedy - 1e-9 for row in with_it)
+            inserted = sum(row.rewards[name] >= row.rewards["insertion"] - 1e-9 for row in with_it)
+            total = f"{sum(row.seconds[name] for row in with_it):.1f}"
+            count = len(with_it)
+            summary.append([name, f"{np.mean(found):.4f}", f"{reached}/{count}", f"{inserted}/{count}", total])
+        parts.append(table(summary, [title, "mean R", "at least the greedy", "at least insertion", "processor s"]))
+    solved = [row.seconds["relaxation"] for row in rows]
+    parts.append(f"The relaxation takes {np.median(solved):.2f} processor seconds in the median, {max(solved):.1f} at most.")
+    return "\n\n".join(parts)

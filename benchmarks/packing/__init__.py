@@ -1,0 +1,1 @@
+"""Packing over CSV files of buffers."""

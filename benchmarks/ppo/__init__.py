@@ -1,0 +1,1 @@
+"""The PPO mapper beside its controls."""

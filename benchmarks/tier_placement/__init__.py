@@ -1,0 +1,1 @@
+"""Tier placement on the networks of the EGRL paper."""

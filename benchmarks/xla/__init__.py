@@ -1,0 +1,1 @@
+"""XLA's own plans, and steering it."""
