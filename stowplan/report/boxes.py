@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stowplan.report.colours import PALETTE
-from stowplan.report.units import shorten
+from stowplan.report.text import shorten
 
 #: From this many boxes on, outlines would hide what they outline.
 DENSE = 800

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stowplan.report.scene import Axis, Dot, Key, Line, Mark, Panel, Plot, Style, Text, level, steps
-from stowplan.report.units import byte_unit, format_tick, format_value, nice_ticks, time_unit
+from stowplan.report.text import byte_unit, format_tick, format_value, nice_ticks, time_unit
 from stowplan.result import HistoryEntry, two_numbers
 
 INCUMBENT = Style(stroke="accent", width=2, name="incumbent")

@@ -13,10 +13,10 @@ from itertools import groupby
 
 from stowplan.report.boxes import DENSE, MOST_NAMES, Boxes
 from stowplan.report.colours import PALETTE, ink_on, on_page
+from stowplan.report.figures import attributes
 from stowplan.report.page import Details, zoom_buttons
 from stowplan.report.scene import GRID, Arrow, Axis, Dot, Key, Line, Mark, Panel, Plot, Rect, Style, Text
-from stowplan.report.svg import attributes
-from stowplan.report.units import format_bytes, shorten
+from stowplan.report.text import format_bytes, shorten
 
 WIDE, HIGH = 20_000, 2_000
 

@@ -11,10 +11,10 @@ import msgspec
 from stowplan.errors import StowplanError
 from stowplan.log import cut
 from stowplan.models.document import Document
+from stowplan.report.figures import svg_file
 from stowplan.report.page import table, warnings_box
 from stowplan.report.paper import lay_out
-from stowplan.report.presenter import GenericPresenter, Presenter, presenter_for
-from stowplan.report.svg import svg_file
+from stowplan.report.presenter import Presenter, presenter_for
 from stowplan.result import Result, format_apart, format_gap, two_numbers
 
 #: Candidates in a table, at most.
@@ -25,7 +25,7 @@ _NONE = "–"
 
 def result_html(result: Result) -> str:
     """Figures, candidates and warnings of a result; its plan drawn, if its problem is known."""
-    presenter = GenericPresenter() if result.problem is None else presenter_for(result.problem)
+    presenter = Presenter() if result.problem is None else presenter_for(result.problem)
     values = [result.objective, result.bound, *result.baselines.values()]
     values += [value for each in result.candidates for value in (each.objective, each.bound)]
     shown: dict[int | None, str] = {None: _NONE}

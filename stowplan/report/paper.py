@@ -26,7 +26,7 @@ from stowplan.report.scene import (
     Style,
     Text,
 )
-from stowplan.report.units import format_bytes, shorten
+from stowplan.report.text import format_bytes, shorten
 
 #: Points of letters: heading of the picture, of a plot, of a panel, and of all else.
 _TITLE, _HEADING, _PANEL, _SMALL = 12.0, 10.0, 9.0, 8.0
@@ -266,7 +266,7 @@ def _boxes(mark: Boxes, place: Place) -> Iterator[Form]:
     wide, high = place.scale
     styles: dict[tuple[str, str], Style] = {}
 
-    def style(box: Box) -> Style:
+    def style(box: Box) -> tuple[str, Style]:
         # A white edge around a box as thin as the edge is all that would be seen of it.
         is_thin = (box.right - box.left) * wide < 2 or box.size * high < 2
         edge = "fixed" if box.fixed else "own" if is_dense or is_thin else "white"
@@ -274,11 +274,14 @@ def _boxes(mark: Boxes, place: Place) -> Iterator[Form]:
         if (colour, edge) not in styles:
             stroke = {"fixed": "#111111", "own": colour, "white": "#ffffff"}[edge]
             styles[colour, edge] = Style(fill=colour, stroke=stroke, width=1.2 if box.fixed else 0.15 if is_dense else 0.5)
-        return styles[colour, edge]
+        return edge, styles[colour, edge]
 
-    for box in mark.boxes:
+    # Boxes of one style after each other become one path of an SVG.
+    order = {edge: at for at, edge in enumerate(("own", "white", "fixed"))}
+    styled = sorted(((box, *style(box)) for box in mark.boxes), key=lambda each: (order[each[1]], mark.colours[each[0].owner]))
+    for box, _, look in styled:
         (left, bottom), (right, top) = place.at(box.left, box.bottom), place.at(box.right, box.bottom + box.size)
-        yield Form("MLLLZ", _corners(left, right, top, bottom), style(box))
+        yield Form("MLLLZ", _corners(left, right, top, bottom), look)
 
 
 def _arrow(mark: Arrow, at: Callable[[float, float], Point]) -> Iterator[Form]:

@@ -1,6 +1,6 @@
 """How plans of a kind are shown: as text, as a picture, and in the report. Found by the kind, and loaded when it is asked for.
 
-A kind names its presenter in its ``presenter``, ``module:object``. One without gets :class:`GenericPresenter`: text and report
+A kind names its presenter in its ``presenter``, ``module:object``. One without gets :class:`Presenter` itself: text and report
 say what is the same for every kind, and nothing is drawn.
 """
 
@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.models.decisions import diff
@@ -19,34 +19,50 @@ from stowplan.portfolio.kind import Kind, kind_of
 from stowplan.report.figures import check_format, save_picture
 from stowplan.report.page import Details, Overview, Section
 from stowplan.report.scene import Picture
-from stowplan.report.units import format_value
+from stowplan.report.text import format_value
 from stowplan.result import Result
 
 #: A name and a plan.
 Labelled = tuple[str, Any]
 
 
-class Presenter(Protocol):
-    """What commands and the report ask of a kind. Problems and plans are of that kind."""
+class Presenter:
+    """What commands and the report ask of a kind, and what can be said of a plan of any kind: kinds override it.
 
-    @property
-    def has_ratios(self) -> bool:
-        """Whether ratios of objectives, gaps among them, say something."""
+    Problems and plans are of that kind.
+    """
+
+    #: Whether ratios of objectives, gaps among them, say something.
+    has_ratios = True
+
+    def __init__(self, kind: Kind | None = None):
+        self._kind = kind
 
     def check_drawable(self, problem: Any) -> None:
         """Raise :class:`~stowplan.errors.UsageError` where no picture of a plan can be drawn; asked before solving."""
+        raise self._not_drawn()
 
     def check_options(self, *, plans: int, seconds: bool) -> None:
         """Raise UsageError where so many plans are not shown side by side, or not over seconds."""
+        if seconds:
+            raise UsageError(f"--seconds: plans of the kind {self._words()} have no picture over time")
 
     def check_fits(self, problem: Any, plan: object) -> None:
         """Raise where a plan cannot be shown for this problem: InputError, or VerificationError where it must be valid."""
+        expected = None if self._kind is None else self._kind.modules.plan_format
+        found = getattr(plan, "format", None)
+        if expected is not None and found != expected:
+            raise InputError(f"found a plan of another kind ({found or type(plan).__name__}), expected {expected}")
+        if getattr(plan, "problem", problem.digest) != problem.digest:
+            raise InputError("the plan is for another problem")
 
     def check_configurable(self, option: str) -> None:
         """Raise UsageError, naming the option, where no machine is configured with plans of this kind."""
+        raise self._not_configured(option)
 
     def configuration(self, problem: Any, plan: Any) -> Document:
         """What the machine is configured with for a valid plan."""
+        raise self._not_configured("--config")
 
     def simulate(self, problem: Any, plan: Any, iterations: int) -> str:
         """Run the configuration of a valid plan; a line that says what came of it.
@@ -56,72 +72,17 @@ class Presenter(Protocol):
         VerificationError
             The results are not those expected.
         """
-
-    def references(self, problem: Any) -> list[Labelled]:
-        """Plans that are shown beside any other where none is named."""
-
-    def summarize(self, problem: Any, plan: Any, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """A plan for people to read; ``everything`` lists all where a long list is cut else."""
-
-    def picture(self, problem: Any, plans: Sequence[Labelled], *, seconds: bool = False) -> Picture:
-        """A picture of labelled plans, the first of them the one it is about; plans that are alike are drawn once."""
-
-    def overview(self, problem: Any, result: Result) -> Overview:
-        """What stands at the top of the report."""
-
-    def report_sections(
-        self, problem: Any, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
-    ) -> list[Section]:
-        """Sections of the report; boxes that can be pointed at are noted in ``details``."""
-
-    def format_objective(self, value: int | None, unit: str, digits: int = 4) -> str:
-        """An objective or bound for people."""
-
-
-class GenericPresenter:
-    """What can be said of a plan of any kind."""
-
-    has_ratios = True
-
-    def __init__(self, kind: Kind | None = None):
-        self._kind = kind
-
-    def check_drawable(self, problem: Any) -> None:
-        """Nothing is drawn."""
-        raise self._not_drawn()
-
-    def check_options(self, *, plans: int, seconds: bool) -> None:
-        """Any number of plans; no axis of time."""
-        if seconds:
-            raise UsageError(f"--seconds: plans of the kind {self._words()} have no picture over time")
-
-    def check_fits(self, problem: Any, plan: object) -> None:
-        """The plan must say that it is of this kind and for this problem."""
-        expected = None if self._kind is None else self._kind.modules.plan_format
-        found = getattr(plan, "format", None)
-        if expected is not None and found != expected:
-            raise InputError(f"found a plan of another kind ({found or type(plan).__name__}), expected {expected}")
-        if getattr(plan, "problem", problem.digest) != problem.digest:
-            raise InputError("the plan is for another problem")
-
-    def check_configurable(self, option: str) -> None:
-        """No machine is configured."""
-        raise self._not_configured(option)
-
-    def configuration(self, problem: Any, plan: Any) -> Document:
-        """There is none."""
-        raise self._not_configured("--config")
-
-    def simulate(self, problem: Any, plan: Any, iterations: int) -> str:
-        """There is nothing to run."""
         raise self._not_configured("--simulate")
 
     def references(self, problem: Any) -> list[Labelled]:
-        """The plans that cost nothing to make."""
+        """Plans that are shown beside any other where none is named: those that cost nothing to make."""
         return [] if self._kind is None else list(self._kind.initial(problem).items())
 
     def summarize(self, problem: Any, plan: Any, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Objective (or what is wrong), those of other plans, the kind's facts, and the plan field by field."""
+        """A plan for people to read; ``everything`` lists all where a long list is cut else.
+
+        Objective (or what is wrong), those of other plans, the kind's facts, and the plan field by field.
+        """
         if self._kind is None:
             return str(plan)
         check = self._kind.verify(problem, plan)
@@ -141,21 +102,21 @@ class GenericPresenter:
         return "\n".join(lines)
 
     def picture(self, problem: Any, plans: Sequence[Labelled], *, seconds: bool = False) -> Picture:
-        """Nothing is drawn."""
+        """A picture of labelled plans, the first of them the one it is about; plans that are alike are drawn once."""
         raise self._not_drawn()
 
     def overview(self, problem: Any, result: Result) -> Overview:
-        """Nothing but what every result has."""
+        """What stands at the top of the report beside what every result has."""
         return Overview()
 
     def report_sections(
         self, problem: Any, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
     ) -> list[Section]:
-        """Nothing but what every result has."""
+        """Sections of the report; boxes that can be pointed at are noted in ``details``."""
         return []
 
     def format_objective(self, value: int | None, unit: str, digits: int = 4) -> str:
-        """In its unit."""
+        """An objective or bound for people."""
         return format_value(value, unit, digits)
 
     def _not_drawn(self) -> UsageError:
@@ -168,7 +129,7 @@ class GenericPresenter:
         return "unknown" if self._kind is None else self._kind.name.replace("_", " ")
 
 
-class DrawingPresenter(GenericPresenter):
+class DrawingPresenter(Presenter):
     """One that draws."""
 
     #: Plans side by side in a picture, at most.
@@ -185,6 +146,27 @@ class DrawingPresenter(GenericPresenter):
             raise UsageError(f"--compare: a plan of the kind {self._words()} is drawn alone")
         if seconds and not self.has_seconds:
             super().check_options(plans=plans, seconds=seconds)
+
+    def picture(self, problem: Any, plans: Sequence[Labelled], *, seconds: bool = False) -> Picture:
+        """What :meth:`drawn` makes of plans that decide unlike things."""
+        return self.drawn(problem, self.distinct(problem, plans), seconds=seconds)
+
+    def drawn(self, problem: Any, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
+        """A picture of plans that fit, no two of them alike."""
+        raise NotImplementedError
+
+    def report_sections(
+        self, problem: Any, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
+    ) -> list[Section]:
+        """What :meth:`sections` says of a plan and others; nothing without a plan."""
+        if result.plan is None:
+            return []
+        plans = self.distinct(problem, [(result.provenance.candidate, result.plan), *others])
+        return self.sections(problem, result, plans, details)
+
+    def sections(self, problem: Any, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
+        """Sections on the plan of a result, the first of ``plans``; no two of these are alike."""
+        raise NotImplementedError
 
     def are_alike(self, problem: Any, first: Any, second: Any) -> bool:
         """Whether two plans decide the same, whatever their names."""
@@ -204,7 +186,7 @@ class DrawingPresenter(GenericPresenter):
 def presenter_of(kind: Kind) -> Presenter:
     """Presenter of a kind."""
     if not kind.presenter:
-        return GenericPresenter(kind)
+        return Presenter(kind)
     module, _, name = kind.presenter.partition(":")
     make = getattr(importlib.import_module(module), name)
     return cast(Callable[[Kind], Presenter], make)(kind)
@@ -215,7 +197,7 @@ def presenter_for(problem: object) -> Presenter:
     try:
         return presenter_of(kind_of(problem))
     except StowplanError:
-        return GenericPresenter()
+        return Presenter()
 
 
 def check_picture(problem: object, path: str | Path | None) -> None:

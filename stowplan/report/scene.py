@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Literal
 
 from stowplan.report.boxes import Boxes
-from stowplan.report.units import byte_unit, format_tick, nice_ticks
+from stowplan.report.text import byte_unit, format_tick, nice_ticks
 
 Point = tuple[float, float]
 Shape = Literal["circle", "up", "down", "diamond"]
@@ -194,7 +194,7 @@ def patches(entries: Iterable[tuple[str, str]]) -> list[Key]:
 
 
 def byte_axis(top: int, title: str = "", most: int = 5) -> Axis:
-    """An axis from 0 to ``top`` bytes, with ticks in the unit of :func:`~stowplan.report.units.byte_unit`."""
+    """An axis from 0 to ``top`` bytes, with ticks in the unit of :func:`~stowplan.report.text.byte_unit`."""
     _, size = byte_unit(top)
     return Axis(0, top, [(tick * size, format_tick(tick)) for tick in nice_ticks(0, top / size, most)], title)
 

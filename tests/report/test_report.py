@@ -36,7 +36,7 @@ from stowplan.report.memory_mapping.presenter import summarize_plan
 from stowplan.report.paper import lay_out
 from stowplan.report.presenter import draw, presenter_for
 from stowplan.report.scene import Dot, Picture, Rect
-from stowplan.report.units import format_bytes, memory_ticks, nice_ticks, shorten
+from stowplan.report.text import format_bytes, memory_ticks, nice_ticks, shorten
 from stowplan.result import CandidateReport, HistoryEntry, Provenance, Result
 from tests.report.cases import packed_plan, training_step
 

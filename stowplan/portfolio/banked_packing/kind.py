@@ -90,6 +90,6 @@ KIND = Kind(
     unit="cost",
     makes_baselines=_makes_baselines,
     quick_plan=greedy.quick_plan,
-    presenter="stowplan.report.banked_packing.presenter:BankedPackingPresenter",
+    presenter="stowplan.report.banked_packing:BankedPackingPresenter",
     close="stowplan.portfolio.banked_packing.close:Closeness",
 )

@@ -107,6 +107,6 @@ KIND = Kind(
     makes_baselines=_makes_baselines,
     proven=_proven,
     quick_plan=_quick_plan,
-    presenter="stowplan.report.operator_order.presenter:OrderPresenter",
+    presenter="stowplan.report.operator_order:OrderPresenter",
     close="stowplan.portfolio.operator_order.close:Closeness",
 )

@@ -126,6 +126,6 @@ KIND = Kind(
     quick_plan=quick_plan,
     # Often it meets the bound, and no worker is needed.
     is_quick_first=lambda problem: len(problem.buffers) <= FEW_BUFFERS,
-    presenter="stowplan.report.packing.presenter:PackingPresenter",
+    presenter="stowplan.report.packing:PackingPresenter",
     close="stowplan.portfolio.packing.close:Closeness",
 )

@@ -33,7 +33,7 @@ from stowplan.report.scene import (
     level,
     steps,
 )
-from stowplan.report.units import byte_unit, format_bytes, format_tick, memory_ticks, nice_ticks, time_unit
+from stowplan.report.text import byte_unit, format_bytes, format_tick, memory_ticks, nice_ticks, time_unit
 from stowplan.result import format_ps
 
 #: Points of a layout's width and height, and of the heights of the panels below it.

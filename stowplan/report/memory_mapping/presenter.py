@@ -17,8 +17,7 @@ from stowplan.report.memory_mapping.layout import Layout, build_layout, share_to
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import Picture
-from stowplan.report.text import plan_line, text_table
-from stowplan.report.units import format_bytes, printable
+from stowplan.report.text import format_bytes, plan_line, printable, text_table
 from stowplan.result import Result, format_ps
 
 #: Rows of the tables of tensors and steps, and of those in text.

@@ -1,6 +1,5 @@
 """The page about a tuning of XLA, its default beside the best and what made the difference; and the picture of both layouts,
-after figure 8 of the paper (Wang et al. 2023).
-"""
+after figure 8 of the paper (Wang et al. 2023)."""
 
 from __future__ import annotations
 
@@ -12,18 +11,20 @@ from stowplan import files
 from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.steer import CAPACITY_OPTION, as_flags
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
+from stowplan.errors import brief
 from stowplan.report.boxes import assign_colours
 from stowplan.report.colours import PALETTE
+from stowplan.report.curves import BASELINE, INCUMBENT
 from stowplan.report.figures import check_format, save_picture
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.memory_mapping.drawing import picture_of
 from stowplan.report.memory_mapping.layout import TimeAxis
 from stowplan.report.memory_mapping.presenter import layouts_section
 from stowplan.report.page import Details, Section, cards_list, code_box, facts_list, table, warnings_box, whole_page
-from stowplan.report.units import format_bytes
+from stowplan.report.scene import Axis, Dot, Line, Mark, Panel, Plot, Style, Text, level, patches, steps
+from stowplan.report.text import format_bytes, format_tick, nice_ticks
 from stowplan.report.xla.changes import Changes, InstructionChange, MemoryChange, TensorChange, compare_trials
 from stowplan.report.xla.comparison import Comparison, in_words, read_comparison
-from stowplan.report.xla.drawing import signed_share, trials_plot
 from stowplan.result import format_ps
 
 #: Rows of the tables of instructions and tensors.
@@ -302,3 +303,69 @@ def _count(number: int) -> str:
 
 def _signed(cycles: int) -> str:
     return f"{'−' if cycles < 0 else '+' if cycles else ''}{abs(cycles):,}"
+
+
+#: Trials worse than the default by more than this many times what the best gains are drawn at the upper edge: XLA without
+#: any fast memory would flatten all else.
+_WORST = 1.5
+
+#: A rim, without which the lighter colours would be lost on white; and what has no result.
+_RIM, _REFUSED = Style(fill="ink", name="rim"), Style(stroke="stall", width=5, dash=(4, 3), name="refused")
+
+
+def trials_plot(tuning: Tuning) -> Plot:
+    """Cycles and stalls of every trial, over compiles; what is above the scale, and what XLA refused, at its upper edge."""
+    base, best = tuning.default.total, tuning.trials[tuning.best].total
+    low, high = _range(tuning)
+    count = len(tuning.trials)
+    ways = dict.fromkeys(trial.way for trial in tuning.trials)
+    colours = {way: PALETTE[number % len(PALETTE)] for number, way in enumerate(ways)}
+    numbers = range(1, count + 1) if count <= 16 else [round(tick) for tick in nice_ticks(1, count, 12)]
+    across = Axis(0.5, count + 0.5, [(tick, f"{tick:,}") for tick in numbers], "compile")
+    best_so_far = [base]
+    for trial in tuning.trials[1:]:
+        best_so_far.append(best_so_far[-1] if trial.error else min(best_so_far[-1], trial.total))
+    marks: list[Mark] = [
+        level(across, 1, BASELINE),
+        Line(steps([*range(1, count + 1), count + 0.5], [total / base for total in best_so_far]), INCUMBENT),
+    ]
+    for number, trial in enumerate(tuning.trials, 1):
+        tip = f"{number}. {in_words(trial.way)}\n{_outcome(trial, base)}"
+        colour, edge = colours[trial.way], [(number, high), (number, high - (high - low) / 12)]
+        if trial.error:
+            marks.append(Line(edge, _REFUSED, tip))
+        elif trial.total / base > high:
+            marks.append(Line(edge, Style(stroke=colour, width=5, name="off-scale"), tip))
+        else:
+            size, name = (13, "chosen") if number - 1 == tuning.best else (8, "")
+            marks.append(Dot(number, trial.total / base, _RIM, size + 2))
+            marks.append(Dot(number, trial.total / base, Style(fill=colour, name=name), size, tip=tip))
+    marks.append(Text(count + 0.5, 1, "XLA's default", align="end", halo="paper"))
+    ticks = [(tick / 100, f"{format_tick(tick)}%") for tick in nice_ticks(100 * low, 100 * high)]
+    spoken = f"Cycles of {count} compiles; the best is {best / base:.2%} of the default. The table below has the numbers"
+    panel = Panel(Axis(low, high, ticks, "of the default's cycles"), marks, 260, spoken)
+    return Plot(across, [panel], legend=patches((colour, in_words(way)) for way, colour in colours.items()))
+
+
+def _outcome(trial: TrialRecord, base: int) -> str:
+    if trial.error:
+        return f"no result: {brief(trial.error, 200)}"
+    return f"{trial.total:,} cycles, {trial.stall_cycles:,} of them stalls\n{signed_share(trial.total / base - 1)}"
+
+
+def signed_share(share: float) -> str:
+    """``-0.034`` as ``−3.40%``; nothing but 0 is written as 0."""
+    if share == 0:
+        return "0%"
+    digits = next((digits for digits in range(2, 9) if round(100 * share, digits)), 8)
+    return f"{'−' if share < 0 else '+'}{abs(100 * share):.{digits}f}%"
+
+
+def _range(tuning: Tuning) -> tuple[float, float]:
+    """Lower and upper end of the scale, as parts of the default's total."""
+    base = tuning.default.total
+    parts = [trial.total / base for trial in tuning.trials if not trial.error]
+    span = max(1 - min(parts), 0.005)
+    top = max(part for part in parts if part <= 1 + _WORST * span)
+    margin = 0.08 * (top - min(parts)) or 0.001
+    return min(parts) - margin, top + margin

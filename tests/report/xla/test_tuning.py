@@ -22,8 +22,7 @@ from stowplan.errors import InputError, UsageError
 from stowplan.report.inline import plot_html
 from stowplan.report.xla.changes import Changes, MemoryChange, TensorChange, compare_trials
 from stowplan.report.xla.comparison import read_comparison
-from stowplan.report.xla.drawing import signed_share, trials_plot
-from stowplan.report.xla.page import render_tuning_report, save_tuning_picture, save_tuning_report
+from stowplan.report.xla.page import render_tuning_report, save_tuning_picture, save_tuning_report, signed_share, trials_plot
 from tests.report.xla.cases import (
     CYCLES,
     ORDER,

@@ -1,12 +1,13 @@
-"""Packings drawn: time across, offsets up, a box for each time that a buffer takes space; below, the bytes that live at once.
+"""How packings are shown: time across, offsets up, a box for each time that a buffer takes space.
 
-The axis across is the problem's own time.
+Below are the bytes that live at once. The axis across is the problem's own time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,10 @@ from stowplan.errors import InputError
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.report.boxes import Box, Boxes, assign_colours
+from stowplan.report.colours import PALETTE
+from stowplan.report.inline import layouts_html
+from stowplan.report.page import Details, Overview, Section, table
+from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import (
     DASHED,
     RULE,
@@ -30,7 +35,102 @@ from stowplan.report.scene import (
     number_axis,
     steps,
 )
-from stowplan.report.units import byte_unit, format_bytes
+from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, text_table
+from stowplan.result import Result
+
+#: Rows of the table of buffers, and of that in text.
+TOP, LINES = 40, 40
+
+
+class PackingPresenter(DrawingPresenter):
+    """Layouts of buffers over time."""
+
+    most_plans = 2
+
+    def check_fits(self, problem: Problem, plan: object) -> None:
+        """Plans that break rules are shown as well: seeing what is wrong is what pictures are for."""
+        check_fits(problem, plan)
+
+    def references(self, problem: Problem) -> list[Labelled]:
+        """None: every buffer at bytes of its own is no picture to compare with."""
+        return []
+
+    def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
+        """Height beside the bytes that live at once and beside other plans; then the buffers, by offset and start."""
+        layout = build_layout(problem, plan)
+        above = layout.height / layout.peak - 1 if layout.peak else 0.0
+        lines = [
+            f"{printable(problem.name or 'buffers')}: {len(problem.buffers):,} buffers, {layout.height:,} bytes high",
+            f"  live at once  {layout.peak:,} bytes at most; the height is {above:.1%} above that",
+        ]
+        if problem.capacity is not None:
+            fits = "fits" if layout.height <= problem.capacity else "does NOT fit"
+            lines.append(f"  capacity      {problem.capacity:,} bytes ({fits})")
+        lines += [plan_line(name, f"{build_layout(problem, other).height:,} bytes high") for name, other in others]
+        order = sorted(range(len(problem.buffers)), key=lambda number: (plan.offsets[number], problem.buffers[number].lower))
+        rows = []
+        for number in order if everything else order[:LINES]:
+            buffer, offset = problem.buffers[number], plan.offsets[number]
+            notes = ", ".join(_notes(problem, number))
+            name = name_of(buffer.id) + (f" ({notes})" if notes else "")
+            life = f"[{buffer.lower}, {buffer.upper})"
+            rows.append((f"{offset:,}", f"{offset + buffer.size:,}", format_bytes(buffer.size), life, name))
+        return "\n".join([*lines, *text_table(("offset:r", "end:r", "size:r", "time:r", "buffer"), rows, len(order))])
+
+    def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
+        """One layout, or two side by side."""
+        return picture(problem, plans)
+
+    def overview(self, problem: Problem, result: Result) -> Overview:
+        """What is packed into what."""
+        total = sum(buffer.size for buffer in problem.buffers)
+        capacity = "least height" if problem.capacity is None else f"{problem.capacity:,} bytes"
+        fixed = sum(buffer.offset is not None for buffer in problem.buffers)
+        facts = [("Capacity", capacity), ("Buffers", f"{len(problem.buffers):,}, {format_bytes(total)} in all")]
+        return Overview(facts=[*facts, *([("At fixed offsets", f"{fixed:,}")] if fixed else [])])
+
+    def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
+        """The layout, and the largest buffers."""
+        layouts = [(label, build_layout(problem, plan)) for label, plan in plans]
+        colours = assign_colours(layout.boxes for _, layout in layouts)
+        return [
+            layouts_section([layout for _, layout in layouts], plots(layouts, colours), details),
+            _buffers(problem, result.plan, colours),
+        ]
+
+
+def layouts_section(layouts: Sequence[Layout], plots: Sequence[Plot], details: Details, heading: str = "Layout") -> Section:
+    """Layout of each plan, and below it the bytes that live at once."""
+    details.time = "time"
+    intro = (
+        f"{escape(heading(layouts[0].problem, layouts))}. Time runs across, offsets run up; a box is a buffer while it "
+        "takes space, with a dark edge where its offset is fixed. Point at one to see its name, click to keep it. Below: bytes "
+        "that live at once."
+    )
+    captions = [f"{format_bytes(layout.peak, 6)} live at once at most" for layout in layouts]
+    return Section(heading, layouts_html(intro, list(zip(plots, captions, strict=True)), details))
+
+
+def _buffers(problem: Problem, plan: Plan, colours: dict[int, int]) -> Section:
+    """The largest buffers."""
+    order = sorted(range(len(problem.buffers)), key=lambda number: (-problem.buffers[number].size, number))[:TOP]
+    rows, marks = [], []
+    for number in order:
+        buffer, offset = problem.buffers[number], plan.offsets[number]
+        life = f"[{buffer.lower:,}, {buffer.upper:,})"
+        notes = ", ".join(_notes(problem, number))
+        rows.append((buffer.id, f"{buffer.size:,}", f"{offset:,}", f"{offset + buffer.size:,}", life, notes))
+        marks.append((number, PALETTE[colours[number]] if number in colours else "transparent"))
+    head = ("Buffer:n", "Bytes:r", "Offset:r", "End:r", "Time:r", "")
+    caption = f"The {len(order):,} largest of {len(problem.buffers):,} buffers"
+    return Section("Largest buffers", table(caption, head, rows, marks=marks), follows_search=True)
+
+
+def _notes(problem: Problem, number: int) -> list[str]:
+    """What is special about a buffer."""
+    buffer = problem.buffers[number]
+    return [*([f"{len(buffer.gaps)} gaps"] if buffer.gaps else []), *(["fixed"] if buffer.offset is not None else [])]
+
 
 #: Points of a layout's width and height, and of the height of the panel below it.
 WIDE, HIGH, LOW = 640.0, 310.0, 62.0

@@ -1,23 +1,41 @@
-"""How operator orders are shown."""
+"""How operator orders are shown: live bytes over the order, other plans' as lines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.errors import InputError
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
+from stowplan.models.operator_order.structure import build
+from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.report.boxes import assign_colours
 from stowplan.report.inline import legend_html, plot_html
-from stowplan.report.operator_order import drawing
-from stowplan.report.operator_order.drawing import Profile, build_profile
-from stowplan.report.packing.drawing import plots
-from stowplan.report.packing.presenter import layouts_section
+from stowplan.report.packing import Layout, build_layout, layouts_section, plots
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
-from stowplan.report.scene import Picture
-from stowplan.report.text import name_of, plan_line, text_table
-from stowplan.report.units import format_bytes, printable
+from stowplan.report.scene import (
+    DASHED,
+    RULE,
+    USAGE,
+    Key,
+    Line,
+    Mark,
+    Panel,
+    Picture,
+    Plot,
+    area,
+    byte_axis,
+    level,
+    number_axis,
+    steps,
+)
+from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, shorten, text_table
 from stowplan.result import Result
 
 #: Rows of the table, and of that in text; letters of an operator's name and kind there.
@@ -31,7 +49,7 @@ class OrderPresenter(DrawingPresenter):
 
     def check_fits(self, problem: Problem, plan: object) -> None:
         """Plans that break rules are shown as well."""
-        drawing.check_fits(problem, plan)
+        check_fits(problem, plan)
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
         """Peak and arena beside those of other plans; then the operators in order with what is live."""
@@ -52,9 +70,9 @@ class OrderPresenter(DrawingPresenter):
             rows.append((f"{at:,}", format_bytes(live), name_of(op.id, _NAME) + kind + mark))
         return "\n".join([*lines, *text_table(("step:r", "live:r", "operator"), rows, len(plan.order))])
 
-    def picture(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool = False) -> Picture:
+    def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
         """Live bytes over the order; those of a second plan as a line."""
-        return drawing.picture(problem, self.distinct(problem, plans))
+        return picture(problem, plans)
 
     def overview(self, problem: Problem, result: Result) -> Overview:
         """What is to be ordered."""
@@ -70,13 +88,8 @@ class OrderPresenter(DrawingPresenter):
         facts += [("Results that may take an operand's place", f"{places:,}")] if places else []
         return Overview(facts=facts)
 
-    def report_sections(
-        self, problem: Problem, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
-    ) -> list[Section]:
+    def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """Live bytes with the given order's beside them, the layout, and what is live at the peak."""
-        if result.plan is None:
-            return []
-        plans = self.distinct(problem, [(result.provenance.candidate, result.plan), *(others or self.references(problem))])
         profiles = [(label, build_profile(problem, plan)) for label, plan in plans]
         label, profile = profiles[0]
         layout = profile.layout()
@@ -86,7 +99,7 @@ class OrderPresenter(DrawingPresenter):
 
 def _live_bytes(profiles: Sequence[tuple[str, Profile]], bound: int | None) -> Section:
     """Live bytes of the plan over its order, those of other plans beside them, and the bound."""
-    drawn = drawing.plot(profiles, bound)
+    drawn = plot(profiles, bound)
     named = " and ".join(escape(label) for label, _ in profiles[1:])
     lines = f" The line is {named}." if named else ""
     return Section(
@@ -111,3 +124,75 @@ def _at_the_peak(profile: Profile) -> Section:
     name = profile.problem.ops[profile.plan.order[moment]].id if profile.plan.order else ""
     caption = f"{len(rows):,} of {len(live):,} tensors that are live while {name} runs, step {moment:,}: the peak"
     return Section("At the peak", table(caption, ("Tensor:n", "Bytes:r", "Offset:r", "Steps:r"), rows), follows_search=True)
+
+
+_HIGH = 260.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One plan, ready to be drawn."""
+
+    problem: Problem
+    plan: Plan
+    live: NDArray[np.int64]
+    """Bytes that are live while each operator of the order runs."""
+    lives: Lives
+
+    @property
+    def peak(self) -> int:
+        """Most of them."""
+        return int(self.live.max(initial=0))
+
+    def layout(self) -> Layout:
+        """The tensors over the order, each run of tensors in one place a box."""
+        return build_layout(self.lives.packing, self.lives.offsets(self.plan))
+
+
+def check_fits(problem: Problem, plan: object) -> Plan:
+    """The plan, where it is one for this problem; raises :class:`~stowplan.errors.InputError` where it is not."""
+    if not isinstance(plan, Plan):
+        raise InputError(f"found a {type(plan).__name__} of another kind, expected an operator order")
+    if plan.problem != problem.digest:
+        raise InputError("the plan is for another problem: expected the same operators and tensors")
+    if sorted(plan.order) != list(range(len(problem.ops))):
+        raise InputError(f"found an order of {len(plan.order)} entries, expected each of the {len(problem.ops)} operators once")
+    if len(plan.offsets) != len(problem.tensors):
+        raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.tensors)} tensors")
+    return plan
+
+
+def build_profile(problem: Problem, plan: Plan) -> Profile:
+    """Live bytes of a plan, which need not be valid: a picture may show what is wrong with it."""
+    check_fits(problem, plan)
+    structure = build(problem)
+    return Profile(problem, plan, structure.profile(plan.order), Lives(problem, structure, plan.order))
+
+
+def plot(profiles: Sequence[tuple[str, Profile]], bound: int | None = None) -> Plot:
+    """Live bytes of the first plan as an area, those of the others as lines, and the bound."""
+    top = max(1, *(profile.peak for _, profile in profiles))
+    count = len(profiles[0][1].live)
+    across = number_axis(0, max(1, count), "operator")
+    edges = list(range(count + 1))
+    marks: list[Mark] = [area(steps(edges, profiles[0][1].live.tolist()), USAGE)]
+    marks += [Line(steps(edges, profile.live.tolist()), RULE) for _, profile in profiles[1:]]
+    legend = [
+        Key(
+            shorten(f"{label}: peak {format_bytes(each.peak, 6)}, arena {format_bytes(each.plan.arena, 6)}", 60),
+            RULE if number else USAGE,
+            "line" if number else "patch",
+        )
+        for number, (label, each) in enumerate(profiles)
+    ]
+    if bound is not None:
+        marks.append(level(across, bound, DASHED))
+        legend.append(Key(f"the proven bound, {format_bytes(bound, 6)}", DASHED, "line"))
+    up = byte_axis(max(top, bound or 0), f"live ({byte_unit(top)[0]})")
+    return Plot(across, [Panel(up, marks, _HIGH, f"Live bytes over the order of {count} operators")], legend=legend)
+
+
+def picture(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> Picture:
+    """Live bytes of one labelled plan, or of one beside another."""
+    profiles = [(label, build_profile(problem, plan)) for label, plan in plans]
+    return Picture(f"{problem.name or 'graph'}: {len(problem.ops):,} operators", [[plot(profiles)]], 560)

@@ -1,1 +1,0 @@
-"""Operator order in the report: live bytes over the order, the layout, and the order itself."""
