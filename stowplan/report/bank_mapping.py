@@ -41,6 +41,22 @@ from stowplan.result import Result, format_apart
 #: Rows of each table, and of those in text; letters of a name there.
 TOP, LINES, _NAME = 20, 40, 28
 
+_OFF_CHIP, _COPIES, _TENSORS = (Style(fill=colour) for colour in TIER_COLOURS[:3])
+
+_COPY = Style(fill="#000000", stroke="#ffffff", width=0.6)
+
+#: Tensors with a row of their own, and letters of a tensor's name.
+MOST_ROWS, _LABEL = 24, 30
+
+#: Points of the heights of a bar, of the bytes on chip, and of a tensor's row.
+_BAR, _HIGH, _ROW = 18.0, 130.0, 12.0
+
+#: Where the peak is below this part of the capacity, the axis ends at the peak and the capacity is said in words.
+_FAR = 0.25
+
+#: Rules without which a plan cannot be read; one that breaks others is worth looking at.
+_UNREADABLE = ("wrong_problem", "wrong_count", "unknown_option", "unknown_layout")
+
 
 class BankMappingPresenter(DrawingPresenter):
     """Bank mappings beside both baselines."""
@@ -145,22 +161,6 @@ def _tensor_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
             (name_of(tensor.name, _NAME), format_bytes(tensor.bytes), layout, place, format_bytes(size) if size else "-")
         )
     return text_table(("tensor", "size:r", "spread along", "place", "copies:r"), rows, len(order), "more tensors")
-
-
-_OFF_CHIP, _COPIES, _TENSORS = (Style(fill=colour) for colour in TIER_COLOURS[:3])
-_COPY = Style(fill="#000000", stroke="#ffffff", width=0.6)
-
-#: Tensors with a row of their own, and letters of a tensor's name.
-MOST_ROWS, _NAME = 24, 30
-
-#: Points of the heights of a bar, of the bytes on chip, and of a tensor's row.
-_BAR, _HIGH, _ROW = 18.0, 130.0, 12.0
-
-#: Where the peak is below this part of the capacity, the axis ends at the peak and the capacity is said in words.
-_FAR = 0.25
-
-#: Rules without which a plan cannot be read; one that breaks others is worth looking at.
-_UNREADABLE = ("wrong_problem", "wrong_count", "unknown_option", "unknown_layout")
 
 
 def check_fits(problem: Problem, plan: object) -> Plan:
@@ -308,7 +308,7 @@ def _tensor(problem: Problem, plan: Plan, number: int, colours: dict[str, str]) 
             tip = f"copied before {problem.operators[copy.before].name}"
             marks.append(Dot(copy.before + 0.5, 0.5, _COPY, 7, "diamond", tip))
     # Names of one network begin alike.
-    name = tensor.name if len(tensor.name) <= _NAME else f"…{tensor.name[-_NAME + 1 :]}"
+    name = tensor.name if len(tensor.name) <= _LABEL else f"…{tensor.name[-_LABEL + 1 :]}"
     return Panel(Axis(0, 1, [(0.5, f"{name}, {format_bytes(tensor.bytes)}")]), marks, _ROW, title, is_framed=False)
 
 

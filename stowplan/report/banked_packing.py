@@ -21,6 +21,12 @@ from stowplan.result import Result
 #: Rows of the table of buffers in text.
 LINES = 40
 
+#: Points of a bank's height in a picture of all.
+_HIGH = 150.0
+
+#: A bank is drawn whole unless it is larger than this multiple of what is in it.
+_FAR = 3
+
 
 class BankedPackingPresenter(DrawingPresenter):
     """A layout for each bank."""
@@ -74,13 +80,6 @@ class BankedPackingPresenter(DrawingPresenter):
 def _cost(problem: Problem, plan: Plan) -> int:
     """Bytes read and written, each times the cost of its bank."""
     return sum(problem.traffic(number) * problem.banks[bank].cost for number, bank in enumerate(plan.banks))
-
-
-#: Points of a bank's height in a picture of all.
-_HIGH = 150.0
-
-#: A bank is drawn whole unless it is larger than this multiple of what is in it.
-_FAR = 3
 
 
 def check_fits(problem: Problem, plan: object) -> Plan:

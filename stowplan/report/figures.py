@@ -1,6 +1,7 @@
 """Pictures as files: SVG by ourselves, which the page takes too, PNG and PDF by matplotlib; the same bytes each time.
 
-Matplotlib is an optional package (extra viz) and is imported when the first PNG or PDF is written."""
+Matplotlib is an optional package (extra ``viz``) and is imported when the first PNG or PDF is written.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +17,21 @@ from stowplan.errors import MissingDependencyError, UsageError
 from stowplan.report.colours import on_page, on_paper
 from stowplan.report.paper import Form, Paper, lay_out
 from stowplan.report.scene import Picture, Style, Text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMATS = (".png", ".svg", ".pdf")
+
+#: Type 3 fonts are what makes PDF files of equal pictures not editable.
+_STYLE: Any = {"pdf.fonttype": 42, "font.family": "sans-serif"}
+#: What keeps the date and the like out of a file.
+_UNDATED: dict[str, dict[str, Any]] = {".png": {"Software": None}, ".pdf": {"CreationDate": None}}
+
+#: Pixels an inch.
+_DPI = 130
+
+_ALIGN = {"start": "left", "middle": "center", "end": "right"}
 
 #: Points that a command of a path takes.
 _TAKES = {"M": 1, "L": 1, "Q": 2, "C": 3, "Z": 0}
@@ -105,22 +121,6 @@ def _text(item: Text, paint: Callable[[str], str]) -> str:
     halo = f' paint-order="stroke" stroke="{paint(item.halo)}" stroke-width="2.5"' if item.halo else ""
     text = f'dy="{shift}" font-size="{item.size:g}" fill="{paint(item.colour)}"{align}{halo}{turned}'
     return f'<text x="{x}" y="{y}" {text}>{escape(item.text, quote=False)}</text>\n'
-
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-FORMATS = (".png", ".svg", ".pdf")
-
-#: Type 3 fonts are what makes PDF files of equal pictures not editable.
-_STYLE: Any = {"pdf.fonttype": 42, "font.family": "sans-serif"}
-#: What keeps the date and the like out of a file.
-_UNDATED: dict[str, dict[str, Any]] = {".png": {"Software": None}, ".pdf": {"CreationDate": None}}
-
-#: Pixels an inch.
-_DPI = 130
-
-_ALIGN = {"start": "left", "middle": "center", "end": "right"}
 
 
 def check_format(path: str | Path) -> str:

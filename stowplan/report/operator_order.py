@@ -41,6 +41,8 @@ from stowplan.result import Result
 #: Rows of the table, and of that in text; letters of an operator's name and kind there.
 TOP, LINES, _NAME, _KIND = 40, 40, 44, 20
 
+_HIGH = 260.0
+
 
 class OrderPresenter(DrawingPresenter):
     """Live bytes over the order, beside those of the order given."""
@@ -124,9 +126,6 @@ def _at_the_peak(profile: Profile) -> Section:
     name = profile.problem.ops[profile.plan.order[moment]].id if profile.plan.order else ""
     caption = f"{len(rows):,} of {len(live):,} tensors that are live while {name} runs, step {moment:,}: the peak"
     return Section("At the peak", table(caption, ("Tensor:n", "Bytes:r", "Offset:r", "Steps:r"), rows), follows_search=True)
-
-
-_HIGH = 260.0
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,12 @@ from stowplan.result import Result
 #: Rows of the table of buffers, and of that in text.
 TOP, LINES = 40, 40
 
+#: Points of a layout's width and height, and of the height of the panel below it.
+WIDE, HIGH, LOW = 640.0, 310.0, 62.0
+
+#: Above this multiple of the height, the capacity is said in words instead of drawn.
+_FAR = 1.6
+
 
 class PackingPresenter(DrawingPresenter):
     """Layouts of buffers over time."""
@@ -130,13 +136,6 @@ def _notes(problem: Problem, number: int) -> list[str]:
     """What is special about a buffer."""
     buffer = problem.buffers[number]
     return [*([f"{len(buffer.gaps)} gaps"] if buffer.gaps else []), *(["fixed"] if buffer.offset is not None else [])]
-
-
-#: Points of a layout's width and height, and of the height of the panel below it.
-WIDE, HIGH, LOW = 640.0, 310.0, 62.0
-
-#: Above this multiple of the height, the capacity is said in words instead of drawn.
-_FAR = 1.6
 
 
 @dataclass(frozen=True)

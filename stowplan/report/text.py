@@ -12,6 +12,9 @@ TIME_UNITS = (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3), ("ps",
 
 MIB = 1 << 20
 
+#: Letters of a name in a table, and of the name of a plan.
+_NAME, _PLAN = 32, 12
+
 
 def format_bytes(count: int, digits: int = 4) -> str:
     """``1536`` as ``1.5 KiB``."""
@@ -84,10 +87,6 @@ def shorten(text: str, most: int) -> str:
 def printable(name: str) -> str:
     """A name from a file, which must not steer the terminal."""
     return name if name.isprintable() else ascii(name)
-
-
-#: Letters of a name in a table, and of the name of a plan.
-_NAME, _PLAN = 32, 12
 
 
 def name_of(name: str, most: int = _NAME) -> str:

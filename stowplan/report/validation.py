@@ -20,6 +20,18 @@ from stowplan.result import format_apart, format_gap
 
 _NOTHING = "–"
 
+#: Least width of the gap axis: smaller gaps than this part of it cannot be told from none.
+_LEAST_GAP = 1e-4
+
+#: Room that is left at the edges of a plot, as a part of its range.
+_MARGIN = 0.04
+
+#: Points of the heights of a way to plan, and of a scatter plot.
+_ROW, _HIGH = 32.0, 260.0
+
+#: A rim, without which the lighter colours would be lost on white.
+_RIM = Style(fill="ink", name="rim")
+
 
 def save_validation_report(path: str | Path, validation: Validation) -> None:
     """Write the page about a validation; the same validation gives the same bytes.
@@ -252,19 +264,6 @@ def _correlation(value: float | None) -> str:
 
 def _words(kind: str) -> str:
     return kind.replace("_", " ")
-
-
-#: Least width of the gap axis: smaller gaps than this part of it cannot be told from none.
-_LEAST_GAP = 1e-4
-
-#: Room that is left at the edges of a plot, as a part of its range.
-_MARGIN = 0.04
-
-#: Points of the heights of a way to plan, and of a scatter plot.
-_ROW, _HIGH = 32.0, 260.0
-
-#: A rim, without which the lighter colours would be lost on white.
-_RIM = Style(fill="ink", name="rim")
 
 
 def gaps_plot(

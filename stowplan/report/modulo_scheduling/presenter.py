@@ -27,6 +27,16 @@ TOP = 200
 #: Letters of an instruction in the grid of slots, and slots of it; longer intervals have the table of entries only.
 _CELL, _MOST_SLOTS = 12, 12
 
+#: Points of a tile's height; the picture is no larger than the second.
+_UNIT, _MOST = 39.0, 4300.0
+
+#: Values of this iteration and of earlier ones, and each where it goes over the asynchronous fabric.
+_THIS, _EARLIER = Style(stroke="soft", name="way this"), Style(stroke="stall", dash=(4, 2), name="way earlier")
+
+_SENT = {style: Style(stroke=style.stroke, dash=(1, 1.8), name=f"{style.name} sent") for style in (_THIS, _EARLIER)}
+
+_TILE, _IDLE = Style(stroke="grid", width=0.7, name="tile"), Style(fill="panel", stroke="grid", width=0.7, name="idle")
+
 
 class ModuloSchedulingPresenter(DrawingPresenter):
     """Schedules, each alone: only a valid one has tables to show."""
@@ -180,16 +190,6 @@ def _grid(problem: Problem, plan: Plan) -> list[str]:
     rows = [[str(tile), *(cells.get((tile, slot), ".") for slot in range(plan.ii))] for tile in sorted(set(plan.tiles))]
     lines = text_table(("tile:r", *(f"slot {slot}" for slot in range(plan.ii))), rows)
     return [*lines, "(+r: first issued r intervals after the first iteration began)"]
-
-
-#: Points of a tile's height; the picture is no larger than the second.
-_UNIT, _MOST = 39.0, 4300.0
-
-#: Values of this iteration and of earlier ones, and each where it goes over the asynchronous fabric.
-_THIS, _EARLIER = Style(stroke="soft", name="way this"), Style(stroke="stall", dash=(4, 2), name="way earlier")
-_SENT = {style: Style(stroke=style.stroke, dash=(1, 1.8), name=f"{style.name} sent") for style in (_THIS, _EARLIER)}
-
-_TILE, _IDLE = Style(stroke="grid", width=0.7, name="tile"), Style(fill="panel", stroke="grid", width=0.7, name="idle")
 
 
 def picture(problem: Problem, plan: Plan) -> Picture:

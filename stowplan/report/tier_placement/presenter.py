@@ -55,6 +55,15 @@ _TOP, LINES, _NAME = 20, 40, 28
 
 _SORTS: tuple[What, ...] = ("weights", "outputs")
 
+#: Where a layer has no weights.
+EMPTY = Style(fill="panel", name="tile")
+
+#: Points of the heights of a matrix, a band, the use of a tier and its addresses.
+_MATRIX, _BAND, _USE, _ADDRESSES = 115.0, 24.0, 90.0, 170.0
+
+#: From light to dark: no part of a row of a transition matrix, and all of it.
+_BLUES = ((247, 251, 255), (8, 69, 148))
+
 
 class TierPlacementPresenter(DrawingPresenter):
     """Memory maps beside the compiler's own."""
@@ -183,16 +192,6 @@ def _places(problem: Problem, plan: Plan, number: int, nothing: str) -> list[str
         if plan.output_offsets:
             cells.append(f"{offsets[number]:#x}" if size else nothing)
     return cells
-
-
-#: Where a layer has no weights.
-EMPTY = Style(fill="panel", name="tile")
-
-#: Points of the heights of a matrix, a band, the use of a tier and its addresses.
-_MATRIX, _BAND, _USE, _ADDRESSES = 115.0, 24.0, 90.0, 170.0
-
-#: From light to dark: no part of a row of a transition matrix, and all of it.
-_BLUES = ((247, 251, 255), (8, 69, 148))
 
 
 def picture(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> Picture:

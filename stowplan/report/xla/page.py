@@ -1,5 +1,6 @@
 """The page about a tuning of XLA, its default beside the best and what made the difference; and the picture of both layouts,
-after figure 8 of the paper (Wang et al. 2023)."""
+after figure 8 of the paper (Wang et al. 2023).
+"""
 
 from __future__ import annotations
 
@@ -36,6 +37,13 @@ _SHORT = 400
 #: Bytes that Linux takes for the value of one environment variable, its name aside.
 _LONGEST_VARIABLE = (128 << 10) - 32
 _NOTHING_BETTER = "XLA's default is the best of all that was compiled"
+
+#: Trials worse than the default by more than this many times what the best gains are drawn at the upper edge: XLA without
+#: any fast memory would flatten all else.
+_WORST = 1.5
+
+#: A rim, without which the lighter colours would be lost on white; and what has no result.
+_RIM, _REFUSED = Style(fill="ink", name="rim"), Style(stroke="stall", width=5, dash=(4, 3), name="refused")
 
 
 def save_tuning_report(path: str | Path, tuning: Tuning, folder: str | Path, *, time: TimeAxis = "steps") -> None:
@@ -303,14 +311,6 @@ def _count(number: int) -> str:
 
 def _signed(cycles: int) -> str:
     return f"{'−' if cycles < 0 else '+' if cycles else ''}{abs(cycles):,}"
-
-
-#: Trials worse than the default by more than this many times what the best gains are drawn at the upper edge: XLA without
-#: any fast memory would flatten all else.
-_WORST = 1.5
-
-#: A rim, without which the lighter colours would be lost on white; and what has no result.
-_RIM, _REFUSED = Style(fill="ink", name="rim"), Style(stroke="stall", width=5, dash=(4, 3), name="refused")
 
 
 def trials_plot(tuning: Tuning) -> Plot:
