@@ -144,7 +144,7 @@ def _copy_rows(problem: Problem, plan: Plan, top: int | None) -> list[tuple[str,
 
 def _copy_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
     rows = [[name_of(cell, _NAME) for cell in row] for row in _copy_rows(problem, plan, top)]
-    if not rows:
+    if not plan.copies:
         return ["  no copies between banks"]
     return text_table(("copy of", "from", "to", "before", "size:r"), rows, len(plan.copies), "more copies")
 

@@ -105,7 +105,7 @@ class PackingPresenter(DrawingPresenter):
         ]
 
 
-def layouts_section(layouts: Sequence[Layout], plots: Sequence[Plot], details: Details, heading: str = "Layout") -> Section:
+def layouts_section(layouts: Sequence[Layout], plots: Sequence[Plot], details: Details, title: str = "Layout") -> Section:
     """Layout of each plan, and below it the bytes that live at once."""
     details.time = "time"
     intro = (
@@ -114,7 +114,7 @@ def layouts_section(layouts: Sequence[Layout], plots: Sequence[Plot], details: D
         "that live at once."
     )
     captions = [f"{format_bytes(layout.peak, 6)} live at once at most" for layout in layouts]
-    return Section(heading, layouts_html(intro, list(zip(plots, captions, strict=True)), details))
+    return Section(title, layouts_html(intro, list(zip(plots, captions, strict=True)), details))
 
 
 def _buffers(problem: Problem, plan: Plan, colours: dict[int, int]) -> Section:
