@@ -82,8 +82,14 @@ class BankMappingPresenter(DrawingPresenter):
         return "\n".join([*lines, *_copy_lines(problem, plan, top), *_tensor_lines(problem, plan, top)])
 
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
-        """Totals of all plans; the scratchpad and the tensors of the first."""
-        return picture(problem, plans)
+        """Labelled plans.
+
+        From the top: for each plan a bar of bytes moved; then, for the first, bytes on chip at each operator. The largest
+        tensors have a row each: from when to when they are needed, the dimension they are spread along, whether they stay on
+        chip, and their copies.
+        """
+        rows = [traffic(problem, plans), on_chip(problem, plans[0][1]), tensors(problem, plans[0][1])]
+        return Picture(f"{problem.name} on {problem.target}, {problem.banks} banks", [[plot] for plot in rows], 700)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """Bytes moved, what is on chip, layouts and copies."""
@@ -222,16 +228,6 @@ def largest(problem: Problem) -> list[int]:
 def layout_class(problem: Problem, tensor: int, layout: int) -> str:
     """A layout in the words of a legend: ``unspread``, ``dimension 0`` and so on, or ``a view``."""
     return problem.tensors[tensor].layout_name(layout) if layout < problem.tensors[tensor].rank else "a view"
-
-
-def picture(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> Picture:
-    """Labelled plans.
-
-    From the top: for each plan a bar of bytes moved; then, for the first, bytes on chip at each operator, and for the largest
-    tensors from when to when they are needed, the dimension they are spread along, whether they stay on chip, and their copies.
-    """
-    rows = [traffic(problem, plans), on_chip(problem, plans[0][1]), tensors(problem, plans[0][1])]
-    return Picture(f"{problem.name} on {problem.target}, {problem.banks} banks", [[plot] for plot in rows], 700)
 
 
 def traffic(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> Plot:

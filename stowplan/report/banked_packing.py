@@ -54,8 +54,22 @@ class BankedPackingPresenter(DrawingPresenter):
         )
 
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
-        """A layout for each bank; two plans side by side."""
-        return picture(problem, plans)
+        """Labelled plans side by side with the same colours; the cheapest bank is on top."""
+        columns = [bank_layouts(problem, plan) for _, plan in plans]
+        colours = assign_colours(layout.boxes for layouts in columns for layout in layouts)
+        plots = []
+        for (label, plan), layouts in zip(plans, columns, strict=True):
+            rows = bank_rows(problem, plan)
+            panels: list[Panel] = []
+            for bank in sorted(range(len(problem.banks)), key=lambda bank: (problem.banks[bank].cost, bank)):
+                capacity, highest = problem.banks[bank].capacity, max(1, *(each[bank].height for each in columns))
+                top = max(capacity, 1) if capacity <= _FAR * highest else highest
+                title = f"{rows[bank][0]}: {rows[bank][5]} of the traffic, {rows[bank][2]} of {rows[bank][3]} bytes"
+                boxes = boxes_of(problem, layouts[bank], colours)
+                panels.append(layout_panel(layouts[bank], top, boxes, title=title, height=_HIGH))
+            across = number_axis(layouts[0].start, layouts[0].end, "time")
+            plots.append(Plot(across, panels, label, gap=14))
+        return Picture(f"{problem.name or 'banked packing'}: {len(problem.buffers):,} buffers", [plots], WIDE * len(plans))
 
     def overview(self, problem: Problem, result: Result) -> Overview:
         """What is packed into which banks."""
@@ -145,22 +159,3 @@ def bank_rows(problem: Problem, plan: Plan) -> list[tuple[str, str, str, str, st
         )
         for bank, (memory, layout) in enumerate(zip(problem.banks, bank_layouts(problem, plan), strict=True))
     ]
-
-
-def picture(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> Picture:
-    """Labelled plans side by side with the same colours; the cheapest bank is on top."""
-    columns = [bank_layouts(problem, plan) for _, plan in plans]
-    colours = assign_colours(layout.boxes for layouts in columns for layout in layouts)
-    plots = []
-    for (label, plan), layouts in zip(plans, columns, strict=True):
-        rows = bank_rows(problem, plan)
-        panels: list[Panel] = []
-        for bank in sorted(range(len(problem.banks)), key=lambda bank: (problem.banks[bank].cost, bank)):
-            capacity, highest = problem.banks[bank].capacity, max(1, *(each[bank].height for each in columns))
-            top = max(capacity, 1) if capacity <= _FAR * highest else highest
-            title = f"{rows[bank][0]}: {rows[bank][5]} of the traffic, {rows[bank][2]} of {rows[bank][3]} bytes"
-            boxes = boxes_of(problem, layouts[bank], colours)
-            panels.append(layout_panel(layouts[bank], top, boxes, title=title, height=_HIGH))
-        across = number_axis(layouts[0].start, layouts[0].end, "time")
-        plots.append(Plot(across, panels, label, gap=14))
-    return Picture(f"{problem.name or 'banked packing'}: {len(problem.buffers):,} buffers", [plots], WIDE * len(plans))

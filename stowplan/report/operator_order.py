@@ -73,8 +73,9 @@ class OrderPresenter(DrawingPresenter):
         return "\n".join([*lines, *text_table(("step:r", "live:r", "operator"), rows, len(plan.order))])
 
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
-        """Live bytes over the order; those of a second plan as a line."""
-        return picture(problem, plans)
+        """Live bytes of one labelled plan, or of one beside another."""
+        profiles = [(label, build_profile(problem, plan)) for label, plan in plans]
+        return Picture(f"{problem.name or 'graph'}: {len(problem.ops):,} operators", [[plot(profiles)]], 560)
 
     def overview(self, problem: Problem, result: Result) -> Overview:
         """What is to be ordered."""
@@ -189,9 +190,3 @@ def plot(profiles: Sequence[tuple[str, Profile]], bound: int | None = None) -> P
         legend.append(Key(f"the proven bound, {format_bytes(bound, 6)}", DASHED, "line"))
     up = byte_axis(max(top, bound or 0), f"live ({byte_unit(top)[0]})")
     return Plot(across, [Panel(up, marks, _HIGH, f"Live bytes over the order of {count} operators")], legend=legend)
-
-
-def picture(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> Picture:
-    """Live bytes of one labelled plan, or of one beside another."""
-    profiles = [(label, build_profile(problem, plan)) for label, plan in plans]
-    return Picture(f"{problem.name or 'graph'}: {len(problem.ops):,} operators", [[plot(profiles)]], 560)

@@ -84,8 +84,11 @@ class PackingPresenter(DrawingPresenter):
         return "\n".join([*lines, *text_table(("offset:r", "end:r", "size:r", "time:r", "buffer"), rows, len(order))])
 
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
-        """One layout, or two side by side."""
-        return picture(problem, plans)
+        """Labelled plans side by side. What stands at a fixed offset has a dark edge."""
+        layouts = [(label, build_layout(problem, plan)) for label, plan in plans]
+        drawn = [layout for _, layout in layouts]
+        colours = assign_colours(layout.boxes for layout in drawn)
+        return Picture(heading(problem, drawn), [plots(layouts, colours)], WIDE * len(plans))
 
     def overview(self, problem: Problem, result: Result) -> Overview:
         """What is packed into what."""
@@ -253,11 +256,3 @@ def plots(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int]) -> lis
     """Plots of some plans of one problem, on the same scales."""
     top = axis_top([layout for _, layout in layouts])
     return [plot(label, layout, top, boxes_of(layout, colours)) for label, layout in layouts]
-
-
-def picture(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> Picture:
-    """Labelled plans side by side. What stands at a fixed offset has a dark edge."""
-    layouts = [(label, build_layout(problem, plan)) for label, plan in plans]
-    drawn = [layout for _, layout in layouts]
-    colours = assign_colours(layout.boxes for layout in drawn)
-    return Picture(heading(problem, drawn), [plots(layouts, colours)], WIDE * len(plans))

@@ -107,8 +107,25 @@ class TierPlacementPresenter(DrawingPresenter):
         return [f"  from {name} (rows) to this map (columns), tensors:", *lines]
 
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
-        """One map, or two with the transitions between them."""
-        return picture(problem, plans)
+        """One labelled map, or two and the transitions from the second to the first.
+
+        Above (for two that differ): for each tier of the second plan, where the first has what stood in it. Below: a band for
+        each tensor of each plan, layers from left to right; then the bytes in the limited tiers over time. Where tiers are
+        address spaces, these are drawn box by box for the first plan.
+        """
+        rows: list[Sequence[Plot]] = []
+        if len(plans) == 2:
+            (after_name, after), (before_name, before) = plans
+            whats: tuple[tuple[What, str], ...] = (("weights", "weights"), ("outputs", "outputs"), ("all", "all tensors"))
+            names = [tier.name for tier in problem.tiers]
+            axes = (f"in {after_name}", f"in {before_name}")
+            rows.append([_matrix(transitions(problem, before, after, what), names, title, axes) for what, title in whats])
+        rows.append([bands(problem, plans)])
+        total = sum(layer.weight_bytes + layer.output_bytes for layer in problem.layers)
+        limited = [number for number, tier in enumerate(problem.tiers) if tier.capacity < total]
+        if limited:
+            rows.append(_addresses(problem, plans[0], limited) if plans[0][1].output_offsets else _use(problem, plans, limited))
+        return Picture(f"{problem.name} on {problem.target}, {problem.cost_model}", rows)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """Bands of tiers, transitions from another map where it differs, layers."""
@@ -192,28 +209,6 @@ def _places(problem: Problem, plan: Plan, number: int, nothing: str) -> list[str
         if plan.output_offsets:
             cells.append(f"{offsets[number]:#x}" if size else nothing)
     return cells
-
-
-def picture(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> Picture:
-    """One labelled map, or two and the transitions from the second to the first.
-
-    Above (for two that differ): for each tier of the second plan, where the first has what stood in it. Below: a band for each
-    tensor of each plan, layers from left to right; then the bytes in the limited tiers over time. Where tiers are address
-    spaces, these are drawn box by box for the first plan.
-    """
-    rows: list[Sequence[Plot]] = []
-    if len(plans) == 2:
-        (after_name, after), (before_name, before) = plans
-        whats: tuple[tuple[What, str], ...] = (("weights", "weights"), ("outputs", "outputs"), ("all", "all tensors"))
-        names = [tier.name for tier in problem.tiers]
-        axes = (f"in {after_name}", f"in {before_name}")
-        rows.append([_matrix(transitions(problem, before, after, what), names, title, axes) for what, title in whats])
-    rows.append([bands(problem, plans)])
-    total = sum(layer.weight_bytes + layer.output_bytes for layer in problem.layers)
-    limited = [number for number, tier in enumerate(problem.tiers) if tier.capacity < total]
-    if limited:
-        rows.append(_addresses(problem, plans[0], limited) if plans[0][1].output_offsets else _use(problem, plans, limited))
-    return Picture(f"{problem.name} on {problem.target}, {problem.cost_model}", rows)
 
 
 def _matrix(table: NDArray[np.int64], names: Sequence[str], title: str, axes: tuple[str, str]) -> Plot:
