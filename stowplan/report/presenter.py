@@ -1,12 +1,11 @@
 """How plans of a kind are shown: as text, as a picture, and in the report. Found by the kind, and loaded when it is asked for.
 
-A kind names its presenter in its ``presenter``, ``module:object``. One without gets :class:`Presenter` itself: text and report
-say what is the same for every kind, and nothing is drawn.
+A kind has its presenter as ``PRESENTER`` in ``report/<kind>/presenter.py``. One without gets :class:`Presenter` itself: text and
+report say what is the same for every kind, and nothing is drawn.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -185,11 +184,7 @@ class DrawingPresenter(Presenter):
 
 def presenter_of(kind: Kind) -> Presenter:
     """Presenter of a kind."""
-    if not kind.presenter:
-        return Presenter(kind)
-    module, _, name = kind.presenter.partition(":")
-    make = getattr(importlib.import_module(module), name)
-    return cast(Callable[[Kind], Presenter], make)(kind)
+    return cast(Callable[[Kind], Presenter], kind.modules.part("report.presenter:PRESENTER") or Presenter)(kind)
 
 
 def presenter_for(problem: object) -> Presenter:

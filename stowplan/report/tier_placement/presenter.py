@@ -310,3 +310,6 @@ def _use(problem: Problem, plans: Sequence[tuple[str, Plan]], limited: Sequence[
         ]
         found.append(Plot(across, [panel], legend=names if len(plans) > 1 else []))
     return found
+
+
+PRESENTER = TierPlacementPresenter

@@ -29,8 +29,8 @@ from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.candidates import agrees, local_plan, propagated_plan, search
 from stowplan.portfolio.context import Context, Options
-from stowplan.report import bank_mapping
-from stowplan.report.bank_mapping import bytes_on_chip, moved
+from stowplan.report.bank_mapping import presenter as bank_mapping
+from stowplan.report.bank_mapping.presenter import bytes_on_chip, moved
 from stowplan.report.presenter import presenter_for
 from stowplan.transforms.eliminate import eliminate
 from tests.hardware.affine.cases import random_inputs, random_program

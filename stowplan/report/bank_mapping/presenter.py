@@ -321,3 +321,6 @@ def _operators(problem: Problem) -> Axis:
     if 0 < count <= 12:
         return Axis(0, count, [(at + 0.5, shorten(each.name, 12)) for at, each in enumerate(problem.operators)], "operator")
     return number_axis(0, max(1, count), "operator")
+
+
+PRESENTER = BankMappingPresenter

@@ -16,7 +16,7 @@ from stowplan.models.operator_order.structure import build
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.report.boxes import assign_colours
 from stowplan.report.inline import legend_html, plot_html
-from stowplan.report.packing import Layout, build_layout, layouts_section, plots
+from stowplan.report.packing.presenter import Layout, build_layout, layouts_section, plots
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import (
@@ -190,3 +190,6 @@ def plot(profiles: Sequence[tuple[str, Profile]], bound: int | None = None) -> P
         legend.append(Key(f"the proven bound, {format_bytes(bound, 6)}", DASHED, "line"))
     up = byte_axis(max(top, bound or 0), f"live ({byte_unit(top)[0]})")
     return Plot(across, [Panel(up, marks, _HIGH, f"Live bytes over the order of {count} operators")], legend=legend)
+
+
+PRESENTER = OrderPresenter

@@ -1,0 +1,1 @@
+"""Text, pictures and report sections of operator orders."""
