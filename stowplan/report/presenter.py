@@ -1,7 +1,7 @@
 """How plans of a kind are shown: as text, as a picture, and in the report. Found by the kind, and loaded when it is asked for.
 
-A kind has its presenter as ``PRESENTER`` in ``report/<kind>/presenter.py``. One without gets :class:`Presenter` itself: text and
-report say what is the same for every kind, and nothing is drawn.
+A kind has its presenter as ``PRESENTER`` in ``report/<kind>/presenter.py``. One without gets :class:`Presenter` itself: text
+and report say what is the same for every kind, and nothing is drawn.
 """
 
 from __future__ import annotations
