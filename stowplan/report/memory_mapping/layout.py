@@ -47,7 +47,7 @@ class Stall:
 
 
 @dataclass(frozen=True)
-class Scene:
+class Layout:
     """One plan, ready to be drawn."""
 
     problem: Problem
@@ -83,7 +83,7 @@ class Scene:
         return last or 1.0
 
 
-def build_scene(problem: Problem, plan: Plan, axis: TimeAxis = "steps", timeline: Timeline | None = None) -> Scene:
+def build_layout(problem: Problem, plan: Plan, axis: TimeAxis = "steps", timeline: Timeline | None = None) -> Layout:
     """Lay out ``plan``; simulates it unless ``timeline`` is given.
 
     The plan need not be valid: a picture may show what is wrong with it.
@@ -106,7 +106,7 @@ def build_scene(problem: Problem, plan: Plan, axis: TimeAxis = "steps", timeline
     starts = np.array([residency.start for residency in plan.residencies], dtype=np.int64)
     ends = np.array([residency.end for residency in plan.residencies], dtype=np.int64)
     bars = _bars(problem, plan, timeline, axis, arrivals, begins)
-    return Scene(
+    return Layout(
         problem=problem,
         plan=plan,
         timeline=timeline,
@@ -126,14 +126,14 @@ def build_scene(problem: Problem, plan: Plan, axis: TimeAxis = "steps", timeline
     )
 
 
-def share_top(scenes: Sequence[Scene]) -> list[Scene]:
-    """Scenes of one problem with one axis of offsets: to the capacity, or less far where all plans use little of it."""
-    used = max((box.bottom + box.size for scene in scenes for box in scene.boxes), default=0)
+def share_top(layouts: Sequence[Layout]) -> list[Layout]:
+    """Layouts of one problem with one axis of offsets: to the capacity, or less far where all plans use little of it."""
+    used = max((box.bottom + box.size for layout in layouts for box in layout.boxes), default=0)
     # Boxes of an invalid plan may overlap, and take more together than the highest of them.
-    used = max([used, *(int(scene.occupancy.max(initial=0)) for scene in scenes)])
+    used = max([used, *(int(layout.occupancy.max(initial=0)) for layout in layouts)])
     return [
-        replace(scene, top=1 << (used - 1).bit_length()) if 0 < _LITTLE * used <= scene.problem.capacity else scene
-        for scene in scenes
+        replace(layout, top=1 << (used - 1).bit_length()) if 0 < _LITTLE * used <= layout.problem.capacity else layout
+        for layout in layouts
     ]
 
 

@@ -61,7 +61,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Scene:
+class Layout:
     """A plan, ready to be drawn."""
 
     rows: tuple[Row, ...]
@@ -72,7 +72,7 @@ class Scene:
     height: float
 
 
-def build_scene(problem: Problem, plan: Plan) -> Scene:
+def build_layout(problem: Problem, plan: Plan) -> Layout:
     """Lay out a valid plan; tiles that do nothing share a low row."""
     stops = [_stops(problem, plan, number) for number in range(len(problem.edges))]
     busy = {*plan.tiles, *(tile for each in stops for _, tile in each)}
@@ -87,7 +87,7 @@ def build_scene(problem: Problem, plan: Plan) -> Scene:
     for number in sorted(range(len(stops)), key=lambda at: problem.edges[at].source != problem.edges[at].target):
         places = [(slot_middle(slot), middle[tile]) for slot, tile in stops[number]]
         ways[number] = router.way(problem.edges[number], places)
-    return Scene(rows, boxes, tuple(ways[number] for number in range(len(stops))), width, height)
+    return Layout(rows, boxes, tuple(ways[number] for number in range(len(stops))), width, height)
 
 
 def slot_middle(slot: int) -> float:
