@@ -66,7 +66,7 @@ test-slow: $(VENV)/.learned
 	$(PYTEST) -m slow
 
 test-versions: install
-	$(BIN)/python -m benchmarks.house.versions $(VERSIONS)
+	$(BIN)/python -m tests.versions $(VERSIONS)
 
 lint: install
 	$(BIN)/ruff check .

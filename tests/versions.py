@@ -1,10 +1,10 @@
 """Whether the tests pass with the lowest and the highest version of each dependency: one environment for each row.
 
-    python -m benchmarks.house.versions [--rows lowest highest ...] [--python 3.12=/path/to/python3.12] [--tests PATH ...]
+    python -m tests.versions [--rows lowest highest ...] [--python PROGRAM ...] [--torch torch==VERSION ...]
 
-Installs the package from this checkout with the versions of a row, without ``constraints.txt``, and runs a part of the tests: of
-every kind its models, its candidates and its readers. Prints a table of what was installed and whether they passed; ends with 1
-where some did not. It needs a network; rows with torch are left out where torch is not named by ``--torch``.
+Installs the package from this checkout with the versions of a row, without ``constraints.txt``, and runs a part of the tests:
+of every kind its models, its candidates and its readers. Prints a table of what was installed and whether they passed; ends
+with 1 where some did not. It needs a network; rows with torch are left out where torch is not named by ``--torch``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.lib.places import ROOT
 from benchmarks.lib.tables import table
+from tests.paths import ROOT
 
 #: Tests that touch every kind and every core dependency in a few minutes.
 TESTS = (
