@@ -77,7 +77,6 @@ def by_budget(runs: Sequence[Run], least: dict[str, int], what: str, budgets: Se
     return table(rows, [what, "method", "a plan", "within 1 of the proven II", "at the proven II"])
 
 
-
 def by_graph(runs: Sequence[Run]) -> str:
     """Rows of graphs: the interval that each method came to, mean and range of the seeds; ``none`` where a seed had none."""
     rows, methods = [], named(runs)
