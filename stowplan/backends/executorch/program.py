@@ -1,0 +1,175 @@
+"""One call from an edge program to a planned ExecuTorch program, and where its tensors then stand, as a table for builds.
+
+First the order of the operators is planned, then offsets. Tables are written as a C header, JSON or CSV.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stowplan import files
+from stowplan.backends.emit import FORMATS, check_form
+from stowplan.backends.executorch.planning import ArenaReport, MemoryPlanningAlgorithm, complaint, require
+from stowplan.backends.executorch.reorder import OrderReport, ReorderPass
+from stowplan.errors import UsageError
+from stowplan.models.document import Arena, OffsetRow, OffsetTable
+from stowplan.portfolio.arguments import check_options
+from stowplan.portfolio.context import Options
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A program, and what came of its planning."""
+
+    program: Any
+    """Executorch's ``ExecutorchProgramManager``: ``program.buffer`` is the ``.pte`` file."""
+    orders: tuple[OrderReport, ...]
+    """One for each graph; empty where the order was not to change."""
+    arenas: tuple[ArenaReport, ...]
+    """One for each arena of each graph; ``greedy`` is executorch's own size for the order that it has."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all arenas."""
+        methods = self.program.executorch_program.execution_plan
+        return sum(sum(method.non_const_buffer_sizes) for method in methods)
+
+
+def plan(
+    edge: Any,
+    config: Any = None,
+    *,
+    order: bool = True,
+    time_limit: float = 10.0,
+    deterministic: bool = False,
+    seed: int = 0,
+    workers: int = 2,
+) -> Planned:
+    """Order the operators of an edge program and plan its memory; in place of ``edge.to_executorch(config)``.
+
+    Parameters
+    ----------
+    edge
+        Executorch's ``EdgeProgramManager``.
+    config
+        An ``ExecutorchBackendConfig``; its own passes run first, and its memory planning passes keep their settings, but
+        for the algorithm. None takes the default.
+    order
+        Whether operators may be moved. Where they were, the program is planned in its own order as well; the smaller is kept.
+    time_limit
+        Seconds for each order, and for each arena.
+    deterministic, seed, workers
+        As :func:`stowplan.solve` takes them.
+
+    Returns
+    -------
+    Planned
+        The program, and reports.
+
+    Raises
+    ------
+    MissingDependencyError
+        Without executorch.
+    UsageError
+        An argument of a wrong type or out of range, or a memory planning pass that is not executorch's.
+    """
+    require()
+    from executorch.exir import ExecutorchBackendConfig
+
+    options = check_options(Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers))
+    base = ExecutorchBackendConfig() if config is None else config
+    if not order or complaint():
+        return _planned(edge, base, options, order=False)
+    # Lowering changes the edge program, and the order given may still turn out to be better.
+    spare = copy.deepcopy(edge)
+    ordered = _planned(edge, base, options, order=True)
+    if not any(report.moved for report in ordered.orders):
+        return ordered
+    given = _planned(spare, base, options, order=False)
+    if ordered.size <= given.size:
+        return ordered
+    orders = tuple(msgspec.structs.replace(report, moved=False, peak=report.given) for report in ordered.orders)
+    return replace(given, orders=orders)
+
+
+def _planned(edge: Any, base: Any, options: Options, *, order: bool) -> Planned:
+    """Lower an edge program, in another order or in its own."""
+    reorder, algorithm = ReorderPass(options), MemoryPlanningAlgorithm(options)
+    passes = base.memory_planning_pass
+    planning = (
+        {name: _with_algorithm(each, algorithm) for name, each in passes.items()}
+        if isinstance(passes, dict)
+        else _with_algorithm(passes, algorithm)
+    )
+    changed = replace(base, passes=[*base.passes, *([reorder] if order else [])], memory_planning_pass=planning)
+    return Planned(edge.to_executorch(changed), tuple(reorder.reports), tuple(algorithm.reports))
+
+
+def _with_algorithm(memory_pass: Any, algorithm: MemoryPlanningAlgorithm) -> Any:
+    """A copy of a ``MemoryPlanningPass``, with an algorithm of ours and a state of its own."""
+    if not hasattr(memory_pass, "memory_planning_algo"):
+        raise UsageError(f"found {type(memory_pass).__name__} to plan memory, expected executorch's MemoryPlanningPass")
+    from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
+
+    found = copy.copy(memory_pass)
+    found.memory_planning_algo = MemoryPlanningAlgorithmSuite([algorithm])
+    found.state = type(memory_pass.state)()
+    return found
+
+
+def offset_table(program: Any, method: str = "forward") -> OffsetTable:
+    """Offsets of all planned tensors of a method, named as in its graph; control flow's own tensors are left out.
+
+    Parameters
+    ----------
+    program
+        Executorch's ``ExecutorchProgramManager``.
+    method
+        Of several methods, the one to look at.
+    """
+    graph_module = program.exported_program(method).graph_module
+    sizes = list(graph_module.meta["non_const_buffer_sizes"])
+    rows: dict[int, OffsetRow] = {}
+    for node in graph_module.graph.nodes:
+        specs = node.meta.get("spec")
+        for at, spec in enumerate(specs if isinstance(specs, list | tuple) else [specs]):
+            # A view has the bytes of its base, and no place of its own.
+            if getattr(spec, "mem_offset", None) is None or not spec.mem_id or id(spec) in rows or hasattr(spec, "_base"):
+                continue
+            first, last = spec.lifetime
+            rows[id(spec)] = OffsetRow(
+                name=node.name if at == 0 else f"{node.name}_{at}",
+                offset=spec.mem_offset,
+                size=spec.nbytes(),
+                alignment=spec.alignment,
+                start=first,
+                end=last + 1,
+                arena=spec.mem_id,
+            )
+    every = tuple(rows.values())
+    # The arenas are executorch's: what it asks of the runtime, with what is reserved in them. The first is for constants.
+    arenas = tuple(
+        Arena(name=f"arena{number}", bytes=size, alignment=max([1, *(row.alignment for row in every if row.arena == number)]))
+        for number, size in enumerate(sizes)
+    )
+    digest = hashlib.sha256(files.encode(list(every))).hexdigest()
+    return OffsetTable(kind="packing", program=method, problem_digest=digest, plan_digest=digest, arenas=arenas, rows=every)
+
+
+def write_offsets(program: Any, path: str | Path, form: str = "c-header", method: str = "forward") -> None:
+    """Write :func:`offset_table` to a file, whose name is what C identifiers begin with.
+
+    Raises
+    ------
+    UsageError
+        A format other than ``c-header``, ``json`` and ``csv``.
+    """
+    check_form(form)
+    name = Path(path).name.partition(".")[0]
+    files.write_atomic(path, FORMATS[form](offset_table(program, method), name))

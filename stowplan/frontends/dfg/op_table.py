@@ -1,0 +1,260 @@
+"""Op tables: names and patterns of ops, with meaning, class, latency and tiles.
+
+The package brings tables for its own operations, for LLVM IR and MLIR, and for the graphs of CGRA suites. A table of one's own
+lies over them: whatever it leaves open is as they have it. docs/reference/loop-bodies.md has the fields.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stowplan.errors import InputError, naming
+from stowplan.hardware.se.reference import OPERATIONS, generic_operation
+from stowplan.hardware.targets.toml_files import TargetFiles
+from stowplan.models.modulo_scheduling.machine import MOST_LATENCY, MOST_TILES
+from stowplan.models.modulo_scheduling.problem import Instruction
+
+FORMAT = "stowplan.op_table"
+VERSION = 1
+
+#: Class of the ops that no table has one for.
+UNCLASSIFIED = "generic"
+
+#: Longest pattern, in characters.
+_MOST_PATTERN = 400
+
+
+class _Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What holds for a class of ops."""
+
+    latency: int | None = None
+    tiles: tuple[int, ...] | None = None
+
+
+class _Ops(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What holds for some ops, by name or by a pattern."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    """Regular expression of the whole name. Its group ``value``, where it has one, is the value of a constant."""
+    meaning: str | None = None
+    """One of the package's operations; None for one of which only the operands are known."""
+    group: str | None = msgspec.field(default=None, name="class")
+    latency: int | None = None
+    tiles: tuple[int, ...] | None = None
+
+
+class OpTableFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A table as its file has it."""
+
+    format: str
+    version: int
+    name: str = ""
+    ops: tuple[_Ops, ...] = msgspec.field(default=(), name="op")
+    classes: dict[str, _Costs] = msgspec.field(default_factory=dict, name="class")
+
+    def __post_init__(self) -> None:
+        for group, costs in self.classes.items():
+            _check_costs(costs, f"class.{group}")
+        for at, entry in enumerate(self.ops):
+            place = f"op[{at}]"
+            if bool(entry.names) == (entry.pattern is not None):
+                raise InputError("expected either names or a pattern", place=place)
+            if entry.meaning is not None and entry.meaning not in OPERATIONS:
+                expected = ", ".join(OPERATIONS)
+                raise InputError(f"found {entry.meaning!r}, expected one of {expected}", place=f"{place}.meaning")
+            _compile(entry.pattern, f"{place}.pattern")
+            _check_costs(entry, place)
+
+
+def _check_costs(costs: _Costs | _Ops, place: str) -> None:
+    if costs.latency is not None and not 1 <= costs.latency <= MOST_LATENCY:
+        raise InputError(f"found latency {costs.latency}, expected 1 to {MOST_LATENCY} clocks", place=f"{place}.latency")
+    if costs.tiles is None:
+        return
+    for tile in costs.tiles:
+        if not 0 <= tile < MOST_TILES:
+            raise InputError(f"found tile {tile}, expected 0 to {MOST_TILES - 1}", place=f"{place}.tiles")
+    if not costs.tiles or len(set(costs.tiles)) < len(costs.tiles):
+        raise InputError("expected one tile or more, each once", place=f"{place}.tiles")
+
+
+def _compile(pattern: str | None, place: str) -> re.Pattern[str] | None:
+    if pattern is None:
+        return None
+    if len(pattern) > _MOST_PATTERN:
+        raise InputError(f"found {len(pattern)} characters, expected {_MOST_PATTERN} at most", place=place)
+    try:
+        return re.compile(pattern, re.IGNORECASE)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InputError(f"found {pattern!r}, expected a regular expression: {error}", place=place) from error
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What is known of an op."""
+
+    op: str
+    """Operation of the package, or a generic one."""
+    value: float | None = None
+    """Of a constant whose name says it."""
+    latency: int | None = None
+    tiles: tuple[int, ...] | None = None
+
+
+class _Layer:
+    """One file, ready to be asked."""
+
+    def __init__(self, file: OpTableFile):
+        self.classes, self.ops = file.classes, file.ops
+        self.names = [name for entry in file.ops for name in entry.names]
+        self._by_name: dict[str, _Ops] = {}
+        self._patterns: list[tuple[re.Pattern[str], _Ops]] = []
+        for at, entry in enumerate(file.ops):
+            for name in entry.names:
+                if self._by_name.setdefault(_key(name), entry) is not entry:
+                    raise InputError(f"found the op {name!r} twice, expected every name once", place=f"op[{at}].names")
+            pattern = _compile(entry.pattern, f"op[{at}].pattern")
+            if pattern is not None:
+                self._patterns.append((pattern, entry))
+
+    def find(self, name: str) -> tuple[_Ops, str | None] | None:
+        """The entry of an op, and its value where a pattern finds one; names come before patterns, patterns in their order."""
+        named = self._by_name.get(_key(name))
+        if named is not None:
+            return named, None
+        for pattern, entry in self._patterns:
+            match = pattern.fullmatch(name.strip())
+            if match is not None:
+                return entry, match.groupdict().get("value")
+        return None
+
+
+def _key(name: str) -> str:
+    return name.strip().casefold()
+
+
+class OpTable:
+    """Tables one over the other: each says what those over it leave open."""
+
+    def __init__(self, files: tuple[OpTableFile, ...], source: str | Path | None = None):
+        self._layers = [_Layer(file) for file in files]
+        self._resolved: dict[str, Resolved | None] = {}
+        self.source = source
+        """Path of the user's own table, for error messages."""
+
+    def check(self, tiles: int) -> None:
+        """Raise InputError where a table names a tile that a machine of so many does not have."""
+        for layer in self._layers:
+            places: list[tuple[str, _Costs | _Ops]] = [
+                *((f"class.{name}", each) for name, each in layer.classes.items()),
+                *((f"op[{at}]", each) for at, each in enumerate(layer.ops)),
+            ]
+            for place, costs in places:
+                found = max(costs.tiles or (), default=0)
+                if found >= tiles:
+                    raise InputError(f"found tile {found}, expected 0 to {tiles - 1}", source=self.source, place=place)
+
+    def find(self, name: str) -> Resolved | None:
+        """What the tables say of an op; None where none of them has it."""
+        if name not in self._resolved:
+            self._resolved[name] = self._find(name)
+        return self._resolved[name]
+
+    @property
+    def names(self) -> list[str]:
+        """All names, but not what patterns match."""
+        return [name for layer in self._layers for name in layer.names]
+
+    def generic(self, name: str) -> Resolved:
+        """What holds for an op that no table has."""
+        costs = self._costs([], UNCLASSIFIED)
+        return Resolved(generic_operation(_key(name)), None, *costs)
+
+    def filled(self, instruction: Instruction) -> Instruction:
+        """An instruction that no file has (a relay, a fused multiply-add), with the latency and tiles of its op."""
+        found = self.find(instruction.op)
+        if found is None or (found.latency is None and found.tiles is None):
+            return instruction
+        return msgspec.structs.replace(instruction, latency=found.latency, tiles=found.tiles)
+
+    def _find(self, name: str) -> Resolved | None:
+        found = [each for layer in self._layers if (each := layer.find(name)) is not None]
+        own = _key(name)
+        if not found and own not in OPERATIONS:
+            return None
+        entries = [entry for entry, _ in found]
+        meaning = _first(entries, lambda each: each.meaning) or (own if own in OPERATIONS else None)
+        text = next((value for _, value in found if value is not None), None)
+        if meaning is not None and meaning != own:
+            # What is said of an operation holds for all ops that mean it, unless it is said of them.
+            entries += [each[0] for layer in self._layers if (each := layer.find(meaning)) is not None]
+        group = _first(entries, lambda each: each.group) or UNCLASSIFIED
+        value = read_number(text) if meaning == "constant" else None
+        return Resolved(meaning or generic_operation(own), value, *self._costs(entries, group))
+
+    def _costs(self, entries: list[_Ops], group: str) -> tuple[int | None, tuple[int, ...] | None]:
+        every: list[_Costs | _Ops] = [*entries, *(each.classes[group] for each in self._layers if group in each.classes)]
+        tiles = _first(every, lambda each: each.tiles)
+        return _first(every, lambda each: each.latency), None if tiles is None else tuple(sorted(tiles))
+
+
+def _first(entries: list[Any], field: Callable[[Any], Any]) -> Any:
+    return next((found for each in entries if (found := field(each)) is not None), None)
+
+
+def read_number(text: str | None) -> float | None:
+    """A finite number in decimal or with a prefix such as 0x; None for anything else."""
+    if text is None:
+        return None
+    for read in (float, lambda each: float(int(each, 0))):
+        try:
+            value = read(text.strip())
+        except (ValueError, OverflowError):
+            continue
+        return value if math.isfinite(value) else None
+    return None
+
+
+_FILES = TargetFiles(OpTableFile, __name__.rpartition(".")[0], FORMAT, VERSION, noun="op table")
+
+#: Tables of the package, the first over the others.
+SHIPPED = ("own", "llvm", "cgra")
+
+
+def load_op_table(path: str | Path | None = None) -> OpTable:
+    """The tables of the package, and one's own over them.
+
+    Parameters
+    ----------
+    path
+        Path of a TOML file; None for the package's tables alone.
+
+    Raises
+    ------
+    InputError
+        A missing file, not TOML, or a field that is missing, unknown or out of range; names file and field.
+    """
+    if path is None:
+        return _shipped()
+    file = _FILES.load(Path(path))
+    with naming(path):
+        return OpTable((file, *_shipped_files()), path)
+
+
+@functools.cache
+def _shipped_files() -> tuple[OpTableFile, ...]:
+    return tuple(_FILES.load(name) for name in SHIPPED)
+
+
+@functools.cache
+def _shipped() -> OpTable:
+    return OpTable(_shipped_files())
