@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stowplan import files
+from stowplan.cli import stopping
 from stowplan.cli.options import (
     DEFAULT_TIME_LIMIT,
     DEFAULT_WORKERS,
@@ -28,7 +29,6 @@ from stowplan.cli.options import (
 )
 from stowplan.cli.output import NONE, as_gap, as_quantity, note, render, say, say_json
 from stowplan.cli.outputs import check_outputs
-from stowplan.cli.signals import stopping
 from stowplan.frontends.options import ReadOptions
 from stowplan.result import format_apart, format_quantity
 
