@@ -147,9 +147,12 @@ def with_parameters(command: Callable[..., None], parameters: Collection[inspect
     return command
 
 
+_TYPES = get_type_hints(ReadOptions)
+
+
 def _parameter(name: str) -> inspect.Parameter:
     """An option of inputs as a parameter of a command; what has several values is given again and again."""
-    declared, kind = OPTIONS[name], get_type_hints(ReadOptions)[name]
+    declared, kind = OPTIONS[name], _TYPES[name]
     parts = get_args(kind) or (kind,)
     if bool in parts:
         annotation, default = Annotated[bool, option(spelt(name), "", declared.help)], False
