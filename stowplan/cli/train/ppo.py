@@ -44,7 +44,7 @@ class _Training(Training["Trainer"]):
 
     graphs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[GRAPH]...", help="Loop bodies (data-flow graphs or problem files), as 'solve' takes."),
+        typer.Argument(metavar="GRAPH", help="Loop bodies (data-flow graphs or problem files), as 'solve' takes."),
     ] = None
     generate: Annotated[int, option("--generate", "N", "Train on N generated graphs besides; the seed decides which.")] = 0
     steps: Annotated[
