@@ -96,7 +96,9 @@ XlaPlans = Annotated[
     ),
 ]
 Report = Annotated[Path | None, option("--report", "FILE", "Write an HTML report here.")]
-Picture = Annotated[Path | None, option("--png", "FILE", "Draw the plan here: .png, .svg or .pdf (needs the viz extra).")]
+Picture = Annotated[
+    Path | None, option("--png", "FILE", "Draw the plan here: .png, .svg or .pdf (.svg needs no extra, the others viz).")
+]
 #: As in :mod:`stowplan.portfolio.plan_cache`, which a command line without a cache does without.
 MOST_BYTES = 1 << 28
 

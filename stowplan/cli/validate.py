@@ -150,7 +150,7 @@ def validate_command(
             say(text_of(validation))
         if report is not None:
             # Last, for it is what may fail.
-            from stowplan.report.validation.page import save_validation_report
+            from stowplan.report.validation import save_validation_report
 
             save_validation_report(report, validation)
     idle = [] if validation.interrupted else opened.idle({each.kind for each in validation.summaries})
