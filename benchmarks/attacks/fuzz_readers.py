@@ -36,7 +36,7 @@ from benchmarks.lib.places import ROOT
 from stowplan import files, kinds
 from stowplan.backends.emit import emit
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.dfg.op_tables.table import load_op_table
+from stowplan.frontends.dfg.op_table import load_op_table
 from stowplan.frontends.hlo import read_program
 from stowplan.frontends.read import read_plan
 from stowplan.frontends.xla_plan import import_xla_plan
@@ -420,7 +420,7 @@ def readers(*, policies: bool = False) -> list[Reader]:
             lambda: [(EXAMPLES / "branches.tflite").read_bytes()],
             lambda path: _reread(stowplan.read(path, "arena")),
         ),
-        Reader("op table", ".toml", _shipped("stowplan.frontends.dfg.op_tables", "own", "cgra"), load_op_table),
+        Reader("op table", ".toml", _shipped("stowplan.frontends.dfg", "own", "cgra"), load_op_table),
         Reader("learned guide", ".npz", lambda: [checkpoint.SHIPPED.read_bytes()], checkpoint.load),
         Reader("arrays of the guide", ".npz", _arrays, checkpoint.load, _with_array),
         Reader("latency predictor", ".npz", lambda: [SHIPPED.read_bytes()], Predictor.load),
