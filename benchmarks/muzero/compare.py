@@ -21,8 +21,8 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.play import play_greed
 from stowplan.learned_guidance.memory_mapping.game.variants import as_played
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping import arrays, heuristics
-from stowplan.portfolio.memory_mapping.baseline import AS_ALLOWED, WITHOUT_STALLS, greedies
 from stowplan.portfolio.memory_mapping.guided import best_guided
+from stowplan.portfolio.memory_mapping.heuristics import AS_ALLOWED, WITHOUT_STALLS, greedies
 
 
 class Compared(msgspec.Struct):
