@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 import stowplan
 from benchmarks.lib.memory_mapping.synthetic import FORMS, synthetic
 from benchmarks.lib.places import SHARED
-from stowplan.learned_guidance.memory_mapping.game.variants import peak_live_bytes, window, with_capacity, with_copy_times
+from stowplan.learned_guidance.memory_mapping.game.programs import peak_live_bytes, window, with_capacity, with_copy_times
 from stowplan.learned_guidance.memory_mapping.guide.program import Program, program
 from stowplan.models.memory_mapping.hint import of_plan
 from stowplan.models.memory_mapping.problem import Problem

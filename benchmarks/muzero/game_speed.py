@@ -10,10 +10,11 @@ import argparse
 import random
 import time
 
+from benchmarks.lib.memory_mapping.random_play import play_random
 from stowplan.frontends.read import read
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, play_greedy, play_random, warm_up
 from stowplan.learned_guidance.memory_mapping.game.kernel.layout import POSITION, RESETS, RESIDENCIES
 from stowplan.learned_guidance.memory_mapping.game.kernel.rules import reset
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, play_greedy, warm_up
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
 
 

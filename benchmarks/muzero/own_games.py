@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from benchmarks.lib.memory_mapping.deviations import deviations
 from benchmarks.lib.memory_mapping.imitation import Positions, positions_of, preferred
 from benchmarks.muzero.demonstrations import Demonstrated, Program, game_reward
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy, Seat
-from stowplan.learned_guidance.memory_mapping.observation.config import ObservationConfig
+from stowplan.learned_guidance.memory_mapping.observation.layout import ObservationConfig
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 
 #: Temperatures of a program's games: the likeliest with its hint and without.

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from benchmarks.lib.memory_mapping.optimum import GameOptimum, game_optimum
 from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
-from stowplan.learned_guidance.memory_mapping.game.variants import peak_live_bytes, window, with_capacity
+from stowplan.learned_guidance.memory_mapping.game.programs import peak_live_bytes, window, with_capacity
 from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Tensor, Use
 
 #: Picoseconds a byte: slow memory and copies at 1 TB/s, fast memory at 5 TB/s.

@@ -26,8 +26,8 @@ import stowplan
 from benchmarks.lib.memory_mapping.deviations import ILLEGAL, deviations
 from benchmarks.lib.memory_mapping.true_game import TrueModel, searched
 from benchmarks.lib.tables import table
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame
-from stowplan.learned_guidance.memory_mapping.game.variants import as_played
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.programs import as_played
 from stowplan.learned_guidance.memory_mapping.muzero.play import Policy, Seat
 from stowplan.learned_guidance.memory_mapping.observation.layout import empty_observations
 from stowplan.portfolio.memory_mapping.learned import POLICY

@@ -94,7 +94,7 @@ def single(arguments: argparse.Namespace) -> None:
 
 def _complete(method: str, bodies: list[tuple[Mapped, int]]) -> dict[str, NDArray[np.float64]]:
     """Of each body, parts of its mappings that come to their end at the proven interval, by what is drawn."""
-    from stowplan.learned_guidance.modulo_scheduling.ppo.decode import particles
+    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import particles
 
     player, chance, row = player_of(method), np.random.default_rng(0), {}
     if method != "uniform":
@@ -117,7 +117,7 @@ def _likeliest(method: str, bodies: list[tuple[Mapped, int]]) -> dict[str, NDArr
 
     ``uniform`` draws a mapping at each of them.
     """
-    from stowplan.learned_guidance.modulo_scheduling.ppo.decode import particles
+    from stowplan.learned_guidance.modulo_scheduling.ppo.policy import particles
 
     player, chance = player_of(method), np.random.default_rng(0)
     best = [(np.inf, np.nan)] * len(bodies)

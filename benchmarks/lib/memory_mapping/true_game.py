@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.learned_guidance.mcts.search import search
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.muzero.model import Floats, TorchModel
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.muzero.network import Floats, TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy, Seat
 from stowplan.learned_guidance.memory_mapping.observation.layout import empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer

@@ -41,8 +41,8 @@ from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-    from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 
 #: What local search from a demonstration takes, of the time of solving.
 LOCAL_SEARCH_SHARE = 0.5
@@ -181,7 +181,7 @@ def _windows_of(problems: list[Any], count: int | None, moves: int, seed: int) -
         raise UsageError(f"--windows and --window-moves: found {count} and {moves}, expected 1 or more")
     import numpy as np
 
-    from stowplan.learned_guidance.memory_mapping.game.variants import training_variants
+    from stowplan.learned_guidance.memory_mapping.game.programs import training_variants
 
     rng = np.random.default_rng(seed)
     found = [variant for problem in problems for variant in training_variants(problem, rng, moves=moves, count=count)]
@@ -193,7 +193,7 @@ def _windows_of(problems: list[Any], count: int | None, moves: int, seed: int) -
 def _configured(
     preset: str | None, method: str | None, simulations: int | None, settings: Sequence[str], steps: int | None
 ) -> TrainingConfig:
-    from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
+    from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
     from stowplan.learned_guidance.training.settings import with_settings
 
     presets = {"cpu": TrainingConfig.cpu, "paper": TrainingConfig.paper}
@@ -235,8 +235,8 @@ def _demonstrate(trainer: Trainer, options: Common, deadline: Deadline, cancel: 
     if not options.demonstrations and options.demonstrate is None:
         return
     from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
-    from stowplan.learned_guidance.memory_mapping.game.variants import as_played
-    from stowplan.learned_guidance.memory_mapping.local_search import improve_plan
+    from stowplan.learned_guidance.memory_mapping.game.local_search import improve_plan
+    from stowplan.learned_guidance.memory_mapping.game.programs import as_played
     from stowplan.models.memory_mapping import plan as plan_files
     from stowplan.models.memory_mapping.verify import verify
     from stowplan.portfolio.solve import solve

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from stowplan.arguments import whole
 from stowplan.errors import InputError
 from stowplan.hardware.nnp_i.chip import Chip, Evaluation
-from stowplan.learned_guidance.problem_source import Given, ProblemSource, check_choice
+from stowplan.learned_guidance.environments import Given, ProblemSource, check_choice
 from stowplan.learned_guidance.tier_placement.graph import BOUND, FeatureSet, Graph, columns, graph_of
 from stowplan.learned_guidance.tier_placement.variants import generated
 from stowplan.models.tier_placement.plan import Plan

@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 from stowplan.errors import InputError
 from stowplan.learned_guidance.mcts.search import search
 from stowplan.learned_guidance.memory_mapping.game.best import Point
-from stowplan.learned_guidance.memory_mapping.game.kernel import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY, with_hints
-from stowplan.learned_guidance.memory_mapping.muzero.exploration_bias import preferences
-from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
-from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.progress import Progress
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import as_f32, first_rows
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import as_f32, bias_preferences, first_rows
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer
 from stowplan.learned_guidance.training import checkpoint
@@ -187,7 +185,7 @@ class Policy:
         temperatures
             (N,) of the draws; at 0 the likeliest action is played.
         biases
-            (N, 4) exploration biases (:mod:`.exploration_bias`); None for none.
+            (N, 4) exploration biases (:mod:`.self_play`); None for none.
         should_stop
             Asked between moves.
 
@@ -206,7 +204,7 @@ class Policy:
             _, logits, values = self.model.initial(observations)
             weights = as_f32(logits).astype(np.float64)
             if biases is not None:
-                weights = weights + preferences(biases[games], observations.actions)
+                weights = weights + bias_preferences(biases[games], observations.actions)
             # The largest of log probability and Gumbel noise is a draw from the distribution.
             if temperatures.any():
                 weights = weights / heat[games] + np.where(is_drawn[games], rng.gumbel(size=legal.shape), 0.0)

@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 from stowplan.arguments import whole
 from stowplan.learned_guidance.memory_mapping.game.best import Best
-from stowplan.learned_guidance.memory_mapping.local_search import improve
-from stowplan.learned_guidance.memory_mapping.muzero import exploration_bias
-from stowplan.learned_guidance.memory_mapping.muzero.batches import make_batch
+from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import (
     CHECKPOINT,
     POLICY,
@@ -27,19 +25,21 @@ from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import (
     unpack_best,
     unpack_games,
 )
-from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner
-from stowplan.learned_guidance.memory_mapping.muzero.model import TorchModel
+from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
+from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner, make_batch
+from stowplan.learned_guidance.memory_mapping.muzero.network import TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.progress import Progress, Tally
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay, Trajectory
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
+    NO_BIAS,
     EpisodeStart,
     ProgramGame,
     SelfPlay,
+    draw_bias,
     episode_of,
     play_warm_start,
     replayed,
 )
-from stowplan.learned_guidance.memory_mapping.muzero.training_config import TrainingConfig
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import mean
 from stowplan.learned_guidance.training.run import Allowance
@@ -243,9 +243,9 @@ class Trainer:
         """A program, drawn evenly; now and then with the beginning of a good game of it, or with an exploration bias."""
         rng, config = self._start_rng, self.config
         program = int(rng.integers(len(self.programs)))
-        bias = exploration_bias.NONE
+        bias = NO_BIAS
         if is_biased or (config.exploration_bias_fraction > 0 and rng.random() < config.exploration_bias_fraction):
-            bias = exploration_bias.draw(rng)
+            bias = draw_bias(rng)
         if config.restart_fraction > 0 and rng.random() < config.restart_fraction:
             games = [*self.replay.elite[program], *(game for game in self.replay.demonstrations if game.program == program)]
             if games:

@@ -27,8 +27,7 @@ from stowplan.arguments import whole
 from stowplan.errors import InputError
 from stowplan.learned_guidance.modulo_scheduling.ppo.checkpoint import CHECKPOINT, POLICY, policy_values
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
-from stowplan.learned_guidance.modulo_scheduling.ppo.imitation import Examples, imitate
-from stowplan.learned_guidance.modulo_scheduling.ppo.lessons import Curriculum, Lesson, lessons, limits_of
+from stowplan.learned_guidance.modulo_scheduling.ppo.lessons import Curriculum, Examples, Lesson, imitate, lessons, limits_of
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
 from stowplan.learned_guidance.modulo_scheduling.ppo.progress import Progress
 from stowplan.learned_guidance.modulo_scheduling.ppo.sb3 import BalancedBuffer, MapperPolicy, Watcher

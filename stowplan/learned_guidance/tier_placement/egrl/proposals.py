@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome, draw
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.learner import Learner
-from stowplan.learned_guidance.tier_placement.egrl.population import Encoding, Member
+from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Encoding, Member, draw
 from stowplan.learned_guidance.tier_placement.egrl.workload import Network
 
 Floats = npt.NDArray[np.float32]

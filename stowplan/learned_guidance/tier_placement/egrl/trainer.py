@@ -30,14 +30,12 @@ from stowplan.learned_guidance.tier_placement.egrl.checkpoint import (
     unpack_maps,
     unpack_members,
 )
-from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.learner import Learner
-from stowplan.learned_guidance.tier_placement.egrl.population import Evolution, Member, restored
+from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Evolution, Member, restored
 from stowplan.learned_guidance.tier_placement.egrl.progress import Progress, Tally
 from stowplan.learned_guidance.tier_placement.egrl.proposals import Proposer
-from stowplan.learned_guidance.tier_placement.egrl.replay import Replay
-from stowplan.learned_guidance.tier_placement.egrl.workload import Network
+from stowplan.learned_guidance.tier_placement.egrl.workload import Network, Replay
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import mean
 from stowplan.learned_guidance.training.run import Allowance

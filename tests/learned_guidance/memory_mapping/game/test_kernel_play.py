@@ -10,18 +10,12 @@ import numba
 import numpy as np
 import pytest
 
+from benchmarks.lib.memory_mapping.evolution import play_preferences
+from benchmarks.lib.memory_mapping.random_play import play_random
 from stowplan.learned_guidance.memory_mapping.game.channel import Channel, Window, meet
 from stowplan.learned_guidance.memory_mapping.game.game import Action, reset
-from stowplan.learned_guidance.memory_mapping.game.kernel import (
-    CompiledGame,
-    CompiledState,
-    layout,
-    play_greedy,
-    play_preferences,
-    play_random,
-    readers,
-    windows,
-)
+from stowplan.learned_guidance.memory_mapping.game.kernel import layout, readers
+from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState, play_greedy, windows
 from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 from stowplan.models.memory_mapping.problem import Problem
 from tests.learned_guidance.memory_mapping.programs import play_on

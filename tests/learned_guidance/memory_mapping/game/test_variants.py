@@ -14,7 +14,7 @@ from stowplan.errors import UsageError
 from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.game import reset
 from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
-from stowplan.learned_guidance.memory_mapping.game.variants import (
+from stowplan.learned_guidance.memory_mapping.game.programs import (
     CAPACITIES,
     peak_live_bytes,
     training_variants,

@@ -16,8 +16,7 @@ import torch
 from stowplan.errors import InputError
 from stowplan.frontends.dfg import kernels, lower
 from stowplan.hardware.se.machines import load_machine
-from stowplan.learned_guidance.modulo_scheduling.ppo.decode import best_of, particles
-from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
+from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy, best_of, particles
 from stowplan.learned_guidance.modulo_scheduling.state import Body, Mapping
 from stowplan.models.modulo_scheduling.bounds import least_ii
 from stowplan.models.modulo_scheduling.verify import verify

@@ -17,9 +17,8 @@ from stowplan.errors import InputError, UsageError
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE
 from stowplan.learned_guidance.tier_placement.egrl import proposals
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, load_policy
-from stowplan.learned_guidance.tier_placement.egrl.chromosome import Chromosome
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
-from stowplan.learned_guidance.tier_placement.egrl.population import Member
+from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Member
 from stowplan.learned_guidance.tier_placement.egrl.progress import COLUMNS, Progress
 from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer, restored
 from stowplan.learned_guidance.training.checkpoint import load

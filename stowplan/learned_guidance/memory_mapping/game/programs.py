@@ -1,6 +1,6 @@
-"""Other problems made of one: a segment of the program, less fast memory, faster or slower copies.
+"""Programs to play MMapGame on: parts of a program, with less fast memory, faster or slower copies; and a small demo.
 
-A policy learns on programs of a few hundred moves. Windows of large programs are such programs, and they are real ones.
+A policy learns on programs of a few hundred moves. Ranges of steps of large programs are such programs, and they are real ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
 from stowplan.models.memory_mapping.accesses import Boundaries, TensorAccesses, access_sequences
-from stowplan.models.memory_mapping.problem import Loop, Problem, Tensor
+from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Tensor, Use
 from stowplan.models.memory_mapping.sub_problem import loops_within, restricted, sub_problem
 
 #: Length of a window, as part of the moves asked for.
@@ -140,3 +140,68 @@ def _at_borders(tensor: Tensor, sequence: TensorAccesses, loops: Sequence[Loop],
         # As an input it has content that is overwritten first. Where that is not sure it must not have any.
         is_input, is_output = is_input or sequence.is_dead(first), is_output or not (is_input or sequence.is_dead(first))
     return replace(tensor, is_input=is_input, is_output=is_output)
+
+
+#: Picoseconds a byte, read or written by a step; a copy takes what slow memory does.
+SLOW_PS, FAST_PS = 10, 1
+
+#: Bytes of each layer's weights, and of what goes into the first layer and comes out of each.
+WEIGHTS = (3072, 4096, 2048, 1024)
+ACTIVATIONS = (1024, 2048, 2048, 1024, 512)
+
+
+def demo_problem() -> Problem:
+    """A training step of four layers: forward, then backward with each layer's weights updated in place; 34 moves.
+
+    Fast memory is scarce, steps are bound by slow memory, and copies must share one channel: all three actions have their
+    moments. Latencies follow a roofline, the larger of computing and moving bytes. The best game has a normalised return of
+    0.823, as ``benchmarks/lib/memory_mapping/optimum.py`` proves in a minute or so.
+    """
+    layers = range(len(WEIGHTS))
+    weight = {layer: layer for layer in layers}
+    activation = {layer: len(WEIGHTS) + layer for layer in range(len(ACTIVATIONS))}
+    gradient = {layer: len(WEIGHTS) + len(ACTIVATIONS) + layer for layer in range(len(ACTIVATIONS))}
+    tensors = (
+        *(_tensor(f"weights.{layer}", WEIGHTS[layer], is_input=True, is_output=True) for layer in layers),
+        *(_tensor(f"activation.{layer}", size, is_input=layer == 0) for layer, size in enumerate(ACTIVATIONS)),
+        *(_tensor(f"gradient.{layer}", size, is_output=layer == 0) for layer, size in enumerate(ACTIVATIONS)),
+    )
+    forward = [
+        _step(tensors, f"forward.{layer}", (activation[layer], weight[layer]), (activation[layer + 1],)) for layer in layers
+    ]
+    loss = _step(tensors, "loss", (activation[len(WEIGHTS)],), (gradient[len(WEIGHTS)],))
+    backward = [
+        _step(
+            tensors,
+            f"backward.{layer}",
+            (gradient[layer + 1], activation[layer], weight[layer]),
+            (gradient[layer], weight[layer]),
+        )
+        for layer in reversed(layers)
+    ]
+    return Problem(
+        name="demo",
+        target="demo",
+        cost_model="roofline",
+        capacity=8192,
+        alignment=512,
+        tensors=tensors,
+        steps=(*forward, loss, *backward),
+    )
+
+
+def _tensor(name: str, size: int, *, is_input: bool = False, is_output: bool = False) -> Tensor:
+    return Tensor(name, size, SLOW_PS * size, SLOW_PS * size, is_input=is_input, is_output=is_output)
+
+
+def _step(tensors: tuple[Tensor, ...], name: str, reads: tuple[int, ...], writes: tuple[int, ...]) -> Step:
+    uses = tuple(
+        Use(tensor, is_output, tensors[tensor].size)
+        for is_output, group in ((False, reads), (True, writes))
+        for tensor in group
+    )
+    moved = sum(use.bytes for use in uses)
+    still = (0,) * len(uses)
+    compute = Piece(base_ps=5 * moved, slow_ps=still, fast_ps=still)
+    memory = Piece(0, slow_ps=tuple(SLOW_PS * use.bytes for use in uses), fast_ps=tuple(FAST_PS * use.bytes for use in uses))
+    return Step(name, "dense", weight=1, uses=uses, pieces=(compute, memory))
