@@ -29,7 +29,7 @@ from benchmarks.lib.tables import table, write_into
 from benchmarks.ppo.runs import BUDGETS, INTERVALS, METHODS, NAMED, ROLLOUTS, Setting, load, make, player_of, proven
 from benchmarks.ppo.tables import percent, spread, texts_of
 from stowplan.errors import InputError, StowplanError
-from stowplan.learned_guidance.modulo_scheduling.state import Body as Mapped
+from stowplan.learned_guidance.modulo_scheduling.body import Body as Mapped
 from stowplan.models.modulo_scheduling.bounds import critical_path
 
 #: Seconds of the reference for a graph.

@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from stowplan.errors import InputError
+from stowplan.learned_guidance.modulo_scheduling.body import Body
 from stowplan.learned_guidance.modulo_scheduling.environment import SLACK, ModuloSchedulingEnv
-from stowplan.learned_guidance.modulo_scheduling.observation import Limits, Observation, observe
+from stowplan.learned_guidance.modulo_scheduling.observation import Observation, observe
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, as_tensors
-from stowplan.learned_guidance.modulo_scheduling.state import Body, Mapping
+from stowplan.learned_guidance.modulo_scheduling.state import Mapping
+from stowplan.learned_guidance.modulo_scheduling.view import Limits
 from stowplan.models.modulo_scheduling.bounds import least_ii
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem

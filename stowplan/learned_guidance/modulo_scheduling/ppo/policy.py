@@ -1,6 +1,6 @@
 """A trained mapper on loop bodies it may not have seen, without what trained it; and training on, on one of them.
 
-Many mappings grow side by side, the likeliest place or one drawn at each step. Nothing is taken back.
+Many mappings grow side by side, one forward pass for a step of all (:mod:`stowplan.learned_guidance.modulo_scheduling.rollouts`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from stowplan.learned_guidance.modulo_scheduling.observation import Limits, observe
+from stowplan.learned_guidance.modulo_scheduling.body import Body
+from stowplan.learned_guidance.modulo_scheduling.observation import Observation, observe
 from stowplan.learned_guidance.modulo_scheduling.ppo.checkpoint import load_policy
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, as_tensors
-from stowplan.learned_guidance.modulo_scheduling.state import Body, Mapping
+from stowplan.learned_guidance.modulo_scheduling.rollouts import Choice, Player
+from stowplan.learned_guidance.modulo_scheduling.state import Mapping
+from stowplan.learned_guidance.modulo_scheduling.view import Limits
 from stowplan.learned_guidance.training.checkpoint import Content
 from stowplan.learned_guidance.training.run import run
 from stowplan.models.modulo_scheduling.plan import Plan
@@ -31,81 +34,8 @@ if TYPE_CHECKING:
 BATCH = 128
 
 
-@dataclass
-class Decoder:
-    """Places with a network.
-
-    Parameters
-    ----------
-    temperature
-        Of the scores that places are drawn by; 0 takes the likeliest.
-    """
-
-    network: Network
-    temperature: float = 1.0
-    placements: int = 0
-    """So far."""
-
-    def place(
-        self,
-        mappings: Sequence[Mapping],
-        chance: np.random.Generator,
-        *,
-        resample: bool = False,
-        stop: Callable[[], bool] = lambda: False,
-    ) -> list[Mapping]:
-        """Place what is left of each mapping, in step, until it is complete or stuck.
-
-        Parameters
-        ----------
-        resample
-            Whether a mapping that is stuck becomes a copy of one of the others that is not; they must be of one problem at one
-            interval, with as much to place.
-        stop
-            Asked at each step.
-
-        Returns
-        -------
-        list
-            The mappings, as many and in their order; where ``resample`` has replaced one, the copy. They are placed in place.
-        """
-        found = list(mappings)
-        if not found:
-            return found
-        problems = {id(each.problem): each.problem for each in found}
-        limits = Limits.of(list(problems.values()), max(each.ii for each in found))
-        first: dict[int, int] = {}
-        for at, each in enumerate(found):
-            first.setdefault(id(each.problem), at)
-        row = {key: number for number, key in enumerate(first)}
-        with torch.inference_mode():
-            shown = [observe(found[at], limits) for at in first.values()]
-            graphs = self.network.embed(as_tensors({name: np.stack([each[name] for each in shown]) for name in shown[0]}))
-            while not stop():
-                going = [at for at, each in enumerate(found) if each.current >= 0 and not each.stuck]
-                if not going:
-                    break
-                if resample:
-                    for at, each in enumerate(found):
-                        if each.stuck:
-                            found[at] = found[going[int(chance.integers(len(going)))]].copy()
-                    going = [at for at, each in enumerate(found) if each.current >= 0]
-                for begin in range(0, len(going), BATCH):
-                    part = going[begin : begin + BATCH]
-                    self._step([found[at] for at in part], limits, graphs[[row[id(found[at].problem)] for at in part]], chance)
-        return found
-
-    def _step(self, mappings: list[Mapping], limits: Limits, embedded: torch.Tensor, chance: np.random.Generator) -> None:
-        shown = [observe(each, limits) for each in mappings]
-        batch = {name: np.stack([each[name] for each in shown]) for name in shown[0]}
-        scores = self.network(as_tensors(batch), embedded)[0].numpy()
-        scores = np.where(batch["mask"] > 0, scores, -np.inf).reshape(len(mappings), -1)
-        if self.temperature:
-            # The largest of scores with Gumbel noise is a draw from their softmax.
-            scores = scores / self.temperature + chance.gumbel(size=scores.shape)
-        for mapping, action in zip(mappings, scores.argmax(axis=1).tolist(), strict=True):
-            mapping.place(*divmod(action, limits.slots))
-        self.placements += len(mappings)
+def _batch(shown: Sequence[Observation]) -> dict[str, torch.Tensor]:
+    return as_tensors({name: np.stack([each[name] for each in shown]) for name in shown[0]})
 
 
 def best_of(mappings: Sequence[Mapping]) -> Mapping | None:
@@ -125,7 +55,7 @@ Stop = Callable[[], bool]
 _ENDLESS = 1 << 40
 
 
-class Policy:
+class Policy(Player):
     """A trained network, ready for any loop body on a machine of any size.
 
     Parameters
@@ -156,31 +86,29 @@ class Policy:
         """sha256 of the policy file, for the provenance of a result."""
         return None if self.file is None else self.file.digest
 
-    def place(
-        self,
-        mappings: Sequence[Mapping],
-        chance: np.random.Generator,
-        *,
-        temperature: float = 1.0,
-        resample: bool = False,
-        stop: Stop = lambda: False,
-    ) -> list[Mapping]:
-        """Place what is left of each mapping, all in step.
+    def choice(self, mappings: Sequence[Mapping], rng: np.random.Generator, temperature: float) -> Choice:
+        """The network's places; every graph is looked at once for all steps."""
+        problems = {id(each.problem): each for each in mappings}
+        limits = Limits.of([each.problem for each in problems.values()], max(each.ii for each in mappings))
+        row = {key: number for number, key in enumerate(problems)}
+        with torch.inference_mode():
+            graphs = self.network.embed(_batch([observe(each, limits) for each in problems.values()]))
 
-        Parameters
-        ----------
-        temperature
-            0 takes the likeliest places, 1 draws from the policy.
-        resample
-            Whether those that get stuck go on as copies of others; all must then be of one problem at one interval.
+        def chosen(going: Sequence[Mapping]) -> list[tuple[int, int]]:
+            found: list[tuple[int, int]] = []
+            for begin in range(0, len(going), BATCH):
+                part = going[begin : begin + BATCH]
+                shown = _batch([observe(each, limits) for each in part])
+                with torch.inference_mode():
+                    scores = self.network(shown, graphs[[row[id(each.problem)] for each in part]])[0].numpy()
+                scores = np.where(shown["mask"].numpy() > 0, scores, -np.inf).reshape(len(part), -1)
+                if temperature:
+                    # The largest of scores with Gumbel noise is a draw from their softmax.
+                    scores = scores / temperature + rng.gumbel(size=scores.shape)
+                found += [divmod(action, limits.slots) for action in scores.argmax(axis=1).tolist()]
+            return found
 
-        Returns
-        -------
-        list
-            The mappings, complete, stuck, or (stopped early) partial; see
-            :meth:`~stowplan.learned_guidance.modulo_scheduling.ppo.policy.Decoder.place`.
-        """
-        return Decoder(self.network, temperature).place(mappings, chance, resample=resample, stop=stop)
+        return chosen
 
     def fine_tune(
         self,

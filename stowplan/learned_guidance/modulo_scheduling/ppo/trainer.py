@@ -25,13 +25,14 @@ from torch import Tensor
 
 from stowplan.arguments import whole
 from stowplan.errors import InputError
+from stowplan.learned_guidance.modulo_scheduling.body import Body
 from stowplan.learned_guidance.modulo_scheduling.ppo.checkpoint import CHECKPOINT, POLICY, policy_values
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
 from stowplan.learned_guidance.modulo_scheduling.ppo.lessons import Curriculum, Examples, Lesson, imitate, lessons, limits_of
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
 from stowplan.learned_guidance.modulo_scheduling.ppo.progress import Progress
 from stowplan.learned_guidance.modulo_scheduling.ppo.sb3 import BalancedBuffer, MapperPolicy, Watcher
-from stowplan.learned_guidance.modulo_scheduling.state import Body, Mapping
+from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import mean
 from stowplan.learned_guidance.training.run import Allowance
