@@ -1,7 +1,7 @@
 """Play MMapGame on a real module, at random and greedily: ``python examples/play_mmap_game.py [MODULE] [TARGET]``.
 
-An agent sees what ``docs/mmap-game.md`` lists under Gymnasium, and answers 0 (Copy), 1 (NoCopy) or 2 (Drop); one of your own
-takes the place of ``greedy``.
+An agent sees what ``docs/reference/mmap-game.md`` lists under Gymnasium, and answers 0 (Copy), 1 (NoCopy) or 2 (Drop); one of
+your own takes the place of ``greedy``.
 """
 
 from __future__ import annotations

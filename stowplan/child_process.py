@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import gc
 import os
 import signal
 import struct
 import sys
+from functools import cache
 from typing import BinaryIO
 
 #: Bytes that a process may hold to be kept for other work.
@@ -105,3 +108,21 @@ def describe_end(code: int) -> str:
         name = str(-code)
     hint = ", as the kernel does where memory runs out" if name == "SIGKILL" else ""
     return f"its process was ended by signal {name}{hint}"
+
+
+#: Objects that are made before cycles among the youngest are looked for, and how often those come before the next older ones.
+#: Python's own 700 has it look more than a thousand times while solvers are imported.
+_THRESHOLDS = 100_000, 10, 10
+
+
+@cache
+def collect_seldom() -> None:
+    """Look for cycles of garbage seldom, and not once more at the end.
+
+    That is a fifth of what a small problem takes on the command line: modules are full of cycles, none of which is garbage.
+    Not for processes in which others may count on Python's own ways.
+    """
+    gc.set_threshold(*_THRESHOLDS)
+    # In this order at the end, before the interpreter looks for cycles in all that is left.
+    atexit.register(gc.freeze)
+    atexit.register(gc.disable)

@@ -2,7 +2,7 @@
 
 Importing numba and what it has compiled takes half a second to a second, what a heuristic does on a few dozen tensors takes
 milliseconds interpreted. One source makes both, so that both find the same. The copies are modules of the heuristics' room
-(:data:`ROOM`) alone; problems, plans and everything else are the classes that all others use.
+(:data:`ROOM`) and :data:`SHARED` alone; problems, plans and everything else are the classes that all others use.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from typing import Any
 
 #: Packages in here are copied, with all of their modules; modules that lie in it themselves are not.
 ROOM = "stowplan.portfolio"
+
+#: Of the modules that lie in the room itself, those that compile.
+SHARED = {"stowplan.portfolio.random_numbers"}
 
 _COMPILED = "stowplan.compiled"
 
@@ -35,7 +38,7 @@ def load(place: str) -> Any:
 
 
 def _is_copied(name: str) -> bool:
-    return name == _COMPILED or _is_package(name.rpartition(".")[0]) or _is_package(name)
+    return name == _COMPILED or name in SHARED or _is_package(name.rpartition(".")[0]) or _is_package(name)
 
 
 def _is_package(name: str) -> bool:

@@ -136,7 +136,7 @@ _KINDS = {
         _modules(
             "memory_mapping",
             hint="stowplan.models.memory_mapping.hint",
-            transfer="stowplan.models.memory_mapping.earlier_plan:transferred",
+            transfer="stowplan.models.memory_mapping.hint:transferred",
             offsets="stowplan.models.memory_mapping.plan:offset_table",
             amends=("capacity", "stalls"),
             warm_up="stowplan.portfolio.memory_mapping.warm_up:warm_up",
@@ -155,7 +155,7 @@ _KINDS = {
             transfer="stowplan.models.tier_placement.hint:transferred",
             offsets="stowplan.models.tier_placement.plan:offset_table",
             amends=("capacity",),
-            amend="stowplan.frontends.network.problem:amended",
+            amend="stowplan.frontends.network.format:amended",
             warm_up="stowplan.portfolio.tier_placement.heuristics:warm_up",
         ),
         _modules("bank_mapping", amends=("capacity",)),
@@ -174,7 +174,7 @@ _KINDS = {
             hint="stowplan.models.modulo_scheduling.hint",
             transfer="stowplan.models.modulo_scheduling.hint:transferred",
             amends=("fixed",),
-            amend="stowplan.frontends.dfg.problem:amended",
+            amend="stowplan.frontends.dfg.format:amended",
             warm_up="stowplan.portfolio.modulo_scheduling.annealing:warm_up",
         ),
     )

@@ -13,10 +13,9 @@ import pytest
 
 import stowplan
 from stowplan import compiled, interpreted, kinds
-from stowplan.portfolio.candidate_context import WorkerContext
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, kind_of
-from stowplan.portfolio.messages import Job, Report
+from stowplan.portfolio.run.messages import Job, Report, WorkerContext
 from tests.paths import EXAMPLES
 from tests.patience import HANG
 
@@ -27,7 +26,7 @@ def test_numba_is_not_imported() -> None:
 import sys
 from stowplan import interpreted
 for name in ("memory_mapping", "tier_placement", "operator_order", "banked_packing"):
-    interpreted.load(f"stowplan.portfolio.{name}.candidates:brief")
+    interpreted.load(f"stowplan.portfolio.{name}.candidates:presolve")
 assert not {"numba", "stowplan.compiled", "stowplan.portfolio.packing.beam"} & {*sys.modules}, sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=HANG)
@@ -46,8 +45,8 @@ def reports(function: Callable[[Any, Any], None], problem: Any) -> list[tuple[st
     ("file", "target", "function"),
     [
         ("lstm_scan_inf_b32.hlo.txt.gz", "tpu-v4", "stowplan.portfolio.memory_mapping.candidates:greedy"),
-        ("resnet50.layers.json", "nnp-i", "stowplan.portfolio.tier_placement.candidates:brief"),
-        ("cells.graph.json", None, "stowplan.portfolio.operator_order.candidates:brief"),
+        ("resnet50.layers.json", "nnp-i", "stowplan.portfolio.tier_placement.candidates:presolve"),
+        ("cells.graph.json", None, "stowplan.portfolio.operator_order.candidates:presolve"),
     ],
 )
 def test_the_same_is_found(file: str, target: str | None, function: str) -> None:
@@ -64,7 +63,7 @@ def test_threads_may_load_side_by_side() -> None:
 
     def load(_: int) -> Any:
         together.wait()
-        return interpreted.load("stowplan.portfolio.tier_placement.candidates:brief")
+        return interpreted.load("stowplan.portfolio.tier_placement.candidates:presolve")
 
     with ThreadPoolExecutor(4) as pool:
         assert len({*pool.map(load, range(4))}) == 1

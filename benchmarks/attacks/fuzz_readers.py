@@ -48,9 +48,9 @@ from stowplan.hardware.se import load_machine
 from stowplan.hardware.targets import load_target
 from stowplan.learned_guidance.memory_mapping.guide import guide
 from stowplan.models.hint import of_values
+from stowplan.portfolio.arguments import read_hint
 from stowplan.portfolio.batch import Settings, find_inputs, read_records, run_batch
-from stowplan.portfolio.batch.journal import Journal
-from stowplan.portfolio.hints import read_hint
+from stowplan.portfolio.batch.records import Journal
 from stowplan.portfolio.kind import kind as kind_named
 from stowplan.portfolio.kind import kind_of
 

@@ -23,17 +23,17 @@ from pathlib import Path
 from benchmarks.lib.bank_mapping.traffic import traffic
 from benchmarks.lib.places import SHARED
 from stowplan.frontends.affine import Builder
-from stowplan.frontends.affine.problem import PRECISIONS, read_graph
+from stowplan.frontends.affine.format import PRECISIONS, read_graph
 from stowplan.hardware.affine.program import Program
 from stowplan.hardware.inferentia.problem import MappedProgram, build_problem
 from stowplan.hardware.inferentia.target import load_target
-from stowplan.models.bank_mapping.assemble import assemble
 from stowplan.models.bank_mapping.plan import Plan
+from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping import choose, keep
 from stowplan.portfolio.bank_mapping.candidates import local_plan, propagated_plan
 from stowplan.portfolio.solve import solve
-from stowplan.transforms.elimination.eliminate import Report, eliminate
+from stowplan.transforms.eliminate import Report, eliminate
 
 
 def corpus() -> Path:

@@ -40,10 +40,9 @@ import stowplan
 from benchmarks.lib.places import EXAMPLES
 from stowplan.models.modulo_scheduling.plan import decode_objective
 from stowplan.portfolio import plan_cache
-from stowplan.portfolio.candidate_context import WorkerContext
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import check, kind_of
-from stowplan.portfolio.messages import Job, Report
+from stowplan.portfolio.run.messages import Job, Report, WorkerContext
 
 #: Small instances of every kind, with their targets.
 SMALL = (

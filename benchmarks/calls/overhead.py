@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 import stowplan
 from benchmarks.lib.alone import Alone
 from benchmarks.lib.places import EXAMPLES
-from stowplan.portfolio import run as portfolio_run
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import check, kind_of
-from stowplan.portfolio.messages import Job
-from stowplan.portfolio.run_state import Progress
-from stowplan.portfolio.worker_pool import Worker, WorkerPool
-from stowplan.portfolio.worker_process import Assignment
+from stowplan.portfolio.run import run as portfolio_run
+from stowplan.portfolio.run.messages import Job
+from stowplan.portfolio.run.state import Progress
+from stowplan.portfolio.run.worker_pool import Worker, WorkerPool
+from stowplan.portfolio.run.worker_process import Assignment
 from stowplan.result import Result, format_quantity
 
 #: Instances of several kinds, with their targets: those of the examples that are not closed at once.

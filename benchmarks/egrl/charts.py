@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.egrl.methods import MOMENTS, VARIANTS
-from benchmarks.egrl.runs import Record, problem_of
 from benchmarks.egrl.tables import Place, Records, best_at, differences, standard_error, titles
 from benchmarks.egrl.transfer import Transfer, Trial, even, speedups_of, transfers
-from stowplan.models.tier_placement.plan import Plan
 from stowplan.report.figures import FAINT, INK, save_figure
-from stowplan.report.tier_placement.maps import What, transitions
-from stowplan.report.tier_placement.picture import draw_bands, draw_transition
-from stowplan.report.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -240,40 +235,3 @@ def _clouds(clouds: Mapping[Place, tuple[np.ndarray, Sequence[str]]], figure: Fi
         panel.set_yticks([])
         panel.margins(0.12)
     _legend_below(figure, list(panels.values()), inches=2.8)
-
-
-def shifts(best: Mapping[Place, Record], compilers: Mapping[Place, Plan], path: Path) -> None:
-    """Figure 6, top: where the bytes went that the compiler had in each tier."""
-    save_figure(path, (2.9 * len(best) + 0.4, 5.4), partial(_shifts, best, compilers), layout="constrained")
-
-
-def _shifts(best: Mapping[Place, Record], compilers: Mapping[Place, Plan], figure: Figure) -> None:
-    axes = figure.subplots(2, len(best), squeeze=False)
-    whats: tuple[What, ...] = ("weights", "outputs")
-    for column, (place, record) in enumerate(best.items()):
-        problem = problem_of(*place)
-        names = [tier.name for tier in problem.tiers]
-        for row, what in enumerate(whats):
-            panel = axes[row, column]
-            moved = transitions(problem, compilers[place], record.plan, what, in_bytes=True)
-            draw_transition(panel, moved, names, format_bytes)
-            panel.set_title(f"{' '.join(place)}: {what}", fontsize=10)
-    figure.supxlabel("in EGRL's best map", fontsize=10)
-    figure.supylabel("in the compiler's map", fontsize=10)
-
-
-def map_bands(labelled: Mapping[Place, Sequence[tuple[str, Plan]]], path: Path) -> None:
-    """Figure 6, bottom: the tier of every tensor, in the maps of each place."""
-    heights = [0.5 * 2 * len(plans) + 0.7 for plans in labelled.values()]
-    save_figure(path, (11, sum(heights)), partial(_bands, labelled, heights), layout="constrained")
-
-
-def _bands(labelled: Mapping[Place, Sequence[tuple[str, Plan]]], heights: Sequence[float], figure: Figure) -> None:
-    axes = figure.subplots(len(labelled), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for panel, (place, plans) in zip(axes, labelled.items(), strict=True):
-        draw_bands(problem_of(*place), plans, panel)
-        panel.set_title(f"{' '.join(place)}:  {panel.get_title(loc='left')}", fontsize=9, loc="left")
-        panel.set_xlabel("")
-        if panel is not axes[0]:
-            panel.get_legend().remove()
-    axes[-1].set_xlabel("layer")

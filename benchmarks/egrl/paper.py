@@ -9,7 +9,7 @@
     python -m benchmarks.egrl.paper                       # all of them
 
 Each run is kept in a folder once it has come to its end; started again, a command makes only the runs that are missing, and
-several commands may work on one folder side by side. ``docs/benchmarks-egrl.md`` says more.
+several commands may work on one folder side by side. ``docs/results/egrl.md`` says more.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ from pathlib import Path
 from benchmarks.egrl import charts, tables, transfer
 from benchmarks.egrl import maps as map_pictures
 from benchmarks.egrl.methods import GREEDY, METHODS, OPTIMUM, VARIANTS, perform, run_of, seeds_of
-from benchmarks.egrl.runs import ROOT, Record, Run, finished, load, make_all, outlook, problem_of
-from benchmarks.egrl.tables import Place, Records
+from benchmarks.egrl.runs import ROOT, Run, finished, make_all, outlook, problem_of
+from benchmarks.egrl.tables import Records
 from benchmarks.lib.one_core import ONE_THREAD
 from benchmarks.lib.tables import write_into
 from stowplan.hardware.nnp_i.compiler import compiler_plan
-from stowplan.models.tier_placement.plan import Plan
 
 NETWORKS = ("resnet50", "resnet101", "bert_base_s128", "bert_base_s384")
 PRECISIONS = ("int8", "fp16")
@@ -39,7 +38,7 @@ PRECISIONS = ("int8", "fp16")
 #: Evaluations that the paper gives its agents.
 BUDGET = 4_000
 
-PAGE = ROOT / "docs" / "benchmarks-egrl.md"
+PAGE = ROOT / "docs" / "results" / "egrl.md"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,8 +138,6 @@ def figure3(options: argparse.Namespace) -> Texts:
     budget = f"{options.evaluations:,} evaluations, {_seeds(records)}; in brackets the part of the optimum."
     return {
         "figure3": _with_picture(options, "egrl-figure3.png", what, budget, tables.final(records, methods)),
-        "effort": tables.effort(records, methods),
-        "targets": tables.targets(records),
     }
 
 
@@ -160,11 +157,7 @@ def paper(options: argparse.Namespace) -> Texts:
 
 
 def noise(options: argparse.Namespace) -> Texts:
-    # Beside them the same methods without noise, of figure 3, where these are there.
-    methods, runs = _methods("noise", options), runs_of("noise", options)
-    still = [dataclasses.replace(run, noise=0.0) for run in runs if run.noise]
-    known = [record for run in dict.fromkeys(still) if (record := load(run, options.folder)) is not None]
-    records = Records([*finished(runs, options.folder), *known])
+    methods, records = _methods("noise", options), Records(finished(runs_of("noise", options), options.folder))
     part = PARTS["noise"].noise
     budget = f"{options.evaluations:,} evaluations, {_seeds(records, part)}."
     return {"noise": f"{budget}\n\n{tables.noisy(records, methods, part)}"}
@@ -179,48 +172,26 @@ def figure4(options: argparse.Namespace) -> Texts:
     charts.transfer(records, found, options.pictures / "egrl-figure4.png")
     what = "Policies on networks that they were not trained on, over their training"
     seeds = f"{_seeds(records)}.".capitalize()
-    return {
-        "figure4": _with_picture(options, "egrl-figure4.png", what, seeds, transfer.summary(found, records)),
-        "figure4-course": transfer.course(found),
-    }
+    return {"figure4": _with_picture(options, "egrl-figure4.png", what, seeds, transfer.summary(found, records))}
 
 
 def maps(options: argparse.Namespace) -> Texts:
     runs = runs_of("maps", options)
     records = Records(finished(runs, options.folder))
-    gathered, best, compilers, labelled = [], {}, {}, {}
+    gathered = []
     for place in records.places:
-        compiler, ours = compiler_plan(problem_of(*place)), _best(records, place)
-        if compiler is None or ours is None:
-            continue
-        best[place], compilers[place] = ours, compiler
-        optimum = records.optimum(place)
-        plans: list[tuple[str, Plan]] = [("compiler", compiler), ("EGRL", ours.plan)]
-        labelled[place] = [*plans, *([("optimum", optimum.plan)] if optimum else [])]
-        own = [run for run in runs if (run.network, run.precision, run.method) == (*place, "egrl")]
-        gathered.append(map_pictures.gather(own, options.folder, compiler, records))
-    if not best:
+        compiler = compiler_plan(problem_of(*place))
+        if compiler is not None:
+            own = [run for run in runs if (run.network, run.precision, run.method) == (*place, "egrl")]
+            gathered.append(map_pictures.gather(own, options.folder, compiler, records))
+    if not gathered:
         return {}
     points = {each.place: (map_pictures.embedded(each), each.kinds) for each in gathered}
     clouds = {place: (found, kinds) for place, (found, kinds) in points.items() if found is not None}
     if clouds:
         charts.map_clouds(clouds, options.pictures / "egrl-figure5.png")
-    charts.shifts(best, compilers, options.pictures / "egrl-figure6.png")
-    charts.map_bands(labelled, options.pictures / "egrl-figure7.png")
     near = "Maps as fast as the compiler's, the best maps, the compiler's and the optimum"
-    shifts = "Where the bytes of each tier of the compiler's map stand in EGRL's best"
-    bands = "The tier of every tensor in the compiler's map, EGRL's best and the optimum"
-    return {
-        "figure5": _with_picture(options, "egrl-figure5.png", near, map_pictures.spread(gathered)),
-        "figure6": _with_picture(options, "egrl-figure6.png", shifts),
-        "figure7": _with_picture(options, "egrl-figure7.png", bands),
-    }
-
-
-def _best(records: Records, place: Place) -> Record | None:
-    """EGRL's fastest map of all seeds; None where no seed has one."""
-    found = [record for record in records.of(place, "egrl") if record.latency_ps is not None]
-    return min(found, key=lambda record: (record.latency_ps, record.seed), default=None)
+    return {"figure5": _with_picture(options, "egrl-figure5.png", near, map_pictures.spread(gathered))}
 
 
 REPORTS: dict[str, Callable[[argparse.Namespace], Texts]] = {

@@ -10,12 +10,6 @@ from benchmarks.egrl.methods import METHODS, OPTIMUM, VARIANTS, Method
 from benchmarks.egrl.runs import Record
 from benchmarks.lib.tables import mean_and_deviation, table
 
-#: A run has come near its end where it has this part of what it ends with.
-NEAR_FINAL = 0.95
-
-#: Part of the proven optimum that EGRL is to reach.
-TARGETS = {"resnet50": 0.95, "resnet101": 0.90, "bert_base_s128": 0.90, "bert_base_s384": 0.90}
-
 Place = tuple[str, str]
 """Network and precision."""
 
@@ -59,12 +53,6 @@ def best_at(record: Record, evaluations: float) -> float:
     return record.points[number - 1][1] if number else 0.0
 
 
-def until_near_final(record: Record) -> int | None:
-    """Evaluations until :data:`NEAR_FINAL` of the final speedup; None where no map could be executed."""
-    goal = NEAR_FINAL * record.speedup
-    return next((used for used, speedup in record.points if speedup >= goal), None)
-
-
 def _name(place: Place) -> list[str]:
     return [*place]
 
@@ -88,57 +76,6 @@ def final(records: Records, methods: Sequence[str]) -> str:
         row.append("" if best is None else f"{best.speedup:.3f}{unproven}")
         rows.append(row)
     return table(rows, ["network", "precision", *titles(methods), "optimum"])
-
-
-def effort(records: Records, methods: Sequence[str]) -> str:
-    """Evaluations until near the final speedup, and processor seconds of a run."""
-    rows = []
-    for place in records.places:
-        row = _name(place)
-        for method in methods:
-            group = records.of(place, method)
-            used = [until for record in group if (until := until_near_final(record)) is not None]
-            seconds = statistics.fmean(record.seconds for record in group) if group else 0.0
-            text = f"{seconds:.0f} s" if seconds >= 1 else "below 1 s"
-            row.append("" if not group else f"{statistics.fmean(used):,.0f}, {text}" if used else f"–, {text}")
-        rows.append(row)
-    return table(rows, ["network", "precision", *titles(methods)])
-
-
-def targets(records: Records) -> str:
-    """What EGRL is to reach, and by how much it does or does not."""
-    rows = []
-    for place in records.places:
-        ours, best = records.mean(place, "egrl"), records.optimum(place)
-        if ours is None:
-            continue
-        missed, row = [], _name(place)
-        for what, one, other, is_strict in (
-            ("EGRL ≥ EA", "egrl", "ea", False),
-            ("EA > PG", "ea", "pg", True),
-            ("EGRL > Greedy-DP", "egrl", "greedy_dp", True),
-        ):
-            left, right = records.mean(place, one), records.mean(place, other)
-            if left is None or right is None:
-                row.append("")
-                continue
-            row.append(f"{left - right:+.3f}")
-            # As exact as the table shows it: a difference in the last digit of a float is none.
-            if round(left - right, 3) < 0 or (is_strict and round(left - right, 3) == 0):
-                missed.append(what)
-        row.append(f"{ours - 1:+.3f}")
-        if ours <= 1:
-            missed.append("above the compiler")
-        if best is None:
-            row.append("")
-        else:
-            goal = TARGETS[place[0]]
-            row.append(f"{1 - ours / best.speedup:.1%} (at most {1 - goal:.0%})")
-            if ours / best.speedup < goal:
-                missed.append("near the optimum")
-        rows.append([*row, ", ".join(missed) or "none"])
-    head = ["EGRL − EA", "EA − PG", "EGRL − Greedy-DP", "EGRL − compiler", "below the optimum", "missed"]
-    return table(rows, ["network", "precision", *head])
 
 
 def attribution(records: Records, methods: Sequence[str]) -> str:
@@ -195,16 +132,9 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 def noisy(records: Records, methods: Sequence[str], noise: float) -> str:
-    """Speedups without noise of the maps that measured best, and the order of the methods with and without noise."""
-    rows = []
-    for place in records.places:
-        row = [*_name(place), *(mean_and_deviation(records.speedups(place, method, noise)) for method in methods)]
-        rows.append([*row, order(records, place, methods, noise), order(records, place, methods, 0.0)])
-    return table(rows, ["network", "precision", *titles(methods), f"order at {noise:.0%}", "order without"])
-
-
-def order(records: Records, place: Place, methods: Sequence[str], noise: float) -> str:
-    """Methods from the best mean to the worst."""
-    means = {method: records.mean(place, method, noise) for method in methods}
-    ranked = sorted((method for method in methods if means[method] is not None), key=lambda method: -(means[method] or 0.0))
-    return " > ".join(titles(ranked))
+    """Speedups without noise of the maps that measured best."""
+    rows = [
+        [*_name(place), *(mean_and_deviation(records.speedups(place, method, noise)) for method in methods)]
+        for place in records.places
+    ]
+    return table(rows, ["network", "precision", *titles(methods)])

@@ -151,13 +151,3 @@ def summary(found: Sequence[Trial], records: Records) -> str:
         rows.append([*transfer, *cells, "" if best is None else f"{best.speedup:.3f}"])
     head = [*(", ".join(kind) for kind in kinds), "even odds, filled", "Greedy-DP", "EGRL on it", "optimum"]
     return table(rows, ["trained on", "tried on", "precision", *head])
-
-
-def course(found: Sequence[Trial], decoding: str = "rectified") -> str:
-    """Speedups over the training, of one decoding."""
-    rows = []
-    for transfer in transfers(found):
-        for policy in POLICIES:
-            groups = [speedups_of(found, transfer, policy, decoding, moment) for moment in MOMENTS]
-            rows.append([*transfer, policy, *map(mean_and_deviation, groups)])
-    return table(rows, ["trained on", "tried on", "precision", "policy", *(f"{moment} %" for moment in MOMENTS)])

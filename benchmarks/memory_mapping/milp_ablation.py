@@ -28,10 +28,9 @@ from benchmarks.lib.places import ROOT, SHARED
 from stowplan import files
 from stowplan.frontends.read import read
 from stowplan.models.memory_mapping.milp import solve as solving
-from stowplan.models.memory_mapping.milp.detail import DetailedModel
-from stowplan.models.memory_mapping.milp.highs import ScaledHighs
 from stowplan.models.memory_mapping.milp.segments import SegmentBounds
-from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
+from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch, ScaledHighs
+from stowplan.models.memory_mapping.milp.tightening import DetailedModel
 from stowplan.models.memory_mapping.problem import Problem
 
 #: A gap below this is called closed: the tables of objectives have four digits after the point.

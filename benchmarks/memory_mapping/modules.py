@@ -24,7 +24,7 @@ from stowplan import files, solve
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input
 from stowplan.frontends.xla_plan import import_xla_plan
-from stowplan.portfolio import warm_workers
+from stowplan.portfolio.run import warm_workers
 from stowplan.portfolio.warm_up import main as warm_up
 
 

@@ -7,7 +7,7 @@
 
 Every run is a process on one core, and leaves a JSON file; started again, a command makes only the runs that are missing.
 Programs are modules or converted problems; those of the paper, or what comes closest, are looked for in the shared corpus
-($STOWPLAN_SHARED, or ../shared). ``docs/benchmarks-mmap-muzero.md`` says more.
+($STOWPLAN_SHARED, or ../shared). ``docs/results/muzero.md`` says more.
 """
 
 from __future__ import annotations

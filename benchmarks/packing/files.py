@@ -24,7 +24,7 @@ from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.csv_files import read_plan
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.warm_workers import workers
+from stowplan.portfolio.run.warm_workers import workers
 from stowplan.result import Result
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""The PPO mapper beside its controls and baselines, at equal evaluations and equal seconds: docs/benchmarks-ppo.md.
+"""The PPO mapper beside its controls and baselines, at equal evaluations and equal seconds: docs/results/ppo.md.
 
 ``python -m benchmarks.ppo.paper run GRAPHS --folder RUNS [--method ppo --seeds 3 ...]`` makes runs that are not there yet,
 each kept in a file of its own; ``tables --folder RUNS [--page FILE]`` prints the tables, or writes them between the markers of

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from benchmarks.xla.table import modules, problem_and_program
 from stowplan.frontends.xla_plan import import_xla_plan
-from stowplan.models.memory_mapping.copy_engine import copy_window, play, step_durations
+from stowplan.models.memory_mapping.copy_engine import copy_window, play, slices_of, step_durations
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.memory_mapping.slices import slices_of
 
 #: Freedoms, one after the other: donated parameters tied, evictions between steps, sliced prefetches.
 STAGES = {

@@ -32,8 +32,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(arguments: list[str] | None) -> int:
     # Imported here, so that Ctrl-C is met with an answer from the first moment on.
+    from stowplan.child_process import collect_seldom
     from stowplan.models.light_imports import light_imports
-    from stowplan.startup import collect_seldom
 
     collect_seldom()
     light_imports()

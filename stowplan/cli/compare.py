@@ -30,8 +30,7 @@ from stowplan.result import format_apart, format_quantity, two_numbers
 if TYPE_CHECKING:
     from stowplan.models.decisions import Part
     from stowplan.portfolio.batch import Record
-    from stowplan.portfolio.compare import Comparison
-    from stowplan.portfolio.paired import Interval, PairedStatistics
+    from stowplan.portfolio.batch.compare import Comparison, Interval, PairedStatistics
     from stowplan.portfolio.plan_comparison import PlanComparison
 
 #: What the table says of programs that are not compared.
@@ -130,7 +129,7 @@ def compare_command(
         return
     _check_folders([results, *([] if others is None else [others])], options, everything=everything)
     from stowplan.portfolio.batch import read_records
-    from stowplan.portfolio.compare import compare
+    from stowplan.portfolio.batch.compare import compare
 
     first = read_records(results)
     if others is None:
@@ -221,7 +220,7 @@ def _values(values: Mapping[str, int | str | bool] | None) -> str:
 
 
 def _rows(records: Mapping[str, Record]) -> dict[str, Any]:
-    from stowplan.portfolio.compare import geometric_mean, speedups
+    from stowplan.portfolio.batch.compare import geometric_mean, speedups
 
     programs: list[dict[str, Any]] = []
     for name, record in records.items():

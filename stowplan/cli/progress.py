@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from stowplan.cli.output import note
-from stowplan.portfolio.run_state import Progress
+from stowplan.portfolio.run.state import Progress
 from stowplan.result import format_gap, format_quantity, two_numbers
 
 

@@ -199,7 +199,7 @@ def _presenter(problem: Any) -> Presenter:
 
 def _read_hint(hint: Path | None, earlier: Any, problem: Any) -> Any:
     """What guides the search; ``earlier`` is the problem that it is for, None where it is this one."""
-    from stowplan.portfolio.hints import read_hint, read_hint_of_earlier
+    from stowplan.portfolio.arguments import read_hint, read_hint_of_earlier
 
     if hint is None:
         return None
@@ -208,7 +208,7 @@ def _read_hint(hint: Path | None, earlier: Any, problem: Any) -> Any:
 
 def _read_keep_close(path: Path, within: float, earlier: Any, problem: Any) -> Any:
     """The plan to keep close to, of ``earlier`` where that is not None."""
-    from stowplan.portfolio.keep_close.given import KeepClose, read_earlier_plan
+    from stowplan.portfolio.keep_close.closeness import KeepClose, read_earlier_plan
 
     plan = read_earlier_plan(path, problem)
     # A plan of this very problem needs no other.

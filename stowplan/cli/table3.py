@@ -22,7 +22,7 @@ from stowplan.result import format_percent
 
 if TYPE_CHECKING:
     from stowplan.portfolio.batch import Record, Settings
-    from stowplan.portfolio.speedup_table import Entry, Instance, SpeedupTable
+    from stowplan.portfolio.batch.speedup_table import Entry, Instance, SpeedupTable
 
 Table3 = Annotated[
     bool,
@@ -60,7 +60,7 @@ def check_goes_with(what: str, is_there: bool, given: Mapping[str, bool]) -> Non
 
 def show_table(batches: dict[str, dict[str, Record]], baseline: str | None, style: str) -> None:
     """Print the table of some batches, by name, as ``text``, ``markdown``, ``csv`` (inputs alone) or ``json``."""
-    from stowplan.portfolio.speedup_table import speedup_table
+    from stowplan.portfolio.batch.speedup_table import speedup_table
 
     found = speedup_table(batches, baseline)
     if style == "json":
@@ -186,7 +186,7 @@ def _learned(instance: Instance, label: str) -> int | None:
 
 
 def _ratio(instance: Instance, objective: int | None, plain: bool) -> str:
-    from stowplan.portfolio.speedup_table import speedup
+    from stowplan.portfolio.batch.speedup_table import speedup
 
     ratio = speedup(instance.baseline, objective, instance.unit)
     if plain:

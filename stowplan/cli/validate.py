@@ -88,10 +88,9 @@ def validate_command(
     check_outputs((output, report), inputs=(*suites, *(policies or ())))
     from stowplan.portfolio.batch import CANCELLED, Settings, find_inputs
     from stowplan.portfolio.kind import kind
-    from stowplan.portfolio.validation.policies import Policies
-    from stowplan.portfolio.validation.records import Validation
+    from stowplan.portfolio.validation.adapter import Policies
+    from stowplan.portfolio.validation.records import Validation, summarize
     from stowplan.portfolio.validation.suite import EXACT_CANDIDATES, validate
-    from stowplan.portfolio.validation.summary import summarize
 
     settings = Settings(
         target=one_or_all(targets),

@@ -19,7 +19,7 @@ _MODULES = [
     "stowplan.frontends.dfg.format",
     "stowplan.frontends.arena.format",
     "stowplan.frontends.operator_order.format",
-    "stowplan.frontends.operator_order.graph_format",
+    "stowplan.frontends.operator_order.graph_json",
     "stowplan.frontends.affine.format",
     "stowplan.frontends.network.format",
     "stowplan.frontends.problem_file",

@@ -1,16 +1,25 @@
 """What is guessed of a problem's best plan: values of its decisions, or a whole plan. One file format for all kinds.
 
 A hint guides searches and exact models. It proves nothing and forbids nothing: whatever it says, plans are verified.
+
+A hint for an earlier version of a program says something of the version at hand, since most steps are the same. Steps are
+compared by what they are, their *signature*, and by the signatures around them, as in the colour refinement of Weisfeiler and
+Leman 1968: first those that agree far around are matched, then those that agree less far. So steps may be renamed and
+reordered, as compilers do when a program changes elsewhere. Where several agree alike, their order decides, and where there
+are not as many of them in both, their names before it.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from stowplan import kinds
 from stowplan.errors import InputError, UsageError, brief
@@ -125,3 +134,170 @@ def _check_list(place: str, values: tuple[float, ...], count: int) -> None:
         if not 0.0 <= value <= 1.0:
             shown = f"{value:g}" if math.isfinite(value) else "no finite number"
             raise InputError(f"found {shown}, expected a number from 0 to 1", place=f"{place}[{number}]")
+
+
+def longest_ascending(values: Sequence[int]) -> list[int]:
+    """Places of a longest ascending subsequence of unlike values, ascending."""
+    ends: list[int] = []
+    places: list[int] = []
+    before: list[int | None] = []
+    for at, value in enumerate(values):
+        length = bisect_left(ends, value)
+        ends[length : length + 1] = [value]
+        places[length : length + 1] = [at]
+        before.append(places[length - 1] if length else None)
+    found: list[int] = []
+    last = places[-1] if places else None
+    while last is not None:
+        found.append(last)
+        last = before[last]
+    return found[::-1]
+
+
+#: How far around steps are compared at first, in steps.
+AROUND = 4
+
+#: Pairs of steps that are compared at most to align what lies between two that are known.
+MOST_PAIRS = 4_000_000
+
+
+class Steps(NamedTuple):
+    """The steps of one version, in their order."""
+
+    names: Sequence[str]
+    signatures: Sequence[Hashable]
+    """What each is."""
+    coarse: Sequence[Hashable]
+    """What of that must agree at least, for those that are left in the end."""
+    sources: Sequence[Sequence[int]]
+    """For each the steps that it takes something from, by number, in the order of its operands; -1 for what is none."""
+
+
+def matched(later: Steps, earlier: Steps) -> list[int]:
+    """For each step the step of the earlier version that it was, each at most once, -1 for none; shape ``[steps]``.
+
+    Matched steps agree in ``coarse`` at least.
+    """
+    found = [-1] * len(later.names)
+    free = set(range(len(earlier.names)))
+    known: dict[Hashable, int] = {}
+    readers = [_readers(each) for each in (later, earlier)]
+    for begins in ((later.signatures, earlier.signatures), (later.coarse, earlier.coarse)):
+        rounds = [_rounds(*each, known) for each in zip((later, earlier), begins, readers, strict=True)]
+        for here, there in zip(*rounds, strict=True):
+            _match(found, free, here, there, later, earlier)
+    return found
+
+
+def aligned(found: Sequence[int], count: int, likeness: Callable[[int, int], float], least: float) -> list[int]:
+    """``found`` with more of the steps known, by their order.
+
+    Steps that are known and in the same order in both versions divide them into stretches. Within a stretch, those left are
+    paired in their order so that their likeness is largest in sum (as sequences are aligned by Needleman and Wunsch 1970).
+
+    Parameters
+    ----------
+    found
+        For each step that of the earlier version, -1 for none; shape ``[steps]``.
+    count
+        Steps of the earlier version.
+    likeness
+        Of a step and one of the earlier version, from 0 to 1.
+    least
+        Pairs that are less alike are none.
+    """
+    result = list(found)
+    taken = {*found}
+    olds, news = in_order({old: new for new, old in enumerate(found) if old >= 0})
+    for old, next_old, new, next_new in zip([-1, *olds], [*olds, count], [-1, *news], [*news, len(found)], strict=True):
+        mine = [each for each in range(new + 1, next_new) if found[each] < 0]
+        theirs = [each for each in range(old + 1, next_old) if each not in taken]
+        if mine and theirs and len(mine) * len(theirs) <= MOST_PAIRS:
+            alike = np.array([[likeness(one, other) for other in theirs] for one in mine])
+            for row, column in _best_pairs(np.where(alike < least, 0.0, alike)):
+                result[mine[row]] = theirs[column]
+    return result
+
+
+def in_order(later: dict[int, int]) -> tuple[list[int], list[int]]:
+    """Earlier and later steps of as many pairs as are in the same order in both."""
+    pairs = sorted(later.items())
+    kept = [pairs[at] for at in longest_ascending([new for _, new in pairs])]
+    return [old for old, _ in kept], [new for _, new in kept]
+
+
+def carried(given: Hint, name: str, numbers: Sequence[int | None], otherwise: float) -> list[float]:
+    """Values of a hint at these places in its lists; ``otherwise`` where there is no place, or the hint lacks the name."""
+    values = given.values.get(name)
+    return [otherwise if values is None or number is None else values[number] for number in numbers]
+
+
+def trust(given: Hint, numbers: Sequence[int | None]) -> list[float]:
+    """The hint's confidence at these places; 0 where there is none."""
+    return [0.0 if number is None else given.confidence[number] if given.confidence else 1.0 for number in numbers]
+
+
+def _rounds(steps: Steps, begin: Sequence[Hashable], readers: list[list[int]], known: dict[Hashable, int]) -> list[list[int]]:
+    """Colours of the steps, those that see furthest first; the same in both versions, by ``known``."""
+    found = [[known.setdefault(one, len(known)) for one in begin]]
+    for _ in range(AROUND):
+        found.append(_refined(found[-1], steps, readers, known))
+    return found[::-1]
+
+
+def _readers(steps: Steps) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in steps.names]
+    for number, sources in enumerate(steps.sources):
+        for source in {*sources} - {-1}:
+            found[source].append(number)
+    return found
+
+
+def _refined(colours: list[int], steps: Steps, readers: list[list[int]], known: dict[Hashable, int]) -> list[int]:
+    """Colours that agree where those of sources and readers agree, too."""
+    found = []
+    for number, colour in enumerate(colours):
+        sources = tuple(-1 if source < 0 else colours[source] for source in steps.sources[number])
+        around = (colour, sources, tuple(sorted(colours[reader] for reader in readers[number])))
+        found.append(known.setdefault(around, len(known)))
+    return found
+
+
+def _match(found: list[int], free: set[int], here: list[int], there: list[int], later: Steps, earlier: Steps) -> None:
+    """Match what is still free by one round's colours."""
+    groups: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for number, colour in enumerate(here):
+        if found[number] < 0:
+            groups[colour][0].append(number)
+    for number in sorted(free):
+        groups[there[number]][1].append(number)
+    for mine, theirs in groups.values():
+        if len(mine) != len(theirs):
+            by_name = {earlier.names[number]: number for number in theirs}
+            for number in mine:
+                found[number] = by_name.pop(later.names[number], -1)
+            mine = [number for number in mine if found[number] < 0]
+            theirs = sorted(by_name.values())
+        for number, other in zip(mine, theirs, strict=False):
+            found[number] = other
+    free.difference_update(found)
+
+
+def _best_pairs(alike: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[tuple[int, int]]:
+    """Rows and columns, both ascending, of the largest sum; those of 0 are left out."""
+    rows, columns = alike.shape
+    sums = np.zeros((rows + 1, columns + 1))
+    for row in range(rows):
+        paired = np.maximum(sums[row, 1:], sums[row, :-1] + alike[row])
+        sums[row + 1, 1:] = np.maximum.accumulate(paired)
+    found = []
+    row, column = rows, columns
+    while row and column:
+        if sums[row, column] == sums[row - 1, column]:
+            row -= 1
+        elif sums[row, column] == sums[row, column - 1]:
+            column -= 1
+        else:
+            row, column = row - 1, column - 1
+            found.append((row, column))
+    return found[::-1]

@@ -149,3 +149,17 @@ class Context:
     def stop(self) -> bool:
         """The same as :meth:`closed`."""
         return self.closed()
+
+
+#: A presolver takes no longer than so many seconds.
+PRESOLVE_SECONDS = 1.5
+
+
+def presolve_seconds(context: Context) -> float:
+    """Seconds that a presolver may take."""
+    return min(PRESOLVE_SECONDS, context.remaining())
+
+
+def asks_for_heuristics(context: Context) -> bool:
+    """Whether heuristics are among what is asked for, so that a presolver makes the kind's baseline."""
+    return "heuristic" in context.options.candidates

@@ -44,8 +44,8 @@ class Candidate:
     in_thread: bool = False
     """Run in a thread of the calling process: the problem is so small that this takes little time and memory, and the candidate
     looks at the clock often."""
-    is_brief: bool = False
-    """Done within a second: its share is not taken from the others."""
+    is_presolver: bool = False
+    """Done within a second or two: its share is not taken from the others."""
     takes_over: bool = False
     """Takes the place of one that has ended before its time: no time is set aside for it."""
     proves_only: bool = False
@@ -67,6 +67,17 @@ class Candidate:
         if self.in_thread and self.interpret:
             return cast(Callable[[Any, Any], None], interpreted.load(self.function))
         return cast(Callable[[Any, Any], None], kinds.load(self.function))
+
+
+def presolver(function: str) -> Candidate:
+    """The candidate ``presolve`` of small problems, by the ``module:function`` of what it does.
+
+    It comes before all others, as the pre-solvers of algorithm portfolios do (Xu et al. 2008, SATzilla), in a thread of the
+    calling process. Where it proves its plan the others are not started: a process takes longer to start than the work takes.
+    Nothing that is compiled runs in it (:mod:`stowplan.interpreted`), and what it leaves open the others do as if it had not
+    been there. Deterministic runs go without it.
+    """
+    return Candidate("presolve", "exact", function, share=0.25, interpret=True, in_thread=True, is_presolver=True)
 
 
 @dataclass(frozen=True)

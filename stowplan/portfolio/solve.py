@@ -13,15 +13,23 @@ import msgspec
 from stowplan.deadline import Deadline
 from stowplan.errors import UsageError
 from stowplan.log import LOGGER
-from stowplan.portfolio.baseline import resolve, warn_where_missing, with_maker
+from stowplan.portfolio.arguments import (
+    FAMILIES,
+    HINT,
+    check_options,
+    check_others,
+    chosen_candidates,
+    hinted_plan,
+    hinted_values,
+    resolve,
+    starts_of,
+    with_maker,
+)
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.hints import HINT, hinted_plan, hinted_values
 from stowplan.portfolio.kind import Kind, kind_of
 from stowplan.portfolio.plan_cache import PlanCache, depends_on_limit, key_of
-from stowplan.portfolio.run import Run
-from stowplan.portfolio.run_state import Progress, RunState
-from stowplan.portfolio.solve_arguments import FAMILIES, check_options, check_others, chosen_candidates, starts_of
-from stowplan.portfolio.solve_result import result_of, versions
+from stowplan.portfolio.run.run import Run, result_of, versions, warn_where_missing
+from stowplan.portfolio.run.state import Progress, RunState
 from stowplan.result import Result
 
 if TYPE_CHECKING:
@@ -181,7 +189,7 @@ def solve(
 def _closer(kind: Kind, problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> Closer:
     # Not at the top: most runs have no earlier plan to keep close to.
     from stowplan.portfolio.keep_close.after_run import Closer
-    from stowplan.portfolio.keep_close.given import EARLIER, given
+    from stowplan.portfolio.keep_close.closeness import EARLIER, given
 
     closer = Closer(kind, problem, given(keep_close, kind))
     if EARLIER in plans:

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from stowplan.errors import StowplanError
+from stowplan.log import cut
 from stowplan.models.document import Document
-from stowplan.notes import cut
 from stowplan.report.page import table, warnings_box
 from stowplan.report.presenter import GenericPresenter, Presenter, presenter_for
 from stowplan.result import Result, format_apart, format_gap, two_numbers

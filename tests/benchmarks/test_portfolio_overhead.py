@@ -9,8 +9,8 @@ import pytest
 
 import benchmarks.calls.overhead
 import stowplan
-from stowplan.portfolio import run
-from stowplan.portfolio.worker_pool import WorkerPool
+from stowplan.portfolio.run import run
+from stowplan.portfolio.run.worker_pool import WorkerPool
 from tests.paths import EXAMPLES
 from tests.patience import HANG
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 import stowplan
-from stowplan.notes import LENGTH, MOST, bounded
+from stowplan.log import LENGTH, MOST, bounded
 from tests.cli.conftest import BRIEF, EXAMPLES, Cli
 from tests.paths import DATA
 

@@ -6,8 +6,8 @@ import pytest
 
 from stowplan.frontends.dfg import lower
 from stowplan.frontends.dfg.balance import balanced
+from stowplan.frontends.dfg.format import parse_rules
 from stowplan.frontends.dfg.graph import Dfg
-from stowplan.frontends.dfg.problem import parse_rules
 from stowplan.hardware.se import compare
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.bounds import find_obstacle

@@ -528,7 +528,7 @@ def test_digits_that_are_no_numbers(digit: str, tmp_path: Path) -> None:
         csv_files.parse(f"id,lower,upper,size\na,0,1,{digit}\n")
     offsets = tmp_path / "o.fastmem.txt"
     offsets.write_text(f" value: <1 a @{digit}> (size=4,offset=0): f32[1]\n")
-    from stowplan.frontends.xla_plan.offsets import read_offsets
+    from stowplan.frontends.xla_plan.stays import read_offsets
 
     with pytest.raises(InputError, match="expected value"):
         read_offsets(offsets)

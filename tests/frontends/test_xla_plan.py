@@ -19,9 +19,9 @@ from stowplan.frontends.xla_plan import ImportedPlan, find_offsets, import_xla_p
 from stowplan.hardware.costs import make_problem
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import load_target
+from stowplan.models.memory_mapping.copy_engine import with_whole_copies
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Evictions, Problem
-from stowplan.models.memory_mapping.slices import with_whole_copies
 from stowplan.models.memory_mapping.verify import verify
 from tests.paths import DATA
 

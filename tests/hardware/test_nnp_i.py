@@ -13,8 +13,7 @@ from stowplan.errors import InputError, UsageError
 from stowplan.hardware.network import OPS, Layer, Network
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE, Chip
 from stowplan.hardware.nnp_i.compiler import Rectifier, compiler_map, compiler_plan, spill_order
-from stowplan.hardware.nnp_i.costs import Timing, build_problem
-from stowplan.hardware.nnp_i.features import FEATURES, node_features
+from stowplan.hardware.nnp_i.problem import FEATURES, Timing, build_problem, node_features
 from stowplan.hardware.nnp_i.target import decode_target, load_target, target_names
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem, Tier

@@ -13,7 +13,7 @@ from stowplan.errors import InputError, UsageError
 from stowplan.hardware.nnp_i import kernel
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE, Chip
 from stowplan.hardware.nnp_i.compiler import Rectifier, compiler_plan
-from stowplan.hardware.nnp_i.costs import Timing
+from stowplan.hardware.nnp_i.problem import Timing
 from stowplan.models.tier_placement.problem import Problem, Tier
 from tests.models.tier_placement import brute_force
 from tests.models.tier_placement.cases import BANDWIDTHS, chain, random_problem

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import stowplan
 from stowplan.models.banked_packing.plan import Plan as BankedPlan
 from stowplan.models.decisions import Part, diff, field_by_field
-from stowplan.models.earlier import longest_ascending
+from stowplan.models.hint import longest_ascending
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.modulo_scheduling.plan import Plan as Schedule
 from stowplan.models.operator_order.plan import Plan as Order

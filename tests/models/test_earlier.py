@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stowplan.models.earlier import Steps, aligned, in_order, matched
+from stowplan.models.hint import Steps, aligned, in_order, matched
 
 
 def steps(chance: random.Random, count: int) -> Steps:

@@ -17,7 +17,7 @@ from stowplan.models.operator_order.problem import Problem as OrderProblem
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.problem import Buffer
 from stowplan.models.packing.problem import Problem as PackingProblem
-from stowplan.portfolio.warm_workers import workers
+from stowplan.portfolio.run.warm_workers import workers
 from tests.models.bank_mapping import cases as bank_mapping
 from tests.models.banked_packing import cases as banked_packing
 from tests.models.memory_mapping import cases as memory_mapping

@@ -15,8 +15,8 @@ from stowplan.errors import MissingDependencyError
 from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.program import Copy, Program
-from stowplan.transforms.elimination import compose, sets
-from stowplan.transforms.elimination.eliminate import Engine, Report, eliminate
+from stowplan.transforms import compose, sets
+from stowplan.transforms.eliminate import Engine, Report, eliminate
 from tests.hardware.affine.cases import MOVES, random_inputs, random_program
 
 

@@ -8,7 +8,7 @@ from stowplan.hardware.affine.expression import Expression, Extents, add, consta
 from stowplan.hardware.affine.program import Bound, Copy, Load, Piece, Program, Statement, Store, Tensor, identity
 from stowplan.hardware.inferentia.problem import MappedProgram
 from stowplan.models.bank_mapping.plan import BankCopy, Plan
-from stowplan.models.bank_mapping.tiles import Tile
+from stowplan.models.bank_mapping.problem import Tile
 
 
 @dataclass(frozen=True)

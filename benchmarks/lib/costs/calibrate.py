@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from stowplan.errors import InputError
-from stowplan.hardware.costs.cycles import CycleTable
+from stowplan.hardware.costs.roofline import CycleTable
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import Roofline
 from stowplan.hardware.targets.toml_files import BytesPerSecond, ElementsPerSecond, FlopsPerSecond, Picoseconds

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from stowplan.errors import InputError, MissingDependencyError
 from stowplan.hardware.costs.signatures.features import Known, StepFacts, features
-from stowplan.hardware.costs.signatures.instruction import StepSignature
 from stowplan.hardware.costs.signatures.predictor import Predictor, Trees
-from stowplan.hardware.costs.signatures.table import LatencyTable
+from stowplan.hardware.costs.signatures.table import LatencyTable, StepSignature
 
 Array = NDArray[np.float64]
 

@@ -10,8 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from stowplan.errors import InputError
+from stowplan.frontends.dfg.format import LoopOptions, open_loop_body
 from stowplan.frontends.dfg.lower import Inputs
-from stowplan.frontends.dfg.problem import LoopOptions, open_loop_body
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
 
 #: How files of graphs end.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stowplan.arguments import whole
-from stowplan.hardware.nnp_i.features import FEATURES
+from stowplan.hardware.nnp_i.problem import FEATURES
 from stowplan.learned_guidance.tier_placement.variants import with_fast_memory
 from stowplan.models.tier_placement.problem import Layer, Problem
 

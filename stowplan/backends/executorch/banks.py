@@ -21,10 +21,10 @@ from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
 from stowplan.models.banked_packing.verify import verify
 from stowplan.models.packing import problem as packing
+from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.banked_packing.kind import KIND, traffic_by_bank
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
-from stowplan.portfolio.solve_arguments import check_options
 
 #: Cost of a byte in a bank over that in the one before, where costs are not given.
 RATIO = 4

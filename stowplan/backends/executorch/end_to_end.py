@@ -12,8 +12,8 @@ from stowplan.backends.executorch import install
 from stowplan.backends.executorch.planning import ArenaReport, MemoryPlanningAlgorithm
 from stowplan.backends.executorch.reorder import OrderReport, ReorderPass
 from stowplan.errors import UsageError
+from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.solve_arguments import check_options
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from stowplan.errors import brief
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
+from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
 from stowplan.portfolio.solve import solve
-from stowplan.portfolio.solve_arguments import check_options
 from stowplan.result import Result
 
 

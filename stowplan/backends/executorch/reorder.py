@@ -17,9 +17,9 @@ import msgspec
 from stowplan.backends.executorch.arenas import UnsupportedError, round_up
 from stowplan.backends.executorch.planning import reason, solve_with, warn
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
+from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.operator_order.kind import KIND
-from stowplan.portfolio.solve_arguments import check_options
 
 #: Bytes that executorch aligns tensors to.
 ALIGNMENT = 16

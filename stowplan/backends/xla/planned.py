@@ -9,7 +9,7 @@ from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.score import with_freedoms
 from stowplan.backends.xla.steer import Prefetch
 from stowplan.hardware.costs import make_problem
-from stowplan.hardware.costs.cycles import CycleTable, StepCycles
+from stowplan.hardware.costs.roofline import CycleTable, StepCycles
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.solve import solve

@@ -1,24 +1,284 @@
 """Affine programs from HLO text before XLA's optimisations, with its data movement still in place.
 
 Calls are written out in place. Broadcasts, reshapes, transposes, slices, concatenations, pads and reversals become loop nests;
-gathers and dynamic slices are operators that look at their operand at run-time indices; everything else is an operator with a
-bank rule. Text order is a valid order to run in, not a schedule.
+gathers and dynamic slices are operators that look at their operand at run-time indices. Everything else is an operator with the
+ways in which it may be spread over banks. Text order is a valid order to run in, not a schedule.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError
-from stowplan.frontends.affine.hlo_movement import MOVEMENT
-from stowplan.frontends.affine.hlo_operators import ELEMENTWISE, OPERATORS, elementwise, reduce
-from stowplan.frontends.affine.hlo_walk import Value, Walk, fits, leaves, shape_text
-from stowplan.frontends.hlo import Computation, HloModule, Instruction, TupleShape, read_module
-from stowplan.frontends.hlo.attributes import number
+from stowplan.frontends.affine.access import Variable
+from stowplan.frontends.affine.hlo_walk import (
+    Handler,
+    Value,
+    Walk,
+    dims,
+    expect_one_for_each,
+    first_operand,
+    fits,
+    leaves,
+    listed,
+    shape_text,
+)
+from stowplan.frontends.hlo import ArrayShape, Computation, HloModule, Instruction, TupleShape, read_module
+from stowplan.frontends.hlo.attributes import convolution_labels, number, numbers, padding, ranges, window
 from stowplan.frontends.hlo.extent import check_extent
+from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check
-from stowplan.hardware.affine.program import Program
+from stowplan.hardware.affine.program import UNSPREAD, Program
+
+
+def _broadcast(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+    source = first_operand(each, operands)
+    dimensions = numbers(each, "dimensions", below=len(dims(each)))
+    expect_one_for_each(each, "dimensions", dimensions, source)
+    return walk.builder.broadcast(source, dims(each), dimensions, each.name)
+
+
+def _reshape(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+    return walk.builder.reshape(first_operand(each, operands), dims(each), each.name)
+
+
+def _transpose(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+    source = first_operand(each, operands)
+    dimensions = numbers(each, "dimensions", below=len(source.shape))
+    expect_one_for_each(each, "dimensions", dimensions, source)
+    return walk.builder.transpose(source, dimensions, each.name)
+
+
+def _slice(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+    source = first_operand(each, operands)
+    parts = ranges(each, len(source.shape))
+    starts, ends, steps = [part[0] for part in parts], [part[1] for part in parts], [part[2] for part in parts]
+    return walk.builder.slice(source, starts, ends, steps, each.name)
+
+
+def _reverse(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+    source = first_operand(each, operands)
+    return walk.builder.reverse(source, numbers(each, "dimensions", below=len(source.shape)), each.name)
+
+
+def _concatenate(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+    rank = len(first_operand(each, operands, None).shape)
+    if any(len(operand.shape) != rank for operand in operands):
+        raise each.error("found operands of different ranks, expected one rank")
+    return walk.builder.concatenate(operands, number(each, "dimensions", below=rank), each.name)
+
+
+def _pad(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+    source = first_operand(each, operands, 2)
+    sides = padding(each, len(source.shape))
+    low, high, interior = [side[0] for side in sides], [side[1] for side in sides], [side[2] for side in sides]
+    if operands[1].shape:
+        raise each.error(f"found a value of shape {list(operands[1].shape)} to pad with, expected a single one")
+    return walk.builder.pad(source, low, high, interior, operands[1], each.name)
+
+
+MOVEMENT: dict[str, Handler] = {
+    "broadcast": _broadcast,
+    "reshape": _reshape,
+    "bitcast": _reshape,
+    "transpose": _transpose,
+    "slice": _slice,
+    "reverse": _reverse,
+    "concatenate": _concatenate,
+    "pad": _pad,
+}
+
+
+#: Computations that add, multiply ... two scalars, by the opcode of their root.
+_PLAIN_REDUCTIONS = ("add", "maximum", "minimum", "multiply")
+
+_ELEMENTWISE_NAMES = """
+    abs add and atan2 cbrt ceil clamp compare complex convert copy cosine divide erf exponential exponential-minus-one floor
+    imag is-finite log log-plus-one logistic maximum minimum multiply negate not or popcnt power real reduce-precision remainder
+    round-nearest-afz round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine sqrt
+    subtract tan tanh xor bitcast-convert"""
+ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
+
+
+def elementwise(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+    """Element by element, of operands of one shape and scalars."""
+    rank = len(dims(each))
+    # A clamp may have scalar bounds, a select a scalar predicate: those stay in one bank.
+    options = tuple(
+        (*(way[0] if array.shape else UNSPREAD for array in operands), way[0]) for way in rules.elementwise(rank, 1)
+    )
+    attributes: dict[str, Any] = {"direction": each.attribute("direction")}
+    return walk.operator(each, operands, options, attributes=attributes)[0]
+
+
+def _dot(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+    one, two = len(first_operand(each, operands, 2).shape), len(operands[1].shape)
+
+    def pairs(what: str) -> list[tuple[int, int]]:
+        left = numbers(each, f"lhs_{what}_dims", below=one, needed=what == "contracting")
+        right = numbers(each, f"rhs_{what}_dims", below=two, needed=what == "contracting")
+        found = list(zip(left, right, strict=False))
+        if len(left) != len(right) or any(operands[0].shape[a] != operands[1].shape[b] for a, b in found):
+            message = f"found lhs_{what}_dims={{{listed(left)}}} and rhs_{what}_dims={{{listed(right)}}}"
+            raise each.error(f"{message}, expected dimensions of equal sizes")
+        return found
+
+    contracting, batch = pairs("contracting"), pairs("batch")
+    if len(dims(each)) != one + two - 2 * len(contracting) - len(batch):
+        raise each.error(f"found a result of {len(dims(each))} dimensions, expected those that are not contracted")
+    options = rules.matmul(one, two, contracting, batch)
+    attributes: dict[str, Any] = {"contracting": contracting, "batch": batch}
+    return walk.operator(each, operands, options, op="matmul", attributes=attributes, restricted=True)[0]
+
+
+def _convolution(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+    first_operand(each, operands, 2)
+    found = convolution_labels(each, len(operands[0].shape), len(operands[1].shape), len(dims(each)))
+    spatial = len(dims(each)) - 2
+    layout = tuple(
+        tuple(part.index(mark) for mark in (*marks, *(str(at) for at in range(spatial))))
+        for part, marks in zip(found, ("bf", "oi", "bf"), strict=True)
+    )
+    sliding = window(each, spatial)
+    attributes: dict[str, Any] = {
+        "layout": layout,
+        "strides": sliding.stride,
+        "pads": sliding.pad,
+        "base": sliding.lhs_dilate,
+        "dilations": sliding.rhs_dilate,
+        "groups": (numbers(each, "feature_group_count", needed=False) or [1])[0],
+    }
+    options = rules.convolution(layout[0][1], layout[1][1], layout[2][1])
+    return walk.operator(each, operands, options, op="convolution", attributes=attributes, restricted=True)[0]
+
+
+def _reduce_window(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+    rank = len(first_operand(each, operands, 2).shape)
+    sliding = window(each, rank)
+    attributes: dict[str, Any] = {
+        "window": sliding.size,
+        "strides": sliding.stride,
+        "pads": sliding.pad,
+        "kind": _kind(walk, each),
+    }
+    options = tuple((way[0], UNSPREAD, way[1]) for way in rules.pool(sliding.size))
+    return walk.operator(each, operands, options, op="pool", attributes=attributes, restricted=True)[0]
+
+
+def reduce(walk: Walk, each: Instruction, operands: list[Variable]) -> Value:
+    """One array or several reduced along dimensions, each beside its initial value."""
+    half = len(operands) // 2
+    outputs = len(list(each.shape.leaves()))
+    if not half or len(operands) != 2 * half or outputs != half:
+        raise each.error(f"found {len(operands)} operands and {outputs} results, expected as many initial values as each")
+    rank = len(operands[0].shape)
+    dimensions = numbers(each, "dimensions", below=rank)
+    if any(operand.shape != operands[0].shape for operand in operands[:half]):
+        raise each.error("found operands of different shapes, expected one shape")
+    options = tuple((*way[:half], *(UNSPREAD,) * half, *way[half:]) for way in rules.reduction(rank, dimensions, half, outputs))
+    attributes: dict[str, Any] = {"dimensions": dimensions, "kind": _kind(walk, each)}
+    results = walk.operator(each, operands, options, attributes=attributes)
+    return results[0] if isinstance(each.shape, ArrayShape) else tuple(results)
+
+
+def _kind(walk: Walk, each: Instruction) -> str:
+    """Opcode of what a reduction computes of two values."""
+    if not each.called:
+        raise each.error("found no to_apply, expected the computation that it reduces by")
+    root = walk.module.computations[each.called[0]].root
+    return root.opcode if root.opcode in _PLAIN_REDUCTIONS else "other"
+
+
+def _gather(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+    """Rows of a table: a dimension that is taken whole may be spread, on both sides."""
+    table = first_operand(each, operands, 2)
+    rank = len(table.shape)
+    offsets = numbers(each, "offset_dims", below=len(dims(each)))
+    gone = set(numbers(each, "collapsed_slice_dims", below=rank, needed=False))
+    gone |= set(numbers(each, "operand_batching_dims", below=rank, needed=False))
+    sizes = numbers(each, "slice_sizes")
+    expect_one_for_each(each, "slice_sizes", sizes, table)
+    kept = [dimension for dimension in range(rank) if dimension not in gone]
+    options = [
+        (dimension, UNSPREAD, offset)
+        for dimension, offset in _paired(each, "offset_dims", kept, offsets)
+        if sizes[dimension] == table.shape[dimension]
+    ]
+    return walk.operator(each, operands, (*options, (UNSPREAD,) * 3), dynamic=(0,))[0]
+
+
+def _scatter(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+    """Rows added to a table: a dimension that updates have whole may be spread, on operand, updates and result."""
+    if len(operands) != 3:
+        return walk.operator(each, operands, rules.unspread(len(operands), 1), dynamic=(0,) if operands else ())[0]
+    rank = len(operands[0].shape)
+    windows = numbers(each, "update_window_dims", below=len(operands[2].shape))
+    gone = set(numbers(each, "inserted_window_dims", below=rank, needed=False))
+    gone |= set(numbers(each, "input_batching_dims", below=rank, needed=False))
+    kept = [dimension for dimension in range(rank) if dimension not in gone]
+    options = [
+        (dimension, UNSPREAD, update, dimension)
+        for dimension, update in _paired(each, "update_window_dims", kept, windows)
+        if operands[0].shape[dimension] == operands[2].shape[update]
+    ]
+    return walk.operator(each, operands, (*options, (UNSPREAD,) * 4), dynamic=(0,))[0]
+
+
+def _dynamic_slice(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+    source = first_operand(each, operands, None)
+    whole = _equal_dimensions(each, source.shape, dims(each))
+    starts = (UNSPREAD,) * (len(operands) - 1)
+    options = [(dimension, *starts, dimension) for dimension in whole]
+    return walk.operator(each, operands, (*options, (UNSPREAD, *starts, UNSPREAD)), dynamic=(0,))[0]
+
+
+def _dynamic_update_slice(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+    if len(operands) < 2:
+        raise each.error(f"found {len(operands)} operands, expected two or more")
+    whole = _equal_dimensions(each, operands[0].shape, operands[1].shape)
+    if operands[0].shape != dims(each):
+        raise each.error(f"found an operand of shape {list(operands[0].shape)}, expected that of the result")
+    starts = (UNSPREAD,) * (len(operands) - 2)
+    options = [(dimension, dimension, *starts, dimension) for dimension in whole]
+    return walk.operator(each, operands, (*options, (UNSPREAD, UNSPREAD, *starts, UNSPREAD)))[0]
+
+
+def _iota(walk: Walk, each: Instruction, operands: list[Variable]) -> Variable:
+    shape = dims(each)
+    if operands:
+        raise each.error(f"found {len(operands)} operands, expected none")
+    options = tuple((dimension,) for dimension in (*range(len(shape)), UNSPREAD))
+    attributes: dict[str, Any] = {"shape": shape, "dimension": number(each, "iota_dimension", below=len(shape))}
+    return walk.operator(each, operands, options, attributes=attributes)[0]
+
+
+def _paired(each: Instruction, name: str, kept: list[int], values: list[int]) -> list[tuple[int, int]]:
+    if len(kept) != len(values):
+        raise each.error(f"found {name}={{{listed(values)}}}, expected {len(kept)} numbers")
+    return list(zip(kept, values, strict=True))
+
+
+def _equal_dimensions(each: Instruction, one: Sequence[int], two: Sequence[int]) -> list[int]:
+    """Dimensions that two shapes of one rank have whole."""
+    if len(one) != len(two):
+        raise each.error(f"found shapes {list(one)} and {list(two)}, expected one rank")
+    return [at for at, (first, second) in enumerate(zip(one, two, strict=True)) if first == second]
+
+
+OPERATORS: dict[str, Handler] = {
+    "dot": _dot,
+    "convolution": _convolution,
+    "reduce-window": _reduce_window,
+    "gather": _gather,
+    "scatter": _scatter,
+    "dynamic-slice": _dynamic_slice,
+    "dynamic-update-slice": _dynamic_update_slice,
+    "iota": _iota,
+}
+
 
 _HANDLERS = MOVEMENT | OPERATORS
 

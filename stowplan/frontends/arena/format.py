@@ -4,28 +4,60 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+
+import msgspec
 
 from stowplan.errors import InputError
 from stowplan.frontends.arena.tflite_file import is_tflite, read_tflite
 from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily, TargetRow
 from stowplan.frontends.options import ReadOptions
+from stowplan.models.operator_order.problem import Problem as OrderProblem
+from stowplan.models.packing.problem import Buffer, Problem
 
 TARGET = "arena"
+
+#: Bytes that offsets are multiples of: what runtimes for microcontrollers align tensors to.
+ALIGNMENT = 16
+
+
+def arena_problem(graph: OrderProblem, capacity: int | None = None, alignment: int = ALIGNMENT) -> Problem:
+    """Packing problem of a graph: one buffer for each tensor with bytes of its own, views are parts of theirs.
+
+    No result takes the place of an operand while that is read: runtimes promise that for none.
+
+    Parameters
+    ----------
+    capacity
+        Bytes of the arena; None asks for the least.
+    alignment
+        Bytes that all offsets are multiples of, at least.
+    """
+    from stowplan.models.operator_order.structure import build, stable_order
+
+    plain = msgspec.structs.replace(graph, ops=tuple(msgspec.structs.replace(op, in_place=()) for op in graph.ops))
+    structure = build(plain)
+    begin, end = (each.tolist() for each in structure.lives(stable_order(structure)))
+    tensors = [plain.tensors[number] for number in structure.tensor.tolist()]
+    buffers = tuple(
+        Buffer(id=tensor.id, lower=low, upper=high, size=tensor.size, alignment=math.lcm(tensor.alignment, alignment))
+        for tensor, low, high in zip(tensors, begin, end, strict=True)
+        if low < high
+    )
+    return Problem(name=graph.name, buffers=buffers, capacity=capacity)
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:
     _load(str(options.target))
     if is_tflite(source.path):
         return Opened(read_tflite(source.path, options.capacity).problem)
-    from stowplan.frontends.arena.from_order import arena_problem
     from stowplan.frontends.formats import format_of
     from stowplan.frontends.operator_order.format import TARGET as ORDER
-    from stowplan.models.operator_order.problem import Problem
 
     as_graph = Source(source.path, source.data, ORDER)
     graph = format_of(as_graph).open(as_graph, ReadOptions(target=ORDER)).problem
-    if not isinstance(graph, Problem):
+    if not isinstance(graph, OrderProblem):
         raise InputError("found no graph of operators, expected an ONNX model, an exported program or HLO", source=source.path)
     return Opened(arena_problem(graph, options.capacity))
 

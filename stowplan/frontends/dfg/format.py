@@ -1,12 +1,219 @@
-"""Loop bodies among the inputs: a data-flow graph and an array of tiles become a modulo scheduling problem."""
+"""Loop bodies among the inputs: a data-flow graph (JSON or DOT) and an array of tiles become a modulo scheduling problem."""
 
 from __future__ import annotations
 
-from stowplan.frontends.dfg.problem import is_loop_body, open_loop_body, parse_rules
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_args
+
+import msgspec
+
+from stowplan import files
+from stowplan.errors import InputError, UsageError
+from stowplan.frontends.dfg import lower, read_dot, read_json
+from stowplan.frontends.dfg.graph import Reading
+from stowplan.frontends.dfg.lower import Inputs, Memory
+from stowplan.frontends.dfg.op_tables import load_op_table
 from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily, TargetRow
 from stowplan.frontends.network.layer_json import is_layer_file
 from stowplan.frontends.options import ReadOptions
-from stowplan.hardware.se.machines import describe_machine, load_machine, machine_names
+from stowplan.hardware.se.machines import describe_machine, is_machine_name, load_machine, machine_names
+from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules
+
+T = TypeVar("T")
+
+
+class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to read a loop body, and the machine's rules for it. See docs/modulo-scheduling.md."""
+
+    rules: Rules = Rules()
+    inputs: str = "variables"
+    """``variables``, ``copies`` or ``instructions``: what becomes of loads, inputs and constants."""
+    fuse: bool = False
+    """Whether a multiplication that only one addition reads becomes one instruction with it."""
+    fan_out: int | None = None
+    """Consumers of one value at most, others read from relays; None for what the machine can do, 0 for no relays."""
+    memory: str = "instructions"
+    """``instructions`` or ``asynchronous``: what loads and stores are."""
+    balance: bool = False
+    """Whether shorter ways get instructions that pass values on, where limits on delays allow no times otherwise."""
+    fixed: str | None = None
+    """Path of a file with instructions that are fixed: ``[{"instruction": "a", "tile": 3, "time": 0, "slot": 0}]``."""
+    strict: bool = False
+    """Whether an op that no op table knows is an error, not a generic operation."""
+    op_table: str | None = None
+    """Path of a TOML file that says what ops mean and cost, over the package's own tables."""
+
+
+#: No options.
+NO_LOOP_OPTIONS = LoopOptions()
+
+_YES_OR_NO = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+
+
+def parse_rules(texts: Iterable[str], fixed: str | Path | None = None, op_table: str | Path | None = None) -> LoopOptions:
+    """Options from ``NAME=VALUE`` texts, and paths.
+
+    Names are ``max_delay``, ``pass_through``, ``starts``, ``siblings``, ``inputs``, ``fuse``, ``fan_out``,
+    ``strict``, ``memory`` and ``balance``.
+
+    Raises
+    ------
+    UsageError
+        An unknown name, or a value that the name does not take.
+    """
+    rules: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        reader = _READERS.get(name)
+        if reader is None or not sign:
+            raise UsageError(f"--rule: found {text!r}, expected NAME=VALUE with one of {', '.join(_READERS)}")
+        (rules if name in Rules.__struct_fields__ else others)[name] = reader(name, value)
+    paths = {"fixed": fixed, "op_table": op_table}
+    others |= {name: str(path) for name, path in paths.items() if path is not None}
+    return LoopOptions(rules=Rules(**rules), **others)
+
+
+def _whole(name: str, value: str) -> int | None:
+    if name == "max_delay" and value in ("none", "unlimited"):
+        return None
+    if not (value.isdecimal() and len(value) < 19):
+        raise UsageError(f"--rule: found {name} {value!r}, expected a number, 0 or more")
+    return int(value)
+
+
+def _flag(name: str, value: str) -> bool:
+    if value.lower() not in _YES_OR_NO:
+        raise UsageError(f"--rule: found {name} {value!r}, expected yes or no")
+    return _YES_OR_NO[value.lower()]
+
+
+def _one_of(*expected: str) -> Callable[[str, str], str]:
+    def read(name: str, value: str) -> str:
+        if value not in expected:
+            raise UsageError(f"--rule: found {name} {value!r}, expected one of {', '.join(expected)}")
+        return value
+
+    return read
+
+
+_READERS: dict[str, Callable[[str, str], Any]] = {
+    "max_delay": _whole,
+    "pass_through": _flag,
+    "starts": _one_of("flow", "source"),
+    "siblings": _one_of("consumers", "consumers_and_producers", "none"),
+    "inputs": _one_of(*get_args(Inputs)),
+    "fuse": _flag,
+    "fan_out": _whole,
+    "strict": _flag,
+    "memory": _one_of(*get_args(Memory)),
+    "balance": _flag,
+}
+
+
+def is_dot(path: str | Path) -> bool:
+    """Whether a file is Graphviz DOT, by its name."""
+    return Path(path).name.lower().removesuffix(".gz").endswith((".dot", ".gv"))
+
+
+def is_loop_body(path: str | Path, data: bytes | None, target: str | Path | None = None) -> bool:
+    """Whether a file holds a data-flow graph. ``data`` is its content where it is JSON, None elsewhere.
+
+    Networks have nodes and edges as well: their edges are pairs of numbers and their nodes have sizes. Where that leaves it
+    open, the target decides.
+    """
+    if data is None:
+        return is_dot(path)
+    if files.peek_format(data) is not None:
+        return False
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return target is not None and is_array(target)
+    if not isinstance(found, dict) or "nodes" not in found:
+        return False
+    if target is not None and is_array(target):
+        return True
+    edges = found.get("edges", found.get("links"))
+    return isinstance(edges, list) and bool(edges) and all(isinstance(edge, dict) for edge in edges)
+
+
+def is_array(target: str | Path) -> bool:
+    """Whether a target is the name of a machine with tiles."""
+    return is_machine_name(str(target))
+
+
+def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions = NO_LOOP_OPTIONS) -> Problem:
+    """Problem of scheduling a graph on a machine.
+
+    Raises
+    ------
+    InputError
+        What is wrong with the graph, the machine, the op table or the fixed instructions, and where.
+    """
+    machine = load_machine(target)
+    table = load_op_table(options.op_table)
+    table.check(machine.tiles)
+    reading = Reading(table, options.strict)
+    pins: tuple[Pin, ...] = ()
+    if is_dot(path):
+        graph = read_dot(path, reading)
+    else:
+        graph = read_json(path, reading)
+        pins = _pins_within(path)
+    if options.fixed is not None:
+        # What is fixed by hand comes before what the graph says.
+        own = read_pins(options.fixed)
+        named = {pin.instruction for pin in own}
+        pins = (*own, *(pin for pin in pins if pin.instruction not in named))
+    try:
+        return lower(
+            graph,
+            machine,
+            rules=options.rules,
+            inputs=cast(Inputs, options.inputs),
+            fuse=options.fuse,
+            fan_out=options.fan_out,
+            memory=cast(Memory, options.memory),
+            pins=pins,
+            table=table,
+            balance=options.balance,
+        )
+    except InputError as error:
+        is_pin = options.fixed is not None and (error.place or "").startswith("pins")
+        raise error.within(options.fixed if is_pin and options.fixed is not None else path) from None
+
+
+def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
+    """A problem with the instructions of the file ``fixed`` in place of its own fixed ones; its rules stay."""
+    try:
+        return msgspec.structs.replace(problem, pins=read_pins(changes["fixed"]))
+    except InputError as error:
+        raise error.within(changes["fixed"]) from None
+
+
+class _Fixed(msgspec.Struct):
+    fixed: tuple[Pin, ...] = ()
+
+
+def _pins_within(path: str | Path) -> tuple[Pin, ...]:
+    """The ``fixed`` of a graph file."""
+    return _decode(files.read_bytes(path), _Fixed, path).fixed
+
+
+def read_pins(path: str | Path) -> tuple[Pin, ...]:
+    """Fixed instructions of a JSON file: a list of them; raises :class:`~stowplan.errors.InputError` naming file and place."""
+    return _decode(files.read_bytes(path), tuple[Pin, ...], path)
+
+
+def _decode(data: bytes, kind: type[T], path: str | Path) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise files.misfit(error, kind, path) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"not a list of fixed instructions: {error}", source=path) from error
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:

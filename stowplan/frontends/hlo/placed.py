@@ -12,7 +12,7 @@ from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
 from stowplan.frontends.hlo.parse import read_module
 from stowplan.frontends.hlo.schedule import IN_LINE
 from stowplan.frontends.hlo.shape import ArrayShape, index_text
-from stowplan.hardware.costs.cycles import CycleTable, StepCycles
+from stowplan.hardware.costs.roofline import CycleTable, StepCycles
 from stowplan.hardware.program import Program, ProgramStep
 
 #: Memory space of CMEM in the layouts of TPU modules: ``S(3)``.

@@ -3,11 +3,10 @@
 Frameworks' operators are traced one by one (:mod:`.trace`), then gathered into operational layers (:mod:`.coarsen`).
 """
 
-from stowplan.frontends.network.coarsen import Granularity, coarsen
+from stowplan.frontends.network.coarsen import Granularity, Operation, Trace, Window, coarsen
 from stowplan.frontends.network.layer_json import decode_layers, encode_layers, is_layer_file, read_layers, save_layers
 from stowplan.frontends.network.onnx_model import is_onnx, read_onnx
 from stowplan.frontends.network.torch_model import read_exported, read_torch
-from stowplan.frontends.network.trace import Operation, Trace, Window
 
 __all__ = [
     "Granularity",

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stowplan.errors import InputError
-from stowplan.frontends.network.coarsen import Granularity, coarsen
-from stowplan.frontends.network.trace import FREE, Dims, Operation, Trace, Window, elements
+from stowplan.frontends.network.coarsen import FREE, Dims, Granularity, Operation, Trace, Window, coarsen, elements
 from stowplan.frontends.onnx_file import OnnxFile, missing_text, read_onnx_file
 from stowplan.hardware.network import Network
 

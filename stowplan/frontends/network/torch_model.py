@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stowplan.errors import InputError, MissingDependencyError
-from stowplan.frontends.network.coarsen import Granularity, coarsen
-from stowplan.frontends.network.trace import FREE, Dims, Operation, Trace, Window, elements
+from stowplan.frontends.network.coarsen import FREE, Dims, Granularity, Operation, Trace, Window, coarsen, elements
 from stowplan.hardware.network import Network
 
 if TYPE_CHECKING:

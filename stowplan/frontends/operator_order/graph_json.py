@@ -14,6 +14,8 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
+from stowplan.frontends.format import InputFormat, Opened, Source
+from stowplan.frontends.options import ReadOptions
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 
 #: A file that is one says both, and no format.
@@ -71,3 +73,16 @@ def read_graph(path: str | Path, data: bytes | None = None) -> Problem:
         )
     except InputError as error:
         raise error.within(path) from None
+
+
+def _open(source: Source, options: ReadOptions) -> Opened:
+    return Opened(read_graph(source.path, source.data))
+
+
+FORMAT = InputFormat(
+    what="a graph of operators and tensors",
+    suffixes=(".json",),
+    accepts=lambda source: frozenset(),
+    matches=lambda source: source.data is not None and is_graph_file(source.data),
+    open=_open,
+)

@@ -13,9 +13,8 @@ import msgspec
 
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.frontends.hlo import read_module
-from stowplan.frontends.xla_plan.offsets import find_offsets, read_offsets
 from stowplan.frontends.xla_plan.repair import Dropped, PlacedStay, Repair
-from stowplan.frontends.xla_plan.stays import Source
+from stowplan.frontends.xla_plan.stays import Source, find_offsets, read_offsets
 from stowplan.frontends.xla_plan.trace import Trace
 from stowplan.hardware.program import Program
 from stowplan.hardware.simulator import simulate

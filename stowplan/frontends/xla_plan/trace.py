@@ -18,8 +18,7 @@ from stowplan.frontends.hlo.extent import check_extent
 from stowplan.frontends.hlo.placed import FAST_SPACE
 from stowplan.frontends.hlo.schedule import IN_LINE, MAX_ARRAYS, MAX_INSTRUCTIONS
 from stowplan.frontends.hlo.shape import index_text
-from stowplan.frontends.xla_plan.offsets import Placement
-from stowplan.frontends.xla_plan.stays import Array, Eviction, Source, Stay
+from stowplan.frontends.xla_plan.stays import Array, Eviction, Placement, Source, Stay
 from stowplan.hardware.program import Program
 
 #: Steps that XLA may replace by a copy of its own: what they would write stands in fast memory once that copy is done.

@@ -1,8 +1,8 @@
 """Cost models: how long each step takes for each choice of fast uses. :func:`make_problem` is the way in."""
 
-from stowplan.hardware.costs.cycles import CycleTable, StepCycles
 from stowplan.hardware.costs.measured import Measurements, StepMeasurement, measurement_sheet, read_measurements
 from stowplan.hardware.costs.problem import CostModel, make_problem
+from stowplan.hardware.costs.roofline import CycleTable, StepCycles
 
 __all__ = [
     "CostModel",

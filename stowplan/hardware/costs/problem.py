@@ -6,15 +6,13 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 from stowplan.errors import UsageError
-from stowplan.hardware.costs.cycles import CycleTable
 from stowplan.hardware.costs.measured import Measurements
-from stowplan.hardware.costs.roofline import roofline_pieces
+from stowplan.hardware.costs.roofline import CycleTable, roofline_pieces, table_pieces
 from stowplan.hardware.costs.signatures import SignatureCosts
-from stowplan.hardware.costs.table import table_pieces
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.targets import Target
+from stowplan.log import bounded
 from stowplan.models.memory_mapping.problem import AliasRule, Loop, Piece, Problem, Stalls, Step, Table, Tensor, Use
-from stowplan.notes import bounded
 
 CostModel = Literal["roofline", "table", "measured", "signatures"]
 

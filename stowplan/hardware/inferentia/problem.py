@@ -18,8 +18,7 @@ from stowplan.errors import InputError
 from stowplan.hardware.affine.expression import Expression, Extents, add, index, modulo
 from stowplan.hardware.affine.program import UNSPREAD, Copy, Load, Option, Program, Statement
 from stowplan.hardware.inferentia.target import BankTarget
-from stowplan.models.bank_mapping.problem import Operator, Problem, Tensor, View
-from stowplan.models.bank_mapping.tiles import Tile, split
+from stowplan.models.bank_mapping.problem import Operator, Problem, Tensor, Tile, View, split
 
 #: Layout of an access that needs a view; the view's own number is given later.
 _NEEDS_VIEW = -2

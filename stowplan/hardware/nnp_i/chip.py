@@ -10,7 +10,7 @@ import numpy as np
 from stowplan.errors import UsageError
 from stowplan.hardware.nnp_i import kernel
 from stowplan.hardware.nnp_i.compiler import MemoryMap, Rectified, Rectifier, compiler_map
-from stowplan.hardware.nnp_i.costs import Timing
+from stowplan.hardware.nnp_i.problem import Timing
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from stowplan.arguments import show
 from stowplan.errors import InputError, UsageError
-from stowplan.hardware.nnp_i.costs import Timing
+from stowplan.hardware.nnp_i.problem import Timing
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 

@@ -1,1 +1,1 @@
-"""MMapGame: memory mapping played move by move (Wang et al. 2023); its rules are in ``docs/mmap-game.md``."""
+"""MMapGame: memory mapping played move by move (Wang et al. 2023); its rules are in ``docs/reference/mmap-game.md``."""

@@ -1,4 +1,4 @@
-"""MMapGame as a Gymnasium environment; ``docs/mmap-game.md``, section Gymnasium, says what is seen, done and earned."""
+"""MMapGame as a Gymnasium environment; ``docs/reference/mmap-game.md``: what is seen, done and earned."""
 
 from __future__ import annotations
 

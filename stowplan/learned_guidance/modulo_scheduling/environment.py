@@ -1,4 +1,4 @@
-"""Modulo scheduling as a Gymnasium environment; see ``docs/ppo.md``, section Environment."""
+"""Modulo scheduling as a Gymnasium environment; see ``docs/reference/ppo.md``, section Environment."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from stowplan.compiled import njit
 from stowplan.errors import UsageError
 from stowplan.hardware.nnp_i import kernel
 from stowplan.hardware.nnp_i.compiler import MemoryMap, Rectifier
-from stowplan.hardware.nnp_i.costs import Timing
 from stowplan.hardware.nnp_i.kernel import Arrays
+from stowplan.hardware.nnp_i.problem import Timing
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.network import OPS
-from stowplan.hardware.nnp_i.features import FEATURES
+from stowplan.hardware.nnp_i.problem import FEATURES
 from stowplan.models.tier_placement.problem import Problem
 
 if TYPE_CHECKING:

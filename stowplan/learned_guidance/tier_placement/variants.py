@@ -10,7 +10,7 @@ import numpy as np
 from stowplan.arguments import number, whole
 from stowplan.errors import UsageError
 from stowplan.hardware.network import Precision
-from stowplan.hardware.nnp_i.costs import build_problem
+from stowplan.hardware.nnp_i.problem import build_problem
 from stowplan.hardware.nnp_i.target import load_target
 from stowplan.learned_guidance.tier_placement.networks import FORMS, Form, random_network, rounded
 from stowplan.models.tier_placement.problem import Problem

@@ -9,10 +9,9 @@ from typing import Unpack
 from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
-from stowplan.models.bank_mapping.assemble import assemble, objective_bound, off_chip_cost
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
-from stowplan.models.bank_mapping.structure import Structure, analyse
+from stowplan.models.bank_mapping.structure import Structure, analyse, assemble, objective_bound, off_chip_cost
 from stowplan.models.cpsat_runner import Search, Value
 from stowplan.models.outcome import Outcome
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from stowplan.models.bank_mapping.assemble import assemble, objective_bound, off_chip_cost
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
-from stowplan.models.bank_mapping.structure import Structure, analyse
+from stowplan.models.bank_mapping.structure import Structure, analyse, assemble, objective_bound, off_chip_cost
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
 from stowplan.models.mip.outcome import Outcome, lowered
 from stowplan.models.mip.solve import solve as solve_matrix

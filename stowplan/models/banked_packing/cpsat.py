@@ -14,9 +14,8 @@ from typing import Unpack
 from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
-from stowplan.models.banked_packing.bounds import moments
 from stowplan.models.banked_packing.plan import Plan
-from stowplan.models.banked_packing.problem import Problem
+from stowplan.models.banked_packing.problem import Problem, moments
 from stowplan.models.cpsat_runner import Search, Value
 from stowplan.models.outcome import Outcome
 

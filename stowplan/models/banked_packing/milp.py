@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from stowplan.models.banked_packing.bounds import moments
 from stowplan.models.banked_packing.cpsat import Cut
 from stowplan.models.banked_packing.plan import Plan
-from stowplan.models.banked_packing.problem import Problem
+from stowplan.models.banked_packing.problem import Problem, moments
 from stowplan.models.mip import outcome as mip_outcome
 from stowplan.models.mip.matrix import MatrixModel
 from stowplan.models.mip.solve import solve as solve_matrix

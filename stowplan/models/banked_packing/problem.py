@@ -1,7 +1,11 @@
-"""The instance of banked packing: buffers of fixed lives, and banks of memory of fixed sizes. See docs/banked-packing.md."""
+"""The instance of banked packing: buffers of fixed lives, and banks of memory of fixed sizes. See docs/banked-packing.md.
+
+A bound, and why nothing fits, can be said of it at once.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
 
@@ -146,3 +150,64 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
 def _check_range(place: str, field: str, value: int, least: int) -> None:
     if not least <= value < LIMIT:
         raise InputError(f"found {field} {value}, expected {least} to {LIMIT - 1}", place=place)
+
+
+@dataclass(frozen=True)
+class Overload:
+    """Buffers that cannot all have a place."""
+
+    buffers: tuple[int, ...]
+    reason: str
+    """One sentence for people."""
+
+
+def floor(problem: Problem) -> int:
+    """Cost with every buffer in the cheapest bank that it may be in: no plan is cheaper."""
+    costs = [[problem.banks[bank].cost for bank in banks] for banks in problem.allowed]
+    return sum(problem.traffic(number) * min(each, default=0) for number, each in enumerate(costs))
+
+
+def moments(problem: Problem) -> list[list[int]]:
+    """Sets of buffers that live at once, the largest ones: what lives at any moment is part of one of them."""
+    events = sorted(
+        (moment, begins, number)
+        for number, buffer in enumerate(problem.buffers)
+        if buffer.size
+        for moment, begins in ((buffer.lower, True), (buffer.upper, False))
+    )
+    live: set[int] = set()
+    found: list[list[int]] = []
+    grown = False
+    for _, begins, number in events:
+        if begins:
+            live.add(number)
+            grown = True
+            continue
+        if grown:
+            found.append(sorted(live))
+            grown = False
+        live.remove(number)
+    return found
+
+
+def find_overload(problem: Problem) -> Overload | None:
+    """Why nothing fits, where that shows without a search; None where it does not."""
+    for number, banks in enumerate(problem.allowed):
+        if not banks:
+            buffer = problem.buffers[number]
+            where = " or ".join(buffer.banks) if buffer.banks else "any bank"
+            rooms = ", ".join(f"{bank.name} {problem.room(at)}" for at, bank in enumerate(problem.banks))
+            return Overload((number,), f"buffer {buffer.id} of {buffer.size} bytes does not fit in {where} (bytes: {rooms})")
+    every = frozenset(range(len(problem.banks)))
+    for live in moments(problem):
+        # Whoever may only be in some banks needs room there; all subsets of banks that turn up are looked at.
+        for among in {frozenset(problem.allowed[number]) for number in live} | {every}:
+            bound = [number for number in live if among.issuperset(problem.allowed[number])]
+            needed = sum(problem.buffers[number].size for number in bound)
+            room = sum(problem.room(bank) for bank in among)
+            if needed > room:
+                names = ", ".join(problem.banks[bank].name for bank in sorted(among))
+                ids = ", ".join(problem.buffers[number].id for number in bound[:6]) + (", ..." if len(bound) > 6 else "")
+                reason = f"{len(bound)} buffers ({ids}) live at once and take {needed} bytes, and {names} have {room}"
+                return Overload(tuple(bound), reason)
+    return None

@@ -1,18 +1,30 @@
-"""Hints for memory mapping: two values for each access of each tensor, and maybe a third.
+"""Hints for memory mapping, and what hint and plan of an earlier version of a program say of the version at hand.
 
-``fast`` says whether the access is served from fast memory, ``keep`` whether the tensor stays there from this access to its
-next one, ``place`` where it then stands, in parts of the capacity. Accesses are those of
-:mod:`~stowplan.models.memory_mapping.accesses`: tensor by tensor, each in step order.
+A hint has two values for each access of each tensor, and maybe a third. ``fast`` says whether the access is served from fast
+memory, ``keep`` whether the tensor stays there from this access to its next one, ``place`` where it then stands, in parts of
+the capacity. Accesses are those of :mod:`~stowplan.models.memory_mapping.accesses`: tensor by tensor, each in step order.
+
+Most steps of an earlier version are known again by what they use and what is around them (:mod:`stowplan.models.hint`). A
+change may alter steps all through a program, as another rule for updates does, which the compiler fuses with gradients: what
+is left is known by its place between steps that are known, where most of its bytes are the same. Boundaries of a plan move
+with the steps that are known again; then the verifier is asked, and tensors that it blames go back to slow memory, until it
+blames none. Values of a hint that have no counterpart are left open, with a confidence of 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 
-from stowplan.models.hint import Hint, of_values
+import msgspec
+
+from stowplan.models.hint import Hint, Steps, aligned, carried, check, in_order, matched, of_values, plan_of, trust
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
-from stowplan.models.memory_mapping.plan import Plan, Residency
-from stowplan.models.memory_mapping.problem import Problem
+from stowplan.models.memory_mapping.copy_engine import with_whole_copies
+from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+from stowplan.models.memory_mapping.problem import Problem, Step
+from stowplan.models.memory_mapping.verify import Reason, Violation, verify
 
 FAST, KEEP, PLACE = "fast", "keep", "place"
 
@@ -76,3 +88,271 @@ def _stays(sequence: TensorAccesses, number: int, lives: Sequence[Residency]) ->
         return False
     first, last = sequence.accesses[number].step, sequence.accesses[number + 1].step
     return any(life.start <= first and last < life.end for life in lives)
+
+
+#: What a step is, but for its name: its opcode, and size and role of each use.
+Signature = tuple[str, tuple[tuple[int, bool], ...]]
+
+#: Part of the bytes that two steps use which must be the same in size and role.
+ALIKE = 0.5
+
+
+def matched_steps(problem: Problem, earlier: Problem) -> list[int]:
+    """For each step of a problem the step of an earlier version that it was, -1 for none; shape ``[T]``."""
+    found = matched(_steps(problem), _steps(earlier))
+    likeness = _Likeness(problem, earlier)
+    return aligned(found, len(earlier.steps), likeness, ALIKE)
+
+
+def paired_uses(problem: Problem, step: int, earlier: Problem, before: int) -> list[tuple[int, int]]:
+    """Places of the uses of a step, and of the step that it was, that are the same use.
+
+    Where both have as many of each role in the same order, by place; else the first of a size and role is the first of these,
+    and so on.
+    """
+    mine, theirs = (_signature(each, each.steps[number])[1] for each, number in ((problem, step), (earlier, before)))
+    if [is_output for _, is_output in mine] == [is_output for _, is_output in theirs]:
+        return [(place, place) for place in range(len(mine))]
+    places: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
+    for place in reversed(range(len(theirs))):
+        places[theirs[place]].append(place)
+    return [(place, places[use].pop()) for place, use in enumerate(mine) if places[use]]
+
+
+def _steps(problem: Problem) -> Steps:
+    """A step takes from those that wrote what it uses."""
+    writer = [-1] * len(problem.tensors)
+    sources = []
+    for number, step in enumerate(problem.steps):
+        sources.append([writer[use.tensor] for use in step.uses])
+        for use in step.uses:
+            if use.is_output:
+                writer[use.tensor] = number
+    return Steps(
+        [step.name for step in problem.steps],
+        [_signature(problem, step) for step in problem.steps],
+        [(step.opcode, tuple(use.is_output for use in step.uses)) for step in problem.steps],
+        sources,
+    )
+
+
+def _signature(problem: Problem, step: Step) -> Signature:
+    return step.opcode, tuple((problem.tensors[use.tensor].size, use.is_output) for use in step.uses)
+
+
+class _Likeness:
+    """How alike two steps are: of the bytes that the larger one uses, the part that both have in uses of one size and role."""
+
+    def __init__(self, problem: Problem, earlier: Problem):
+        self._signatures = [[_signature(each, step) for step in each.steps] for each in (problem, earlier)]
+        self._known: dict[tuple[Signature, Signature], float] = {}
+
+    def __call__(self, step: int, before: int) -> float:
+        pair = self._signatures[0][step], self._signatures[1][before]
+        found = self._known.get(pair)
+        if found is None:
+            found = self._known[pair] = _likeness(*pair)
+        return found
+
+
+def _likeness(one: Signature, other: Signature) -> float:
+    if one[0] != other[0]:
+        return 0.0
+    mine, theirs = Counter(one[1]), Counter(other[1])
+    most = max(sum(size * count for (size, _), count in each.items()) for each in (mine, theirs))
+    return sum(size * count for (size, _), count in (mine & theirs).items()) / most if most else 0.0
+
+
+#: Times that the verifier is asked at most; each time it lists up to a hundred violations of each rule.
+ROUNDS = 30
+
+
+def carried_plan(problem: Problem, earlier: Problem, plan: Plan, before: Sequence[int]) -> Plan | None:
+    """A valid plan for a problem, made of what a plan for an earlier version of it says.
+
+    Parameters
+    ----------
+    problem
+        What is to be solved.
+    earlier, plan
+        The version that the plan is valid for.
+    before
+        For each step of the problem the step of the earlier version that it was, -1 for none; shape ``[T]``.
+
+    Returns
+    -------
+    Plan or None
+        With its objective; None where nothing of the plan is left that saves anything.
+    """
+    moved = _Move(problem, earlier, before).plan(with_whole_copies(earlier, plan))
+    for _ in range(ROUNDS):
+        if not moved.residencies:
+            return None
+        found = verify(problem, moved)
+        blamed = {_blamed(problem, moved, each) for each in found.violations if each.code != Reason.WRONG_OBJECTIVE}
+        if not blamed:
+            if found.objective_ps is None or found.objective_ps >= problem.all_slow_ps:
+                return None
+            return msgspec.structs.replace(moved, objective_ps=found.objective_ps)
+        if blamed == {None}:
+            return None
+        moved = _without(problem, moved, blamed)
+    return None
+
+
+def _blamed(problem: Problem, plan: Plan, violation: Violation) -> int | None:
+    """The tensor to give up for a violation: of two that meet, the smaller one, which loses less."""
+    if violation.code == Reason.OVERLAP and violation.residencies:
+        tensors = {plan.residencies[number].tensor for number in violation.residencies}
+        return min(tensors, key=lambda tensor: (problem.tensors[tensor].size, tensor))
+    return violation.tensor
+
+
+def _without(problem: Problem, plan: Plan, tensors: set[int | None]) -> Plan:
+    return msgspec.structs.replace(
+        plan,
+        residencies=tuple(each for each in plan.residencies if each.tensor not in tensors),
+        copies=tuple(each for each in plan.copies if each.tensor not in tensors),
+        fast_uses=tuple(use for use in plan.fast_uses if problem.tensor_of_use[use] not in tensors),
+    )
+
+
+class _Move:
+    """From steps, tensors and uses of the earlier version to those of the later one."""
+
+    def __init__(self, problem: Problem, earlier: Problem, before: Sequence[int]):
+        self._problem = problem
+        self._step = {old: new for new, old in enumerate(before) if old >= 0}
+        self._old, self._new = in_order(self._step)
+        self._use: dict[int, int] = {}
+        self._tensor: dict[int, int] = {}
+        self._accesses: defaultdict[int, list[int]] = defaultdict(list)
+        """For each tensor of the earlier version, the steps that use it and are known again, ascending."""
+        begins = [_first_uses(problem), _first_uses(earlier)]
+        for old, new in sorted(self._step.items()):
+            for place, other in paired_uses(problem, new, earlier, old):
+                mine, theirs = problem.steps[new].uses[place], earlier.steps[old].uses[other]
+                # A tensor that has become two, or the other way round, is that of its first use.
+                if self._tensor.setdefault(theirs.tensor, mine.tensor) == mine.tensor:
+                    self._use[begins[1][old] + other] = begins[0][new] + place
+                    self._accesses[theirs.tensor].append(old)
+
+    def plan(self, plan: Plan) -> Plan:
+        """All of the plan that has a counterpart; it need not be valid."""
+        copies: list[tuple[int, int, Copy]] = []
+        ins = {(copy.tensor, copy.start): copy for copy in plan.copies if copy.direction == "in"}
+        homes: defaultdict[int, list[tuple[Residency, Residency]]] = defaultdict(list)
+        for stay in plan.residencies:
+            moved = self._residency(stay, ins.get((stay.tensor, stay.start)))
+            if moved is not None:
+                homes[stay.tensor].append((stay, moved))
+        for place, copy in enumerate(plan.copies):
+            found = next((pair for pair in homes[copy.tensor] if pair[0].start <= copy.start < pair[0].end), None)
+            if found is None:
+                found = next((pair for pair in homes[copy.tensor] if copy.start == pair[0].end), None)
+            if found is not None:
+                moved_copy = self._copy(copy, *found)
+                copies.append((moved_copy.start, place, moved_copy))
+        return Plan(
+            problem=self._problem.digest,
+            objective_ps=0,
+            program=self._problem.name,
+            target=self._problem.target,
+            residencies=tuple(moved for pairs in homes.values() for _, moved in pairs),
+            copies=tuple(copy for _, _, copy in sorted(copies, key=lambda item: item[:2])),
+            fast_uses=tuple(sorted(self._use[use] for use in plan.fast_uses if use in self._use)),
+        )
+
+    def _residency(self, stay: Residency, copy: Copy | None) -> Residency | None:
+        used = [self._step[step] for step in self._inside(stay)]
+        if not used or (copy is None and not stay.preloaded and stay.start not in self._step):
+            return None
+        start = 0 if stay.preloaded else self._at(stay.start) if copy is not None else self._step[stay.start]
+        end = max(self._after(stay.end), max(used) + 1)
+        return Residency(self._tensor[stay.tensor], min(start, *used), end, stay.offset, stay.preloaded)
+
+    def _copy(self, copy: Copy, stay: Residency, moved: Residency) -> Copy:
+        used = [(step, self._step[step]) for step in self._inside(stay)]
+        if copy.direction == "in":
+            first = min((new for old, new in used if old >= copy.end), default=moved.end)
+            end = max(moved.start, min(self._at(copy.end), first))
+            return Copy(moved.tensor, "in", moved.start, end)
+        written = max((new + 1 for old, new in used if old < copy.start), default=moved.start)
+        start = min(max(self._at(copy.start), written), moved.end)
+        return Copy(moved.tensor, "out", start, min(moved.end, max(start, self._at(copy.end))))
+
+    def _inside(self, stay: Residency) -> list[int]:
+        steps = self._accesses[stay.tensor]
+        return steps[bisect_left(steps, stay.start) : bisect_left(steps, stay.end)]
+
+    def _at(self, boundary: int) -> int:
+        """The boundary before the first step at or after it that is known again."""
+        place = bisect_left(self._old, boundary)
+        return self._new[place] if place < len(self._new) else len(self._problem.steps)
+
+    def _after(self, boundary: int) -> int:
+        """The boundary after the last step before it that is known again."""
+        place = bisect_right(self._old, boundary - 1) - 1
+        return self._new[place] + 1 if place >= 0 else 0
+
+
+def _first_uses(problem: Problem) -> list[int]:
+    found, count = [], 0
+    for step in problem.steps:
+        found.append(count)
+        count += len(step.uses)
+    return found
+
+
+def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
+    """The hint for a problem that a hint for an earlier version of it stands for.
+
+    Parameters
+    ----------
+    problem
+        What is to be solved.
+    earlier
+        The version that the hint is for.
+    given
+        With values, for ``earlier``; a plan that it has is valid, and goes along as far as it is one for the problem.
+
+    Raises
+    ------
+    InputError, UsageError
+        The hint is not for the earlier version.
+    """
+    check(earlier, given)
+    known = {access: number for number, access in enumerate(_accesses(earlier))}
+    before = matched_steps(problem, earlier)
+    numbers: list[int | None] = []
+    tensors: dict[int, dict[int, int]] = {}
+    for tensor, step in _accesses(problem):
+        if before[step] >= 0 and step not in tensors:
+            # Of several uses of a tensor the first one counts.
+            pairs = paired_uses(problem, step, earlier, before[step])
+            uses, theirs = problem.steps[step].uses, earlier.steps[before[step]].uses
+            tensors[step] = {uses[place].tensor: theirs[other].tensor for place, other in reversed(pairs)}
+        old = tensors.get(step, {}).get(tensor)
+        numbers.append(None if old is None else known.get((old, before[step])))
+    plan = plan_of(given)
+    fast, keep, place = (carried(given, name, numbers, 0.5) for name in (FAST, KEEP, PLACE))
+    return hint(
+        problem,
+        fast,
+        keep,
+        place=place if PLACE in given.values else (),
+        confidence=trust(given, numbers),
+        plan=None if plan is None else carried_plan(problem, earlier, plan, before),
+        source=given.source,
+    )
+
+
+def _accesses(problem: Problem) -> Iterator[tuple[int, int]]:
+    """Tensor and step of every access, in the order of a hint's values."""
+    steps: list[dict[int, None]] = [{} for _ in problem.tensors]
+    for index, step in enumerate(problem.steps):
+        for use in step.uses:
+            steps[use.tensor][index] = None
+    for tensor, used in enumerate(steps):
+        for step_index in used:
+            yield tensor, step_index

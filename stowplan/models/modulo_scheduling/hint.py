@@ -4,15 +4,14 @@ Values are named ``time`` (0 for the first issue of an iteration, 1 for the last
 by its number. Instructions are in the problem's order.
 
 From a hint for an earlier version comes one for the version at hand: instructions are matched by what they are
-(:mod:`stowplan.models.earlier`), tiles by number. What has no counterpart is left open, with a confidence of 0.
+(:mod:`stowplan.models.hint`), tiles by number. What has no counterpart is left open, with a confidence of 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowplan.models.earlier import Steps, carried, matched, trust
-from stowplan.models.hint import Hint, check, of_values
+from stowplan.models.hint import Hint, Steps, carried, check, matched, of_values, trust
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.document import Document
-from stowplan.models.earlier import longest_ascending
+from stowplan.models.hint import longest_ascending
 from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build

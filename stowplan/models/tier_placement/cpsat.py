@@ -12,10 +12,9 @@ from ortools.sat.python import cp_model
 from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Search, Value
 from stowplan.models.outcome import Outcome
-from stowplan.models.tier_placement.offsets import Offsets
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.models.tier_placement.structure import Structure, offsets_of, plan_of, tiers_of
+from stowplan.models.tier_placement.structure import Offsets, Structure, offsets_of, plan_of, tiers_of
 
 
 @dataclass

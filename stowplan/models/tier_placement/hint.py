@@ -4,15 +4,14 @@ Tensors are numbered as in :mod:`stowplan.models.tier_placement.structure`: laye
 then the output. Values are named by the tiers; those of a tensor count beside each other, and need not add up to 1.
 
 From a hint for an earlier version comes one for the version at hand: layers are matched by what they are
-(:mod:`stowplan.models.earlier`), tiers by name. What has no counterpart is left open, with a confidence of 0.
+(:mod:`stowplan.models.hint`), tiers by name. What has no counterpart is left open, with a confidence of 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowplan.models.earlier import Steps, carried, matched, trust
-from stowplan.models.hint import Hint, check, of_values
+from stowplan.models.hint import Hint, Steps, carried, check, matched, of_values, trust
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 

@@ -14,13 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from stowplan.models.mip.matrix import INFINITE, FloatArray, MatrixModel, proven_bound
+from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, MatrixModel, proven_bound
 from stowplan.models.mip.outcome import proven
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Structure, plan_of, tiers_of
-
-IntArray = npt.NDArray[np.int64]
 
 
 class _Rows:

@@ -21,10 +21,9 @@ from stowplan.models.mip.with_highs import TIGHT, new_highs, solve_relaxed, tigh
 from stowplan.models.outcome import Outcome
 from stowplan.models.tier_placement import hint as hints
 from stowplan.models.tier_placement.milp import Model, build
-from stowplan.models.tier_placement.offsets import Offsets
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.models.tier_placement.structure import plan_of
+from stowplan.models.tier_placement.structure import Offsets, plan_of
 
 #: Nodes of branch and bound for a unit of the deterministic limit.
 NODES = 150

@@ -1,4 +1,4 @@
-"""What the exact models are made of: tensors, when they live, how each layer's latency depends on where they stand; plans.
+"""What the exact models are made of: tensors, their lives, how each layer's latency depends on where they stand; plans.
 
 A layer's latency is its floor, which no plan goes below, plus an *excess* of at least 0. Let ``a[j][k]`` be the time to move
 tensor ``j`` in tier ``k``, and ``x[j][k]`` be 1 where it stands there (``k`` from 1; all 0 means tier 0). For every choice of a
@@ -8,16 +8,23 @@ tensor ``j`` in tier ``k``, and ``x[j][k]`` be 1 where it stands there (``k`` fr
 
 holds in every plan: a tensor in its base tier or a slower one costs ``a[j][b_j]`` at least, and no saving is worth more than
 ``E``. With all bases 0 and savings uncut this defines the excess; the others cut off fractions. With bases 0 and the fastest,
-the linear relaxation is as good as with the convex hull of each layer's choices on the networks measured.
+the linear relaxation is as good as with the convex hull of each layer's choices on real networks.
+
+Without branching there are a floor, and the reason why nothing fits. Where tiers are address spaces, every tier is a packing
+problem of its own once the tiers are final (:class:`Offsets`).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from stowplan.models.packing import cpsat as packing_model
+from stowplan.models.packing import problem as packing
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -228,3 +235,137 @@ def offsets_of(structure: Structure, plan: Plan) -> list[int] | None:
     if not plan.output_offsets:
         return None
     return [(plan.output_offsets if tensor.is_output else plan.weight_offsets)[tensor.layer] for tensor in structure.tensors]
+
+
+@dataclass(frozen=True)
+class Overload:
+    """Tensors that cannot all stand somewhere."""
+
+    step: int
+    """A step at which they all take room."""
+    size: int
+    """Bytes they need together."""
+    room: int
+    """Bytes there are for them."""
+    reason: str
+    """One sentence for people."""
+
+
+def find_overload(problem: Problem) -> Overload | None:
+    """Why no plan fits, where that shows at once: a tensor larger than every tier, or too many bytes at a step."""
+    largest = max(tier.capacity for tier in problem.tiers)
+    room = sum(tier.capacity for tier in problem.tiers)
+    weights = sum(layer.weight_bytes for layer in problem.layers)
+    for number, layer in enumerate(problem.layers):
+        for what, size in (("weights of layer {} have", layer.weight_bytes), ("output of layer {} has", layer.output_bytes)):
+            if size > largest:
+                reason = f"the {what.format(layer.name)} {size} bytes, the largest tier has {largest}"
+                return Overload(number, size, largest, reason)
+    ends: dict[int, int] = {}
+    live = 0
+    for number, layer in enumerate(problem.layers):
+        live += layer.output_bytes
+        ends[problem.last_use[number]] = ends.get(problem.last_use[number], 0) + layer.output_bytes
+        if weights + live > room:
+            reason = f"{weights} bytes of weights and {live} of activations live at layer {layer.name}, all tiers hold {room}"
+            return Overload(number, weights + live, room, reason)
+        live -= ends.pop(number, 0)
+    return None
+
+
+def floor_bound(problem: Problem) -> int:
+    """Latency in ps were everything in the fastest tier: no plan need reach it."""
+    fastest = problem.tiers[-1]
+    total = 0
+    for layer in problem.layers:
+        moved = [layer.weights_read, layer.output_bytes, *(problem.layers[source].output_bytes for source in layer.inputs)]
+        memory = sum(map(fastest.move_ps, moved)) + problem.tiers[0].move_ps(layer.external_bytes)
+        total += layer.overhead_ps + max(layer.compute_ps, memory)
+    return total
+
+
+#: Seconds for the packing model, in which it is much faster than in the wall's: a limit on work.
+PACKING_LIMIT = 1.0
+
+#: The packing model is only asked for tiers with fewer tensors than this.
+MAX_PACKED = 400
+
+
+class Offsets:
+    """Makes plans of tiers, with offsets where tiers are address spaces.
+
+    ``end`` is a moment of the monotonic clock: what is packed then or later gets no time for the packing model.
+    """
+
+    def __init__(self, structure: Structure, packing_limit: float = PACKING_LIMIT, end: float = math.inf):
+        self._structure = structure
+        self._packing_limit = packing_limit
+        self._end = end
+
+    def place(self, tier_of: list[int]) -> Plan | None:
+        """Plan with every tensor in its tier; None where a tier overflows or no offsets were found in time."""
+        structure = self._structure
+        if not structure.fits(tier_of):
+            return None
+        if not structure.problem.address_spaces:
+            return plan_of(structure, tier_of)
+        offsets = [0] * len(structure.tensors)
+        for tier in range(len(structure.problem.tiers)):
+            inside = [number for number, at in enumerate(tier_of) if at == tier]
+            found = self.pack(tier, inside)
+            if found is None:
+                return None
+            for number, offset in zip(inside, found, strict=True):
+                offsets[number] = offset
+        return plan_of(structure, tier_of, offsets)
+
+    def pack(self, tier: int, inside: list[int]) -> list[int] | None:
+        """Offset of each of these tensors in one tier; None where none were found in time."""
+        memory = self._structure.problem.tiers[tier]
+        tensors = [self._structure.tensors[number] for number in inside]
+        orders = (
+            lambda at: (tensors[at].first - tensors[at].last, -tensors[at].size),
+            lambda at: (-tensors[at].size, tensors[at].first),
+            lambda at: (tensors[at].is_output, tensors[at].first),
+        )
+        for key in orders:
+            found = self._first_fit(tier, inside, sorted(range(len(inside)), key=key))
+            if found is not None:
+                return found
+        if len(inside) > MAX_PACKED:
+            return None
+        problem = packing.Problem(
+            buffers=tuple(
+                packing.Buffer(id=str(at), lower=each.first, upper=each.last + 1, size=each.size, alignment=memory.alignment)
+                for at, each in enumerate(tensors)
+            ),
+            capacity=memory.capacity,
+        )
+        left = max(0.0, self._end - time.monotonic())
+        outcome = packing_model.solve(
+            problem, time_limit=min(10 * self._packing_limit, left), deterministic_limit=self._packing_limit
+        )
+        return None if outcome.plan is None else list(outcome.plan.offsets)
+
+    def _first_fit(self, tier: int, inside: list[int], order: list[int]) -> list[int] | None:
+        """Every tensor at the lowest offset that is free for its whole life, one after the other."""
+        memory = self._structure.problem.tiers[tier]
+        tensors = [self._structure.tensors[number] for number in inside]
+        offsets = [0] * len(inside)
+        placed: list[tuple[int, int, int, int]] = []
+        """(offset, end, first, last), ascending."""
+        for at in order:
+            each = tensors[at]
+            offset = 0
+            for start, end, first, last in placed:
+                if start >= offset + each.size:
+                    break
+                if first <= each.last and each.first <= last and end > offset:
+                    offset = end + -end % memory.alignment
+            if offset + each.size > memory.capacity:
+                return None
+            offsets[at] = offset
+            if each.size:
+                placed.append((offset, offset + each.size, each.first, each.last))
+                placed.sort()
+        return offsets

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowplan.models.bank_mapping.assemble import assemble
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
+from stowplan.models.bank_mapping.structure import assemble
 from stowplan.portfolio.bank_mapping import choose, keep
 from stowplan.portfolio.context import Context
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from stowplan.models.bank_mapping.assemble import off_chip_cost, on_chip_cost
 from stowplan.models.bank_mapping.problem import Problem
+from stowplan.models.bank_mapping.structure import off_chip_cost, on_chip_cost
 
 
 def write_place(problem: Problem, number: int, tensor: int) -> int:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from stowplan.models.bank_mapping.assemble import assemble
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
-from stowplan.portfolio.keep_close.closeness import ByValues, needs_program, of_this_problem
-from stowplan.portfolio.keep_close.given import KeepClose
+from stowplan.models.bank_mapping.structure import assemble
+from stowplan.portfolio.keep_close.closeness import ByValues, KeepClose, needs_program, of_this_problem
 
 
 class Closeness(ByValues):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stowplan.models.bank_mapping.assemble import copies_of, off_chip_cost, on_chip_cost, own_layouts
 from stowplan.models.bank_mapping.problem import Problem
+from stowplan.models.bank_mapping.structure import copies_of, off_chip_cost, on_chip_cost, own_layouts
 
 
 class _Load:

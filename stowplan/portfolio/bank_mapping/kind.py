@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from stowplan.models.bank_mapping.assemble import objective_bound
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
+from stowplan.models.bank_mapping.structure import objective_bound
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping.candidates import local_plan, propagated_plan
 from stowplan.portfolio.context import Options

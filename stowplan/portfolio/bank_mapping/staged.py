@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from stowplan.models.bank_mapping import milp as model
-from stowplan.models.bank_mapping.assemble import assemble
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.stages import solve_stage, stages_of
+from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.mip.matrix import FloatArray
 from stowplan.models.mip.solve import solve as solve_matrix
 from stowplan.portfolio.bank_mapping import choose, keep

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stowplan.models.banked_packing import cpsat as model
-from stowplan.models.banked_packing.bounds import find_overload
 from stowplan.models.banked_packing.plan import Plan
-from stowplan.models.banked_packing.problem import Problem
+from stowplan.models.banked_packing.problem import Problem, find_overload
 from stowplan.models.outcome import Outcome
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.banked_packing.pack import pack, pack_quickly
-from stowplan.portfolio.brief import brief_seconds
-from stowplan.portfolio.context import Context
+from stowplan.portfolio.context import Context, presolve_seconds
 
 #: Work of deterministic runs for each second of the limit: pairs of buffers that are compared, and nodes of MILP solvers.
 PAIRS, NODES = 300_000, 200
@@ -54,11 +52,11 @@ def by_size(problem: Problem, context: Context) -> None:
         context.note("by size, a buffer finds no place in any of its banks")
 
 
-def brief(problem: Problem, context: Context) -> None:
+def presolve(problem: Problem, context: Context) -> None:
     """The cheapest choice of banks, and a plan of it where simple packings are enough."""
     if _overloaded(problem, context):
         return
-    found = _cheapest(problem, context, brief_seconds(context), [])
+    found = _cheapest(problem, context, presolve_seconds(context), [])
     if found.bound is not None:
         context.bound(found.bound, "choice")
     if found.plan is None:

@@ -8,9 +8,7 @@ from typing import Any
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.packing import problem as packing
-from stowplan.portfolio.keep_close.budget import Budget
-from stowplan.portfolio.keep_close.closeness import ByValues, needs_program, of_this_problem
-from stowplan.portfolio.keep_close.given import KeepClose
+from stowplan.portfolio.keep_close.closeness import Budget, ByValues, KeepClose, needs_program, of_this_problem
 from stowplan.portfolio.packing.near import Boxes, boxes, colliding, near_offsets
 
 #: Bank and offset.

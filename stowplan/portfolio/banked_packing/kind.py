@@ -6,14 +6,12 @@ from typing import Any
 
 import msgspec
 
-from stowplan.models.banked_packing.bounds import find_overload, floor
 from stowplan.models.banked_packing.plan import Plan
-from stowplan.models.banked_packing.problem import Problem
+from stowplan.models.banked_packing.problem import Problem, find_overload, floor
 from stowplan.models.banked_packing.verify import verify
 from stowplan.portfolio.banked_packing import greedy
-from stowplan.portfolio.brief import brief
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking
+from stowplan.portfolio.kind import Candidate, Kind, checking, presolver
 
 _HERE = "stowplan.portfolio.banked_packing.candidates"
 
@@ -44,7 +42,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     if len(problem.buffers) <= EXACT_BUFFERS:
         found.append(Candidate("cpsat", "exact", f"{_HERE}:cpsat", share=0.5))
     is_small = len(problem.buffers) <= SMALL and not options.deterministic
-    return [brief(f"{_HERE}:brief"), *found] if is_small else found
+    return [presolver(f"{_HERE}:presolve"), *found] if is_small else found
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:

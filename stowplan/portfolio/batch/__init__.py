@@ -9,7 +9,6 @@ what is written.
 
 from __future__ import annotations
 
-from stowplan.portfolio.batch.inputs import Item, find_inputs
 from stowplan.portfolio.batch.records import (
     CANCELLED,
     Record,
@@ -20,7 +19,7 @@ from stowplan.portfolio.batch.records import (
     worst_code,
 )
 from stowplan.portfolio.batch.run import run_batch
-from stowplan.portfolio.batch.task import read_problem
+from stowplan.portfolio.batch.task import Item, find_inputs, read_problem
 
 __all__ = [
     "CANCELLED",

@@ -15,12 +15,20 @@ from stowplan.arguments import flag, whole
 from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.frontends import formats
 from stowplan.frontends.targets import check_targets
-from stowplan.portfolio.batch.inputs import Item
-from stowplan.portfolio.batch.journal import Journal, only_writer, remove_temporary
-from stowplan.portfolio.batch.records import CANCELLED, INTERNAL_ERROR, Record, Settings, check_settings, describe_failure
-from stowplan.portfolio.batch.task import Finished, Outcome, Task, failure, solve_task
+from stowplan.portfolio.batch.records import (
+    CANCELLED,
+    INTERNAL_ERROR,
+    Journal,
+    Record,
+    Settings,
+    check_settings,
+    describe_failure,
+    only_writer,
+    remove_temporary,
+)
+from stowplan.portfolio.batch.task import Finished, Item, Outcome, Task, failure, solve_task
 from stowplan.portfolio.batch.workers import LocalWorkers, Workers
-from stowplan.portfolio.process_memory import as_mebibytes
+from stowplan.portfolio.run.process_memory import as_mebibytes
 
 #: Name of the journal in the output folder.
 JOURNAL = "results.jsonl"
@@ -123,7 +131,7 @@ def _workers(most: int, scheduler: str | None) -> Workers | None:
     """What inputs are given to; None where this process solves them itself."""
     if scheduler is None:
         return None if most == 1 else LocalWorkers(most)
-    from stowplan.portfolio.batch.cluster import DaskWorkers
+    from stowplan.portfolio.batch.workers import DaskWorkers
 
     return DaskWorkers(scheduler, most)
 

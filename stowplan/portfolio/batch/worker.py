@@ -19,8 +19,8 @@ from stowplan import kinds
 from stowplan.child_process import begin, read_message
 from stowplan.models.light_imports import light_imports
 from stowplan.portfolio.batch.task import Outcome, Task
-from stowplan.portfolio.messages import write_message
-from stowplan.portfolio.process_memory import prefer_to_end
+from stowplan.portfolio.run.messages import write_message
+from stowplan.portfolio.run.process_memory import prefer_to_end
 
 #: Where memory runs out, an input can be done without, and a candidate of it sooner.
 OOM_SCORE = 250

@@ -10,12 +10,10 @@ from stowplan.deadline import Deadline
 from stowplan.errors import InputError
 from stowplan.log import LOGGER
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.keep_close.budget import SHARE, Budget
-from stowplan.portfolio.keep_close.closeness import closeness_of, of_this_problem
+from stowplan.portfolio.keep_close.closeness import EARLIER, SHARE, Budget, KeepClose, closeness_of, of_this_problem
 from stowplan.portfolio.keep_close.closest import Close, Search, allowed
-from stowplan.portfolio.keep_close.given import EARLIER, KeepClose
 from stowplan.portfolio.kind import Check, Kind, check
-from stowplan.portfolio.run_state import Best, RunState
+from stowplan.portfolio.run.state import Best, RunState
 
 #: What provenance calls plans that were brought closer.
 SOURCE = "keep_close"

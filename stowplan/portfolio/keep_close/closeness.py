@@ -6,17 +6,153 @@ A kind says what its decisions are with a :class:`Closeness`, named as ``close``
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
-from stowplan import kinds
-from stowplan.errors import UsageError
+from stowplan import files, kinds
+from stowplan.arguments import number
+from stowplan.deadline import Deadline
+from stowplan.errors import InputError, UsageError
+from stowplan.frontends.read import read_plan
 from stowplan.models.decisions import COMMON, diff
-from stowplan.portfolio.keep_close.budget import Budget
-from stowplan.portfolio.keep_close.given import KeepClose
-from stowplan.portfolio.kind import kind_of
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.kind import Kind, check, describe_plan, kind_of
+
+#: Name of the earlier plan among the plans at hand.
+EARLIER = "earlier"
+
+
+class KeepClose(msgspec.Struct, frozen=True, kw_only=True):
+    """Change as little as can be from an earlier plan.
+
+    Parameters
+    ----------
+    plan
+        The earlier plan: of this problem, or of an earlier version of it.
+    within
+        What that may cost: a part of the best objective found, 0.01 for a per cent. Where an objective is of two numbers, the
+        first is kept and this is a part of the second.
+    problem
+        The earlier version that the plan is of; None where it is this problem, or where the plan has the names that it takes.
+    """
+
+    plan: Any
+    within: float = 0.0
+    problem: Any = None
+
+
+def given(value: Any, kind: Kind) -> KeepClose:
+    """What was given to ``solve``, checked.
+
+    Raises
+    ------
+    UsageError
+        It is neither a plan of the kind nor a :class:`KeepClose` of one, or its numbers are out of range.
+    InputError
+        The plan is not valid for the earlier version that it is said to be of.
+    """
+    found = value if isinstance(value, KeepClose) else KeepClose(plan=value)
+    if not isinstance(found.plan, kind.plan_type):
+        raise UsageError(f"found {describe_plan(found.plan)} to keep close to, expected a plan of {kind.name}")
+    if found.problem is not None:
+        if kind_of(found.problem) is not kind:
+            raise UsageError(
+                f"found an earlier version that is a problem of {kind_of(found.problem).name}, expected one of {kind.name}"
+            )
+        if not (verified := check(kind, found.problem, found.plan)).ok:
+            raise InputError(f"the earlier plan is not valid for the earlier version: {'; '.join(verified.violations[:3])}")
+    within = number("a loss of {} to keep close", found.within, 0.0)
+    return msgspec.structs.replace(found, within=within)
+
+
+def read_earlier_plan(path: Path, problem: Any) -> Any:
+    """The plan in a file, of this problem or of an earlier version of it.
+
+    Raises
+    ------
+    InputError
+        It has no plan of the problem's kind in it; the message names the file.
+    """
+    modules = kinds.of_problem(problem)
+    if modules.earlier_plan_reader and not files.is_json(path):
+        return kinds.load(modules.earlier_plan_reader)(path)
+    data = files.read_bytes(path)
+    if files.is_json(path) and files.peek_format(data) != modules.plan_format:
+        raise InputError(f"found {files.describe(data)}, expected a plan: {modules.plan_format}", source=path, place="format")
+    return read_plan(path, problem)
+
+
+#: Part of a time limit that is kept for this, at most; a deterministic run does work that takes about a third of it.
+SHARE = 0.25
+
+#: Seconds that loading a solver may take.
+LOADING = 2.0
+
+#: Seconds for each literal of a model while it is built, at most.
+BUILDING = 1e-4
+
+
+class Budget:
+    """What is left.
+
+    Parameters
+    ----------
+    options
+        Those of the whole run.
+    deadline
+        When it must be over.
+    decisions
+        How many a plan has: what making and checking one takes grows with that.
+    """
+
+    def __init__(self, options: Options, deadline: Deadline, decisions: int):
+        self.options = options
+        self._deadline = deadline
+        self._seconds = SHARE * options.time_limit / 3
+        self._checks = max(20, int(self._seconds / (1e-4 + 1e-5 * decisions))) if options.deterministic else None
+
+    def is_spent(self) -> bool:
+        """Whether to stop now."""
+        return self._deadline.expired or self._checks == 0
+
+    def check(self) -> None:
+        """A plan is checked."""
+        if self._checks:
+            self._checks -= 1
+
+    def allows(self, checks: int, seconds: float) -> bool:
+        """Whether there is room for so many checks of so many seconds each, and as much again after them."""
+        return 2 * checks <= self._checks if self._checks is not None else 2 * checks * seconds <= self._deadline.remaining
+
+    def solver_limits(self, parts: int = 1) -> dict[str, float | int | None] | None:
+        """Limits of an exact model's solver, one of so many models; None where there is no time for one."""
+        if self.options.deterministic:
+            return {
+                "time_limit": self._deadline.remaining,
+                "deterministic_limit": self._seconds / parts,
+                "workers": 1,
+                "seed": self.options.seed,
+            }
+        # A module that another thread has only begun to load is there, too, without what stands at its end.
+        is_loaded = hasattr(sys.modules.get("ortools.sat.python.cp_model"), "CpSolver")
+        loading = 0.0 if is_loaded else LOADING
+        left = self._deadline.remaining - loading
+        if left <= 0.1:
+            return None
+        return {"time_limit": left / parts, "workers": self.options.workers, "seed": self.options.seed}
+
+    def has_room(self, literals: int) -> bool:
+        """Whether a model of so many literals is built in a part of the time that is left, which nothing can interrupt."""
+        return self._checks is not None or literals * BUILDING < 0.5 * self._deadline.remaining
+
+    def should_stop(self) -> bool:
+        """Whether a solver is to stop: the limit is over, or the run was cancelled."""
+        return self._deadline.expired
+
 
 #: Sets of decisions that can only be taken back together are left out beyond this many.
 MOST_TOGETHER = 256

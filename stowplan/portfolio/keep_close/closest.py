@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stowplan.portfolio.keep_close.budget import Budget
-from stowplan.portfolio.keep_close.closeness import Closeness, Counts
+from stowplan.portfolio.keep_close.closeness import Budget, Closeness, Counts
 from stowplan.portfolio.kind import Check, Kind, check
 from stowplan.result import two_numbers
 

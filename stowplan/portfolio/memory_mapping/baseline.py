@@ -1,7 +1,7 @@
 """What policies are judged against: the stronger of two production-style greedies.
 
 Where a problem allows stalls, the greedy that plans with them is often worse than the one that plans without
-(``docs/benchmarks-mmap-muzero.md``), and a plan without stalls is valid either way.
+(``docs/results/muzero.md``), and a plan without stalls is valid either way.
 """
 
 from __future__ import annotations

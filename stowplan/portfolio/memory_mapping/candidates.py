@@ -10,8 +10,7 @@ from stowplan.compiled import mark_warm
 from stowplan.errors import InputError
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.brief import asks_for_heuristics, brief_seconds
-from stowplan.portfolio.context import Context, Options
+from stowplan.portfolio.context import Context, Options, asks_for_heuristics, presolve_seconds
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan, import_plan
 from stowplan.portfolio.memory_mapping.guided import best_guided
@@ -53,11 +52,11 @@ def greedy(problem: Problem, context: Context) -> None:
         context.plan(export_plan(problem, data, state), "greedy")
 
 
-def brief(problem: Problem, context: Context) -> None:
+def presolve(problem: Problem, context: Context) -> None:
     """The greedy, which is the baseline, then the complete model, on a small problem."""
     if asks_for_heuristics(context):
         greedy(problem, context)
-    _solve_complete(problem, context, brief_seconds(context))
+    _solve_complete(problem, context, presolve_seconds(context))
 
 
 def search(problem: Problem, context: Context) -> None:

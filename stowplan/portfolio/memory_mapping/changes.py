@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
-from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
 
 #: Changes that are remembered: older ones have long been told of.
 REMEMBERED = 200

@@ -8,13 +8,19 @@ from typing import Any
 
 import msgspec
 
-from stowplan.models.memory_mapping.earlier_plan import carried_plan, matched_steps
+from stowplan.models.memory_mapping.hint import carried_plan, matched_steps
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.packing import problem as packing
-from stowplan.portfolio.keep_close.budget import Budget
-from stowplan.portfolio.keep_close.closeness import ByValues, Counts, compared, needs_program, of_this_problem
-from stowplan.portfolio.keep_close.given import KeepClose
+from stowplan.portfolio.keep_close.closeness import (
+    Budget,
+    ByValues,
+    Counts,
+    KeepClose,
+    compared,
+    needs_program,
+    of_this_problem,
+)
 from stowplan.portfolio.packing.near import Boxes, boxes, colliding, near_offsets
 
 #: Residencies, copies and fast uses of a tensor.

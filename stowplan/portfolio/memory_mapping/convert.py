@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from stowplan.compiled import filled, plain
+from stowplan.models.memory_mapping.copy_engine import with_whole_copies
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.memory_mapping.slices import with_whole_copies
 from stowplan.portfolio.memory_mapping.arrays import Data
 from stowplan.portfolio.memory_mapping.engine import new_state
 from stowplan.portfolio.memory_mapping.search import Search, restart

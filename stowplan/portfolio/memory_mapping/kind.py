@@ -10,9 +10,8 @@ from stowplan.hardware.simulator import simulate
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.brief import brief
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify, presolver
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.quick import quick_plan
 from stowplan.portfolio.memory_mapping.standstill import is_large
@@ -58,7 +57,7 @@ def _bound(problem: Problem) -> int:
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     is_small = 0 < problem.use_count <= SMALL_USES and not options.deterministic
-    found = ([brief(f"{_HERE}.candidates:brief")] if is_small else []) + _others(problem, options)
+    found = ([presolver(f"{_HERE}.candidates:presolve")] if is_small else []) + _others(problem, options)
     if is_large(problem, options):
         found.append(Candidate("lns2", "exact", f"{_HERE}.lns:second", takes_over=True))
     return found

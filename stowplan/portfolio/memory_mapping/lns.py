@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFacts, with_whole_copies
 from stowplan.models.memory_mapping.cpsat import Improvement, Neighbourhood, improve, size_estimate
 from stowplan.models.memory_mapping.plan import Plan
-from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.memory_mapping.slices import with_whole_copies
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Context
 from stowplan.portfolio.memory_mapping import arrays, heuristics

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stowplan.models.hint import Hint
+from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.hint import FAST
-from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.problem import Step
 
 Floats = npt.NDArray[np.float64]

@@ -12,9 +12,7 @@ from stowplan.models.modulo_scheduling.hint import matched_instructions
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
-from stowplan.portfolio.keep_close.budget import Budget
-from stowplan.portfolio.keep_close.closeness import ByValues, needs_program, of_this_problem
-from stowplan.portfolio.keep_close.given import KeepClose
+from stowplan.portfolio.keep_close.closeness import Budget, ByValues, KeepClose, needs_program, of_this_problem
 
 
 class Closeness(ByValues):
@@ -52,7 +50,7 @@ class Closeness(ByValues):
         limits = budget.solver_limits()
         if limits is None or not self._differing(plan):
             return
-        from stowplan.models.modulo_scheduling.cpsat.closest import literals, solve_closest
+        from stowplan.models.modulo_scheduling.cpsat.questions import literals, solve_closest
 
         if not budget.has_room(literals(self._structure, plan.ii)):
             return

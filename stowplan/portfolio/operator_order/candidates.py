@@ -17,8 +17,7 @@ from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build, stable_order
 from stowplan.models.packing import problem as packing_problem
 from stowplan.models.packing.bounds import load_bound
-from stowplan.portfolio.brief import brief_seconds
-from stowplan.portfolio.context import Context
+from stowplan.portfolio.context import Context, presolve_seconds
 from stowplan.portfolio.operator_order import beam, kernel
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.baselines import BASELINES
@@ -41,7 +40,7 @@ CUTS, CUT_SHARE = 20, 0.15
 WIDTHS, MOST_WIDE, WEIGHTS = (1, 4), 40_000, (1000.0, 1.0)
 
 #: Sets that the exact search looks at in a moment, interpreted.
-BRIEF_SETS = 1_000
+PRESOLVE_SETS = 1_000
 
 #: Sets that the exact search looks at before local search has its first turn beside it.
 FIRST_SETS = 20_000
@@ -124,7 +123,7 @@ class _Run:
         return not self.is_deterministic and wants_arena and left < ARENA_SHARE * (left + time.monotonic() - self.began)
 
 
-def brief(problem: Problem, context: Context) -> None:
+def presolve(problem: Problem, context: Context) -> None:
     """What takes little time on a small graph, interpreted: cuts, the narrowest beams, the first sets of the exact search."""
     run = _Run(problem, context)
     if run.structure.ops == 0:
@@ -132,10 +131,10 @@ def brief(problem: Problem, context: Context) -> None:
     run.offer(stable_order(run.structure), "given")
     _beams(run, 1, None)
     run.prove()
-    _search_sets(run, None, most=BRIEF_SETS)
+    _search_sets(run, None, most=PRESOLVE_SETS)
     if run.has_least_peak() and run.best is not None and not context.stop():
         lives = Lives(problem, run.structure, run.best.order)
-        _pack(run, lives, brief_seconds(context), context.stop, (packing.exact,))
+        _pack(run, lives, presolve_seconds(context), context.stop, (packing.exact,))
 
 
 def search(problem: Problem, context: Context) -> None:

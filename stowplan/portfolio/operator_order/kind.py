@@ -13,9 +13,8 @@ from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build
 from stowplan.models.operator_order.verify import Verification, verify
-from stowplan.portfolio.brief import brief
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking
+from stowplan.portfolio.kind import Candidate, Kind, checking, presolver
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.baselines import BASELINES, depth_first
 
@@ -57,7 +56,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         Candidate("sets", "exact", f"{_HERE}:exact", share=0.7, interpret=interpret),
     ]
     is_small = len(problem.ops) <= SMALL and not options.deterministic
-    return [brief(f"{_HERE}:brief"), *found] if is_small else found
+    return [presolver(f"{_HERE}:presolve"), *found] if is_small else found
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:

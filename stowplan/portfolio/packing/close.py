@@ -7,9 +7,7 @@ from typing import Any
 
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
-from stowplan.portfolio.keep_close.budget import Budget
-from stowplan.portfolio.keep_close.closeness import ByValues, needs_program, of_this_problem
-from stowplan.portfolio.keep_close.given import KeepClose
+from stowplan.portfolio.keep_close.closeness import Budget, ByValues, KeepClose, needs_program, of_this_problem
 from stowplan.portfolio.packing.near import colliding, near_offsets, packed, under
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
-from stowplan.portfolio.keep_close.budget import Budget
+from stowplan.portfolio.keep_close.closeness import Budget
 
 #: The exact model is asked for fewer buffers than this.
 EXACT_BUFFERS = 1500
@@ -101,7 +101,7 @@ def near_offsets(
     limits = budget.solver_limits(parts) if len(problem.buffers) < EXACT_BUFFERS and moved(best) else None
     if limits is None:
         return
-    from stowplan.models.packing.closest import solve_closest
+    from stowplan.models.packing.cpsat import solve_closest
 
     hint = Plan(problem=problem.digest, objective=0, offsets=best)
     outcome = solve_closest(problem, earlier, hint=hint, should_stop=budget.should_stop, **limits)  # type: ignore[arg-type]

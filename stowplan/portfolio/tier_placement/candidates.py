@@ -8,11 +8,10 @@ from __future__ import annotations
 import itertools
 
 from stowplan.models.hint import Hint
-from stowplan.models.tier_placement.bounds import find_overload
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.portfolio.brief import asks_for_heuristics, brief_seconds
-from stowplan.portfolio.context import Context
+from stowplan.models.tier_placement.structure import find_overload
+from stowplan.portfolio.context import Context, asks_for_heuristics, presolve_seconds
 from stowplan.portfolio.tier_placement import guided as guided_maps
 from stowplan.portfolio.tier_placement import heuristics
 from stowplan.portfolio.tier_placement.arrays import Data, Ints, build, import_plan
@@ -72,11 +71,11 @@ def greedy_dp(problem: Problem, context: Context) -> None:
             _report(context, exporter, walk, "greedy_dp")
 
 
-def brief(problem: Problem, context: Context) -> None:
+def presolve(problem: Problem, context: Context) -> None:
     """Greedy-DP, which is a baseline, then CP-SAT, on a small network."""
     if asks_for_heuristics(context):
         greedy_dp(problem, context)
-    _solve_cpsat(problem, context, brief_seconds(context))
+    _solve_cpsat(problem, context, presolve_seconds(context))
 
 
 def search(problem: Problem, context: Context) -> None:

@@ -10,9 +10,7 @@ from stowplan.models.tier_placement.hint import matched_layers
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Structure, offsets_of, plan_of, tiers_of
-from stowplan.portfolio.keep_close.budget import Budget
-from stowplan.portfolio.keep_close.closeness import ByValues, needs_program, of_this_problem
-from stowplan.portfolio.keep_close.given import KeepClose
+from stowplan.portfolio.keep_close.closeness import Budget, ByValues, KeepClose, needs_program, of_this_problem
 from stowplan.portfolio.packing.near import Boxes, boxes, colliding, near_offsets
 
 #: Tier and offset, which is 0 where tiers are no address spaces.

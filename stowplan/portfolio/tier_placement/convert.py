@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from stowplan.models.tier_placement.offsets import Offsets
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-from stowplan.models.tier_placement.structure import Structure
+from stowplan.models.tier_placement.structure import Offsets, Structure
 from stowplan.portfolio.tier_placement import arrays
 from stowplan.portfolio.tier_placement.arrays import Data, Ints
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import msgspec
 
-from stowplan.models.tier_placement.bounds import find_overload, floor_bound
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.structure import find_overload, floor_bound
 from stowplan.models.tier_placement.verify import verify
-from stowplan.portfolio.brief import brief
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Candidate, Kind, checking, identify
+from stowplan.portfolio.kind import Candidate, Kind, checking, identify, presolver
 from stowplan.portfolio.tier_placement import learned
 
 #: Beyond this many layers CP-SAT finds nothing that the others lack; the linear relaxation proves sooner than the MILP.
@@ -59,7 +58,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     # Before what only proves, or searches long; after the MILP, which on small networks is done before torch has started.
     place = 1 if len(problem.layers) > EXACT_LAYERS else 2
     is_small = len(problem.layers) <= SMALL and not options.deterministic
-    return ([brief(f"{_HERE}:brief")] if is_small else []) + found[:place] + policies + found[place:]
+    return ([presolver(f"{_HERE}:presolve")] if is_small else []) + found[:place] + policies + found[place:]
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stowplan.errors import InputError
-from stowplan.models.tier_placement.bounds import find_overload
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.structure import find_overload
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.policies import PolicySource

@@ -19,9 +19,8 @@ from stowplan.frontends.targets import check_targets
 from stowplan.portfolio.batch import Item, Settings, check_settings, describe_failure, read_problem
 from stowplan.portfolio.kind import Kind, check, kind_of
 from stowplan.portfolio.solve import solve
-from stowplan.portfolio.validation.adapter import Completion, Effort, Estimate, Game, Player
+from stowplan.portfolio.validation.adapter import Completion, Effort, Estimate, Game, Opened, Player, Policies
 from stowplan.portfolio.validation.decisions import DecisionReport, dearest
-from stowplan.portfolio.validation.policies import Opened, Policies
 from stowplan.portfolio.validation.records import Exact, Outcome, ProblemReport, RewardCorrelation, Side, Values
 from stowplan.portfolio.validation.statistics import gap_to, pearson, second_gap_to, spearman, spearman_within
 from stowplan.result import Result

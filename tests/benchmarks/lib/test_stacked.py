@@ -8,7 +8,7 @@ import pytest
 import stowplan
 from benchmarks.lib.tier_placement.stacked import stacked
 from stowplan.errors import UsageError
-from stowplan.hardware.nnp_i.features import FEATURES
+from stowplan.hardware.nnp_i.problem import FEATURES
 from stowplan.models.tier_placement.problem import Problem
 from tests.models.tier_placement.cases import chain
 from tests.paths import EXAMPLES

@@ -13,7 +13,7 @@ from stowplan.frontends.affine.hlo import affine_program, read_affine_hlo
 from stowplan.frontends.hlo import parse_module
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.program import Copy, Operator
-from stowplan.transforms.elimination.eliminate import eliminate
+from stowplan.transforms.eliminate import eliminate
 from tests.hardware.affine.cases import random_inputs
 
 TEXT = """HloModule all, entry_computation_layout={(f32[2,3]{1,0})->f32[2]{0}}

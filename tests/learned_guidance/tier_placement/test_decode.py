@@ -9,7 +9,7 @@ import stowplan
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.hardware.nnp_i.compiler import compiler_plan
-from stowplan.hardware.nnp_i.costs import Timing
+from stowplan.hardware.nnp_i.problem import Timing
 from stowplan.learned_guidance.tier_placement.decode import Decoder, Floats, Ints
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from stowplan.models.tier_placement.verify import verify

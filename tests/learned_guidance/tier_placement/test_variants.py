@@ -12,7 +12,7 @@ import stowplan
 from stowplan.errors import UsageError
 from stowplan.hardware.network import Network
 from stowplan.hardware.nnp_i.chip import Chip
-from stowplan.hardware.nnp_i.features import FEATURES
+from stowplan.hardware.nnp_i.problem import FEATURES
 from stowplan.learned_guidance.tier_placement.networks import FORMS, Form, random_network
 from stowplan.learned_guidance.tier_placement.variants import (
     FAST_MEMORY,

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from stowplan.models.bank_mapping import cpsat, milp
-from stowplan.models.bank_mapping.assemble import assemble, objective_bound
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.stages import solve_stage, stages_of
+from stowplan.models.bank_mapping.structure import assemble, objective_bound
 from stowplan.models.bank_mapping.verify import verify
 from tests.models.bank_mapping.cases import every_plan, random_problem
 from tests.models.bank_mapping.reference import cost

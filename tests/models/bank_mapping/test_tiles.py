@@ -21,13 +21,12 @@ from stowplan.hardware.affine.check import check
 from stowplan.hardware.inferentia.problem import build_problem
 from stowplan.hardware.inferentia.target import BankTarget, load_target
 from stowplan.models.bank_mapping import cpsat, milp
-from stowplan.models.bank_mapping.assemble import assemble
 from stowplan.models.bank_mapping.plan import BankCopy, Plan
-from stowplan.models.bank_mapping.problem import Problem
-from stowplan.models.bank_mapping.tiles import split
+from stowplan.models.bank_mapping.problem import Problem, split
+from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping.candidates import local_plan, propagated_plan
-from stowplan.transforms.elimination.eliminate import eliminate
+from stowplan.transforms.eliminate import eliminate
 from tests.hardware.affine.cases import random_inputs, random_program
 from tests.models.bank_mapping.cases import random_problem
 

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from stowplan.errors import InputError
-from stowplan.models.banked_packing import bounds, cpsat, milp
+from stowplan.models.banked_packing import cpsat, milp
 from stowplan.models.banked_packing.plan import Plan
-from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
+from stowplan.models.banked_packing.problem import Bank, Buffer, Problem, find_overload, floor
 from stowplan.models.banked_packing.verify import verify
 from tests.models.banked_packing.cases import is_valid, least_cost, random_problem
 from tests.patience import HANG
@@ -24,13 +24,13 @@ def test_exact_models_find_the_optimum(first: int) -> None:
         if best is None:
             assert found.status == "infeasible", seed
             continue
-        assert bounds.find_overload(problem) is None, seed
+        assert find_overload(problem) is None, seed
         assert found.status == "optimal", seed
         assert found.plan is not None
         assert found.plan.objective == found.bound == best, seed
         assert verify(problem, found.plan).ok, seed
         assert is_valid(problem, found.plan), seed
-        assert bounds.floor(problem) <= (relaxed.bound or 0) <= best, seed
+        assert floor(problem) <= (relaxed.bound or 0) <= best, seed
 
 
 def test_the_milp_is_the_relaxation_by_loads() -> None:
@@ -62,7 +62,7 @@ def test_an_overload_is_one() -> None:
     shown = 0
     for seed in range(400):
         problem = random_problem(seed)
-        found = bounds.find_overload(problem)
+        found = find_overload(problem)
         if found is not None:
             shown += 1
             assert least_cost(problem) is None, seed

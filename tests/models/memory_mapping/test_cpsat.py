@@ -15,8 +15,8 @@ from stowplan.hardware.costs import make_problem
 from stowplan.hardware.targets import load_target
 from stowplan.models.memory_mapping.accesses import access_sequences
 from stowplan.models.memory_mapping.cpsat import MemoryMappingModel, build, solve
-from stowplan.models.memory_mapping.cpsat.canonical import decisions_of
 from stowplan.models.memory_mapping.cpsat.decisions import Stay
+from stowplan.models.memory_mapping.cpsat.hint import decisions_of
 from stowplan.models.memory_mapping.cpsat.offsets import pack
 from stowplan.models.memory_mapping.cpsat.variables import BuildStopped, Variables
 from stowplan.models.memory_mapping.plan import Plan

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from ortools.sat.python import cp_model
 
+from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.cpsat.improve import NeighbourhoodModel, improve
 from stowplan.models.memory_mapping.cpsat.model import size_estimate
 from stowplan.models.memory_mapping.cpsat.neighbourhood import Neighbourhood
 from stowplan.models.memory_mapping.plan import Plan
-from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.problem import Evictions, Problem, Stalls
 from stowplan.models.memory_mapping.verify import verify
 from tests.models.memory_mapping.brute_force import optimum

@@ -10,7 +10,7 @@ import pytest
 from stowplan.errors import InputError
 from stowplan.models.hint import check
 from stowplan.models.memory_mapping import hint as hints
-from stowplan.models.memory_mapping.earlier_plan import matched_steps, paired_uses, transferred
+from stowplan.models.memory_mapping.hint import matched_steps, paired_uses, transferred
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
 from tests.models.memory_mapping.cases import random_plan, random_problem
 

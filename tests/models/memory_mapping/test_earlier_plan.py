@@ -9,7 +9,7 @@ import pytest
 
 from stowplan.models.hint import plan_of
 from stowplan.models.memory_mapping import hint as hints
-from stowplan.models.memory_mapping.earlier_plan import carried_plan, matched_steps, transferred
+from stowplan.models.memory_mapping.hint import carried_plan, matched_steps, transferred
 from stowplan.models.memory_mapping.verify import verify
 from tests.models.memory_mapping.cases import random_plan, random_problem
 from tests.models.memory_mapping.test_earlier import changed

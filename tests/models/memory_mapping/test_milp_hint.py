@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from stowplan.models.memory_mapping.copy_engine import with_whole_copies
 from stowplan.models.memory_mapping.milp.hint import add_hint, hint_values
 from stowplan.models.memory_mapping.milp.matrix import all_windows, formulate
 from stowplan.models.memory_mapping.milp.model import RelaxationModel
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import AliasRule, Problem, Stalls
-from stowplan.models.memory_mapping.slices import with_whole_copies
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.models.mip.solve import solve
 from tests.models.memory_mapping.brute_force import best_plan

@@ -15,11 +15,10 @@ from scipy import sparse
 
 from stowplan.models.memory_mapping.cpsat import solve
 from stowplan.models.memory_mapping.milp import segments
-from stowplan.models.memory_mapping.milp.cuts import RoundingCuts
-from stowplan.models.memory_mapping.milp.detail import DetailedModel
 from stowplan.models.memory_mapping.milp.model import RelaxationModel
 from stowplan.models.memory_mapping.milp.segments import Cutter, SegmentBounds
 from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
+from stowplan.models.memory_mapping.milp.tightening import DetailedModel, RoundingCuts
 from stowplan.models.memory_mapping.plan import Copy, Plan
 from stowplan.models.memory_mapping.problem import Evictions, Piece, Problem, Stalls, Step, Tensor, Use
 from stowplan.models.memory_mapping.verify import verify

@@ -7,13 +7,12 @@ import random
 import pytest
 
 from stowplan.models.modulo_scheduling import cpsat
-from stowplan.models.modulo_scheduling.bounds import recurrence_mii
+from stowplan.models.modulo_scheduling.bounds import recurrence_mii, sharing_tiles, time_bounds
 from stowplan.models.modulo_scheduling.cpsat import model as cpsat_model
 from stowplan.models.modulo_scheduling.machine import AsynchronousFabric
 from stowplan.models.modulo_scheduling.plan import decode_objective
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules
 from stowplan.models.modulo_scheduling.structure import Structure
-from stowplan.models.modulo_scheduling.time_bounds import sharing_tiles, time_bounds
 from tests.models.modulo_scheduling.brute_force import Judge
 from tests.models.modulo_scheduling.cases import graph, line
 from tests.patience import HANG

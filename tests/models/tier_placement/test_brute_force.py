@@ -7,10 +7,10 @@ import pytest
 from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.models.outcome import Outcome
 from stowplan.models.tier_placement import cpsat
-from stowplan.models.tier_placement.bounds import find_overload, floor_bound
 from stowplan.models.tier_placement.milp_solve import relaxation, solve_milp
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.structure import find_overload, floor_bound
 from stowplan.models.tier_placement.verify import verify
 from tests.models.tier_placement import brute_force
 from tests.models.tier_placement.cases import random_problem

@@ -16,9 +16,8 @@ from stowplan.models.mip.with_highs import new_highs
 from stowplan.models.packing import cpsat as packing_model
 from stowplan.models.tier_placement import cpsat, milp, milp_solve
 from stowplan.models.tier_placement.milp_solve import relaxation, solve_milp
-from stowplan.models.tier_placement.offsets import Offsets
 from stowplan.models.tier_placement.plan import Plan
-from stowplan.models.tier_placement.structure import Structure
+from stowplan.models.tier_placement.structure import Offsets, Structure
 from stowplan.models.tier_placement.verify import verify
 from tests.models.tier_placement import brute_force
 from tests.models.tier_placement.cases import chain, random_problem

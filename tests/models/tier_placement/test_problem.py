@@ -11,9 +11,9 @@ from stowplan import files
 from stowplan.errors import InputError
 from stowplan.models.tier_placement import plan as plans
 from stowplan.models.tier_placement import problem as problems
-from stowplan.models.tier_placement.bounds import find_overload
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
+from stowplan.models.tier_placement.structure import find_overload
 from tests.models.tier_placement.cases import chain, random_problem
 
 SLOW = Tier(name="slow", capacity=100, bandwidth=10**11)

@@ -23,15 +23,15 @@ from stowplan.hardware.affine.expression import evaluate
 from stowplan.hardware.affine.program import Program
 from stowplan.hardware.inferentia.problem import MappedProgram, build_problem
 from stowplan.hardware.inferentia.target import decode_target, is_bank_target, load_target
-from stowplan.models.bank_mapping.assemble import assemble
 from stowplan.models.bank_mapping.problem import Problem
+from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping import choose
 from stowplan.portfolio.bank_mapping.candidates import agrees, local_plan, propagated_plan, search
 from stowplan.portfolio.context import Context, Options
 from stowplan.report.bank_mapping.mapping import bytes_on_chip, moved
 from stowplan.report.bank_mapping.text import summarize_mapping
-from stowplan.transforms.elimination.eliminate import eliminate
+from stowplan.transforms.eliminate import eliminate
 from tests.hardware.affine.cases import random_inputs, random_program
 from tests.models.bank_mapping.cases import random_problem
 

@@ -16,7 +16,7 @@ import pytest
 
 from stowplan.errors import InputError, MissingDependencyError, UsageError
 from stowplan.portfolio.batch import Settings, run_batch
-from stowplan.portfolio.batch import cluster as batch_cluster
+from stowplan.portfolio.batch import workers as batch_cluster
 from tests.cli.conftest import Cli, cli, error_line
 from tests.paths import ROOT
 from tests.portfolio.batch import fakes

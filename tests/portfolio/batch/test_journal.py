@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from stowplan.errors import InputError
-from stowplan.portfolio.batch.journal import Journal, only_writer, remove_temporary
-from stowplan.portfolio.batch.records import Record, Settings
+from stowplan.portfolio.batch.records import Journal, Record, Settings, only_writer, remove_temporary
 
 
 def record(name: str, code: int = 0) -> Record:

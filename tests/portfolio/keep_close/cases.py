@@ -7,15 +7,14 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from stowplan.models.bank_mapping.assemble import assemble
+from stowplan.models.bank_mapping.structure import assemble
 from stowplan.models.banked_packing.plan import Plan as BankedPlan
 from stowplan.models.modulo_scheduling.assemble import make_plan
 from stowplan.models.modulo_scheduling.structure import Structure as Loop
 from stowplan.models.operator_order.structure import build, needed_first
 from stowplan.models.packing.plan import Plan as Packing
-from stowplan.models.tier_placement.offsets import Offsets
+from stowplan.models.tier_placement.structure import Offsets, plan_of
 from stowplan.models.tier_placement.structure import Structure as Network
-from stowplan.models.tier_placement.structure import plan_of
 from stowplan.portfolio.kind import check, kind_of
 from stowplan.portfolio.modulo_scheduling.candidates import list_plan
 from stowplan.portfolio.operator_order.arena import Lives

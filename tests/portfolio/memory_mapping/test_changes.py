@@ -8,8 +8,8 @@ from itertools import pairwise
 import msgspec
 import pytest
 
+from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.plan import Plan
-from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping.changes import REMEMBERED, Changes

@@ -24,11 +24,11 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio import policies
+from stowplan.portfolio.arguments import chosen_candidates
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.kind import KIND
 from stowplan.portfolio.solve import solve
-from stowplan.portfolio.solve_arguments import chosen_candidates
 from tests.models.memory_mapping.cases import random_problem
 from tests.patience import HANG
 
@@ -62,7 +62,7 @@ def chosen(options: Options) -> list[str]:
 
 
 def test_with_its_family_only_where_it_takes_little_from_others(any_file: Path) -> None:
-    everything = ["brief", "search", "relaxation", "policy", "cpsat", "lns"]
+    everything = ["presolve", "search", "relaxation", "policy", "cpsat", "lns"]
     assert [name for name in chosen(Options(time_limit=30)) if name in LEARNED] == []
     assert [name for name in chosen(Options(time_limit=300)) if name != "greedy"] == everything
     # A place for each is a free place.
@@ -81,7 +81,9 @@ def test_the_slow_ones_by_name_only(any_file: Path) -> None:
 def test_search_keeps_its_place(any_file: Path, time_limit: float) -> None:
     options = Options(time_limit=time_limit)
     running = chosen_candidates(KIND.candidates(problem_of(), options), options)
-    shares = {candidate.name: candidate.share for candidate in running if candidate.name != "greedy" and not candidate.is_brief}
+    shares = {
+        candidate.name: candidate.share for candidate in running if candidate.name != "greedy" and not candidate.is_presolver
+    }
     assert shares["search"] == 1.0
     assert sum(shares.values()) == pytest.approx(2.0)
     assert all(share >= 0 for share in shares.values())

@@ -12,9 +12,9 @@ import pytest
 
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping import hint as hints
+from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.cpsat import Improvement
 from stowplan.models.memory_mapping.plan import Plan
-from stowplan.models.memory_mapping.plan_timeline import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.context import Context, Options

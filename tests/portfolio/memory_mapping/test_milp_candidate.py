@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
+from stowplan.portfolio.arguments import chosen_candidates
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.memory_mapping.kind import KIND
 from stowplan.portfolio.solve import solve
-from stowplan.portfolio.solve_arguments import chosen_candidates
 from tests.models.memory_mapping.brute_force import optimum
 from tests.models.memory_mapping.cases import random_problem
 

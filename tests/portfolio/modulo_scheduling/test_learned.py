@@ -25,6 +25,7 @@ from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio import policies
+from stowplan.portfolio.arguments import chosen_candidates
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.modulo_scheduling import learned
 from stowplan.portfolio.modulo_scheduling.body import Body
@@ -32,7 +33,6 @@ from stowplan.portfolio.modulo_scheduling.kind import KIND
 from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 from stowplan.portfolio.modulo_scheduling.search import Tally
 from stowplan.portfolio.solve import solve
-from stowplan.portfolio.solve_arguments import chosen_candidates
 from tests.models.modulo_scheduling import brute_force
 from tests.models.modulo_scheduling.cases import graph, line, random_problem
 from tests.patience import HANG

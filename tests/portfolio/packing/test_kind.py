@@ -16,8 +16,8 @@ from stowplan.models.packing.verify import verify
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.packing.kind import KIND
-from stowplan.portfolio.run_state import RunState
-from stowplan.portfolio.stop_policy import StopPolicy
+from stowplan.portfolio.run.state import RunState
+from stowplan.portfolio.run.stop_policy import StopPolicy
 
 FIVE = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n"
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stowplan.models.tier_placement.bounds import floor_bound
 from stowplan.models.tier_placement.problem import Problem
+from stowplan.models.tier_placement.structure import floor_bound
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import arrays, engine, heuristics
 from stowplan.portfolio.tier_placement.convert import Exporter

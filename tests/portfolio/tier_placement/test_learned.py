@@ -17,9 +17,9 @@ from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.models.tier_placement.problem import Problem, Tier
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio import policies
+from stowplan.portfolio.arguments import chosen_candidates
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.solve import solve
-from stowplan.portfolio.solve_arguments import chosen_candidates
 from stowplan.portfolio.tier_placement import learned
 from stowplan.portfolio.tier_placement.kind import KIND
 from tests.learned_guidance.tier_placement.policies import small_network, write_policy
@@ -61,8 +61,8 @@ def chosen(options: Options, problem: Problem | None = None) -> list[str]:
 
 
 def test_with_its_family_only_where_it_takes_little_from_others(any_file: Path) -> None:
-    assert chosen(Options(time_limit=30)) == ["brief", "search", "milp", "cpsat"]
-    assert chosen(Options(time_limit=300)) == ["brief", "search", "milp", "egrl", "cpsat"]
+    assert chosen(Options(time_limit=30)) == ["presolve", "search", "milp", "cpsat"]
+    assert chosen(Options(time_limit=300)) == ["presolve", "search", "milp", "egrl", "cpsat"]
     assert "egrl" in chosen(Options(time_limit=30, workers=6))
     assert chosen(Options(time_limit=30, candidates=("learned",))) == ["egrl"]
     # Of a large network it is the first to have a plan.

@@ -13,8 +13,7 @@ from stowplan.models.memory_mapping.cpsat import solve as solve_exactly
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
 from stowplan.portfolio.kind import Kind
 from stowplan.portfolio.memory_mapping.validation import ADAPTER
-from stowplan.portfolio.validation.adapter import Estimate, Game, Stop
-from stowplan.portfolio.validation.policies import Opened
+from stowplan.portfolio.validation.adapter import Estimate, Game, Opened, Stop
 from stowplan.result import Provenance, Result
 from tests.patience import HANG
 
@@ -75,7 +74,7 @@ class Scripted:
 
 
 class Fixed:
-    """In the place of :class:`~stowplan.portfolio.validation.policies.Policies`."""
+    """In the place of :class:`~stowplan.portfolio.validation.adapter.Policies`."""
 
     def __init__(self, policy: Any, control: Any = None):
         self._opened = Opened("policy.pt", "0" * 64, ADAPTER, policy, control or Scripted((DROP,) * len(SAVES)))

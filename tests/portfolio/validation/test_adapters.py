@@ -27,9 +27,8 @@ from stowplan.portfolio.memory_mapping import validation
 from stowplan.portfolio.memory_mapping.validation import FastOrSlow, with_uses
 from stowplan.portfolio.modulo_scheduling.validation import Placed, Places, PpoPlayer, with_places
 from stowplan.portfolio.tier_placement.validation import Tiers
-from stowplan.portfolio.validation import policies
-from stowplan.portfolio.validation.adapter import Effort
-from stowplan.portfolio.validation.policies import Policies
+from stowplan.portfolio.validation import adapter as policies
+from stowplan.portfolio.validation.adapter import Effort, Policies
 from tests.models.memory_mapping.cases import random_problem
 from tests.models.tier_placement.cases import random_problem as random_tiers
 from tests.patience import HANG

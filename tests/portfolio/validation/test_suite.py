@@ -14,9 +14,8 @@ from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.batch import Item, Settings
 from stowplan.portfolio.validation import suite
 from stowplan.portfolio.validation.adapter import Game
-from stowplan.portfolio.validation.records import ProblemReport, Validation
+from stowplan.portfolio.validation.records import ProblemReport, Validation, summarize
 from stowplan.portfolio.validation.suite import validate
-from stowplan.portfolio.validation.summary import summarize
 from tests.patience import HANG
 from tests.portfolio.validation.players import (
     ALL_SLOW,

@@ -1,9 +1,8 @@
 """Cost model ``signatures``: a latency table filled by compiling, and a learned prediction of what it lacks."""
 
 from stowplan.hardware.costs.signatures.costs import SignatureCosts, StepCosts
-from stowplan.hardware.costs.signatures.instruction import NO_USE, Assignment, Leaf, StepPlacement, StepSignature
 from stowplan.hardware.costs.signatures.predictor import Prediction, Predictor
-from stowplan.hardware.costs.signatures.table import LatencyTable
+from stowplan.hardware.costs.signatures.table import NO_USE, Assignment, LatencyTable, Leaf, StepPlacement, StepSignature
 
 __all__ = [
     "NO_USE",

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.hardware.costs.signatures.instruction import StepSignature
+from stowplan.hardware.costs.signatures.table import StepSignature
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]

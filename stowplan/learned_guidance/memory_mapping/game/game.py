@@ -1,8 +1,8 @@
 """MMapGame: memory mapping played move by move, as a plain reference.
 
 The game of Wang et al. 2023 (section 4.2 and appendix A), on a :class:`~stowplan.models.memory_mapping.problem.Problem`. Its
-exact rules, and how they settle what the paper leaves open, are in ``docs/mmap-game.md``. This file says them as clearly as
-it can; faster players are held against it.
+exact rules, and how they settle what the paper leaves open, are in ``docs/reference/mmap-game.md``. This file says them as
+clearly as it can; faster players are held against it.
 """
 
 from __future__ import annotations

@@ -14,8 +14,17 @@ from msgspec.structs import replace
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
 from stowplan.models.memory_mapping.accesses import Boundaries, TensorAccesses, access_sequences
-from stowplan.models.memory_mapping.problem import Loop, Piece, Problem, Step, Tensor, Use
-from stowplan.models.memory_mapping.sub_problem import loops_within, restricted, sub_problem
+from stowplan.models.memory_mapping.problem import (
+    Loop,
+    Piece,
+    Problem,
+    Step,
+    Tensor,
+    Use,
+    loops_within,
+    restricted,
+    sub_problem,
+)
 
 #: Length of a window, as part of the moves asked for.
 LENGTHS = 0.5, 1.0

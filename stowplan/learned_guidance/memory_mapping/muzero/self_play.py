@@ -4,7 +4,7 @@ Noise at single moves hardly ever keeps fast memory empty for long enough to hol
 must all be drops. A *bias* is drawn once for an episode and changes the preferences of all of its moves alike: fast memory only
 for buffers whose benefit, or benefit per byte and step, is above some threshold. It is the exploration by perturbed parameters
 of Plappert et al. 2018, with a few parameters that mean something in place of a network's many. The paper has none; see
-``docs/mmap-muzero.md``.
+``docs/reference/mmap-muzero.md``.
 """
 
 from __future__ import annotations

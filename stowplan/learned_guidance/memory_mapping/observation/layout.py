@@ -1,8 +1,8 @@
 """What stands where in an observation of MMapGame: names of the features, the arrays they are in, and how large those are.
 
 Wang et al. 2023, section 4.3.1 and table 1. Everything is dimensionless and comparable between programs.
-``docs/mmap-muzero-network.md`` explains each feature; here are their places. *near* is a signed logarithm of a number of steps,
-*ratio* a logarithm of a ratio (see ``kernel.py``).
+``docs/reference/mmap-muzero.md`` explains each feature; here are their places. *near* is a signed logarithm of a number of
+steps, *ratio* a logarithm of a ratio (see ``kernel.py``).
 """
 
 from __future__ import annotations

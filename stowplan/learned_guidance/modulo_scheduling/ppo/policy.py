@@ -1,6 +1,6 @@
 """A trained mapper on loop bodies it may not have seen, without what trained it; and training on, on one of them.
 
-Many mappings grow side by side, one forward pass for a step of all (:mod:`stowplan.learned_guidance.modulo_scheduling.rollouts`).
+Many mappings grow side by side, one forward pass for a step of all.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Everything that decides how EGRL is trained: the paper's values (table 2), values for processors, and the ablations.
 
-What table 2 leaves out is as in code that is public of its authors' field; ``docs/egrl.md`` sets both columns side by side.
+What table 2 leaves out is as in code that is public of its authors' field; ``docs/reference/egrl.md`` sets both columns
+side by side.
 """
 
 from __future__ import annotations

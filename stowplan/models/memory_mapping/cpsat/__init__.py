@@ -1,18 +1,17 @@
 """Complete CP-SAT model of memory mapping, in both stall modes, offsets included.
 
 :func:`solve` finds and proves optimal plans of problems of up to some hundred uses, and gives plans and bounds beyond. Its
-parts: ``variables``, ``constraints``, ``objective``, ``offsets``, ``hint``. Why the model is complete is argued in
+parts: ``variables``, ``constraints`` (with the objective), ``offsets``, ``hint``. Why the model is complete is argued in
 ``docs/reference/memory-mapping-models.md``; constraints name its lemmas.
 
 :func:`improve` solves the same model of a :class:`Neighbourhood` of a plan: some tensors within a window, all else as it is.
-Its parts: ``neighbourhood`` (what is free, as a small problem), ``fixed_part`` (the rest, as constants), ``local_run`` and
-``merge``. The plan it starts from is a :class:`~stowplan.models.memory_mapping.plan_timeline.PlanTimeline`.
+Its parts: ``neighbourhood`` (what is free, as a small problem), ``fixed_part`` (the rest, as constants) and ``improve``. The
+plan it starts from is a :class:`~stowplan.models.memory_mapping.copy_engine.PlanTimeline`.
 """
 
 from stowplan.models.memory_mapping.cpsat.improve import Improvement, improve
-from stowplan.models.memory_mapping.cpsat.model import MAX_SIZE, MemoryMappingModel, build, size_estimate
+from stowplan.models.memory_mapping.cpsat.model import MAX_SIZE, ExactOutcome, MemoryMappingModel, build, size_estimate, solve
 from stowplan.models.memory_mapping.cpsat.neighbourhood import Neighbourhood
-from stowplan.models.memory_mapping.cpsat.solve import ExactOutcome, solve
 
 __all__ = [
     "MAX_SIZE",

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from ortools.sat.python import cp_model
 
-IntArray = npt.NDArray[np.int64]
+from stowplan.models.memory_mapping.accesses import IntArray
 
 
 class Moment(NamedTuple):

@@ -1,14 +1,163 @@
-"""Values of all variables for given decisions: a complete hint."""
+"""From any valid plan to decisions of the kind the model holds, and to values of all variables: a complete hint.
+
+The decisions are those of the same plan, or of a better one; ``constraints`` says why there always are such.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from ortools.sat.python import cp_model
 
-from stowplan.models.memory_mapping.copy_engine import Moments
-from stowplan.models.memory_mapping.cpsat.decisions import CopyKey, Decisions, TensorDecisions
-from stowplan.models.memory_mapping.cpsat.objective import Objective
+from stowplan.models.memory_mapping.copy_engine import Moments, with_whole_copies
+from stowplan.models.memory_mapping.cpsat.constraints import Objective
+from stowplan.models.memory_mapping.cpsat.decisions import CopyKey, CopyOut, Decisions, TensorDecisions
 from stowplan.models.memory_mapping.cpsat.offsets import OffsetVariables
 from stowplan.models.memory_mapping.cpsat.variables import AccessVariables, TensorVariables, Variables
+from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
+
+
+def decisions_of(variables: Variables, plan: Plan) -> Decisions:
+    """Decisions of a valid plan, cleared of what serves nothing."""
+    plan = with_whole_copies(variables.problem, plan)
+    fast_uses = set(plan.fast_uses)
+    residencies: defaultdict[int, list[Residency]] = defaultdict(list)
+    for residency in sorted(plan.residencies, key=lambda item: item.start):
+        residencies[residency.tensor].append(residency)
+    copies: defaultdict[int, list[tuple[int, Copy]]] = defaultdict(list)
+    for place, copy in enumerate(plan.copies):
+        copies[copy.tensor].append((place, copy))
+    chosen: list[TensorDecisions] = []
+    queue: list[tuple[int, CopyKey]] = []
+    for number, tensor in enumerate(variables.tensors):
+        reader = _TensorReader(tensor, fast_uses, residencies[number], copies[number], between=variables.leaves_between_steps)
+        chosen.append(reader.read())
+        queue += reader.queue
+    queue.sort(key=lambda item: item[0])
+    return Decisions(variables.problem, variables.sequences, chosen, [key for _, key in queue])
+
+
+def offsets_of(decisions: Decisions, plan: Plan) -> dict[int, list[int]]:
+    """For each tensor, and each of its accesses, the offset of the residency it lies in, or 0.
+
+    The decisions are those for the plan: every residency of theirs is part of one of the plan's, and keeps its place.
+    """
+    residencies_of: defaultdict[int, list[Residency]] = defaultdict(list)
+    for residency in plan.residencies:
+        residencies_of[residency.tensor].append(residency)
+    placed = {number: [0] * len(sequence) for number, sequence in enumerate(decisions.sequences)}
+    for stay in decisions.stays():
+        sequence = decisions.sequences[stay.tensor]
+        step = sequence.accesses[stay.first].step
+        offset = next(each.offset for each in residencies_of[stay.tensor] if each.start <= step < each.end)
+        if sequence.uniform:
+            placed[stay.tensor] = [offset] * len(sequence)
+        placed[stay.tensor][stay.first : stay.last + 1] = [offset] * (stay.last + 1 - stay.first)
+    return placed
+
+
+class _TensorReader:
+    """Reads the decisions for one tensor off a plan."""
+
+    def __init__(
+        self,
+        tensor: TensorVariables,
+        fast_uses: set[int],
+        residencies: list[Residency],
+        copies: list[tuple[int, Copy]],
+        *,
+        between: bool,
+    ):
+        self.tensor = tensor
+        self.between = between
+        self.sequence = tensor.sequence
+        self.was_fast = [access.uses[0] in fast_uses for access in self.sequence.accesses]
+        self.residencies = residencies
+        self.copies = copies
+        self.chosen = TensorDecisions.all_slow(len(self.sequence))
+        self.queue: list[tuple[int, CopyKey]] = []
+
+    def read(self) -> TensorDecisions:
+        """All decisions; :attr:`queue` then holds the copies that are left, with their places in the plan's queue."""
+        for residency in self.residencies:
+            self._read_residency(residency)
+        return self.chosen
+
+    def _read_residency(self, residency: Residency) -> None:
+        sequence = self.sequence
+        inside = [j for j, access in enumerate(sequence.accesses) if residency.start <= access.step < residency.end]
+        copy_in = next(
+            ((place, copy) for place, copy in self.copies if copy.direction == "in" and copy.start == residency.start), None
+        )
+        # Where a pure write begins a residency, the one before it ends.
+        part: list[int] = []
+        for j in inside:
+            if sequence.is_dead(j) and self.was_fast[j]:
+                self._read_part(part, residency, copy_in)
+                part = []
+            part.append(j)
+        self._read_part(part, residency, copy_in)
+
+    def _read_part(self, part: list[int], residency: Residency, copy_in: tuple[int, Copy] | None) -> None:
+        """One residency, or one content of it; ``part`` lists its accesses."""
+        sequence, chosen = self.sequence, self.chosen
+        is_begun = bool(part) and sequence.may_begin_by_write(part[0])
+        if not is_begun and copy_in is not None:
+            part = [j for j in part if sequence.accesses[j].step >= copy_in[1].end]
+        fast = [j for j in part if self.was_fast[j] and self.tensor.access[j].landed is not None]
+        if not fast:
+            return
+        last = fast[-1]
+        while sequence.is_glued(last + 1):
+            last += 1
+        outs = self._copies_out(part, last)
+        for _, _, out in outs:
+            last = max([last, *(j for j in part if sequence.accesses[j].step < out.until)])
+        for j in part:
+            if j <= last:
+                variables = self.tensor.access[j]
+                chosen.landed[j] = True
+                chosen.keep[j] = j > part[0] or (residency.preloaded and j == 0)
+                chosen.fast[j] = self.was_fast[j] or variables.fast is variables.landed
+        if copy_in is not None and not is_begun:
+            chosen.copy_in[part[0]] = copy_in[1].start
+            self.queue.append((copy_in[0], CopyKey(sequence.tensor, "in", part[0])))
+        for place, write, out in outs:
+            chosen.copy_out[write] = out
+            self.queue.append((place, CopyKey(sequence.tensor, "out", write)))
+
+    def _copies_out(self, part: list[int], last: int) -> list[tuple[int, int, CopyOut]]:
+        """For each fast write whose content is needed: place in the queue, access, and the copy-out that is complete first."""
+        sequence, found = self.sequence, []
+        for write in part:
+            if sequence.accesses[write].write is None or not self.was_fast[write]:
+                continue
+            variables = self.tensor.access[write].copy_out
+            following = sequence.next_write(write + 1)
+            if variables is None or not self._is_needed(write, following, last):
+                continue
+            usable = [
+                (copy.end, place, copy)
+                for place, copy in self.copies
+                if copy.direction == "out" and variables.first <= copy.start and copy.end <= variables.limit
+            ]
+            if not usable:
+                continue
+            end, place, copy = min(usable, key=lambda item: item[:2])
+            until = end if copy.start < end or self.between else int(sequence.copy.next[end + 1])
+            if until <= variables.limit:
+                found.append((place, write, CopyOut(copy.start, until)))
+        return found
+
+    def _is_needed(self, write: int, following: int, last: int) -> bool:
+        """Somebody reads the content of ``write`` from slow memory: a later access, or who takes the program's output."""
+        sequence = self.sequence
+        if following == len(sequence) and sequence.is_output:
+            return True
+        return any(
+            sequence.accesses[j].read is not None and (j > last or not self.was_fast[j])
+            for j in range(write + 1, min(following + 1, len(sequence)))
+        )
 
 
 def hint_values(

@@ -13,12 +13,11 @@ from ortools.sat.python import cp_model
 from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Value
 from stowplan.models.memory_mapping.copy_engine import CopyWindow, Moments, play, step_durations
-from stowplan.models.memory_mapping.cpsat.canonical import decisions_of
 from stowplan.models.memory_mapping.cpsat.decisions import Decisions
 from stowplan.models.memory_mapping.cpsat.fixed_part import Moment
-from stowplan.models.memory_mapping.cpsat.model import MemoryMappingModel, size_estimate
+from stowplan.models.memory_mapping.cpsat.hint import decisions_of
+from stowplan.models.memory_mapping.cpsat.model import WITHOUT_PROBING, MemoryMappingModel, size_estimate
 from stowplan.models.memory_mapping.cpsat.neighbourhood import Neighbourhood
-from stowplan.models.memory_mapping.cpsat.solve import WITHOUT_PROBING
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 
 

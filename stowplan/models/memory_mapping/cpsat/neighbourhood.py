@@ -20,11 +20,10 @@ import msgspec
 import numpy as np
 
 from stowplan.models.memory_mapping.accesses import Access, TensorAccesses, access_sequences
+from stowplan.models.memory_mapping.copy_engine import PlanTimeline
 from stowplan.models.memory_mapping.cpsat.fixed_part import FixedCopy, FixedPart, FixedSpace, Moment
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
-from stowplan.models.memory_mapping.plan_timeline import PlanTimeline
-from stowplan.models.memory_mapping.problem import Loop, Piece, Step
-from stowplan.models.memory_mapping.sub_problem import border_step, loops_within, restricted, sub_problem
+from stowplan.models.memory_mapping.problem import Loop, Piece, Step, border_step, loops_within, restricted, sub_problem
 
 
 class Neighbourhood:

@@ -13,7 +13,7 @@ the least cost over the rows is a lower bound on the objective of every plan. Ro
 * capacity: the occupied units at each step, as a chain of differences between steps, which keeps the matrix sparse;
 * slow memory: who reads a tensor from it, or copies it in, finds the content valid;
 * time: the latency of each step and, where stalls are allowed, a wait at each boundary;
-* copy channels: rows over windows, made on demand (:mod:`~stowplan.models.memory_mapping.milp.windows`).
+* copy channels: rows over windows, made on demand (:mod:`~stowplan.models.memory_mapping.milp.tightening`).
 
 What the relaxation leaves out: offsets, the order of copies, how long before its first use a copied tensor takes up space
 (beyond what its duration forces where stalls are forbidden), and all but the hull of tables of latencies.
@@ -25,15 +25,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
 from stowplan.models.memory_mapping.latency import Savings
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.mip.matrix import INFINITE
-
-IntArray = npt.NDArray[np.int64]
 
 #: Boundaries from one reading of the clock to the next: rows over long windows stay short by it.
 BLOCK = 32

@@ -2,7 +2,7 @@
 
 Memory is tight in a few segments of most programs, and what one of them loses depends little on the others. So the program is
 cut into segments, each a problem of its own whose optimum is no more than what the segment takes in any plan
-(:class:`Cutter`); each is bounded by its detailed relaxation (:mod:`~stowplan.models.memory_mapping.milp.detail`), first
+(:class:`Cutter`); each is bounded by its detailed relaxation (:mod:`~stowplan.models.memory_mapping.milp.tightening`), first
 linear, then with cuts. Then pairs of neighbours become one segment, whose relaxation also knows what its parts take at least;
 up to the whole. After that the same is done again, from shorter segments on, with integers. The bound of the program is the
 best sum over disjoint segments (lemma B5 of ``docs/reference/memory-mapping-models.md``); steps in none of them take their
@@ -19,10 +19,9 @@ from itertools import accumulate
 import msgspec
 
 from stowplan.models.memory_mapping.accesses import Boundaries
-from stowplan.models.memory_mapping.milp.detail import DetailedModel
 from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
-from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.memory_mapping.sub_problem import border_step, loops_within, restricted, sub_problem
+from stowplan.models.memory_mapping.milp.tightening import DetailedModel
+from stowplan.models.memory_mapping.problem import Problem, border_step, loops_within, restricted, sub_problem
 from stowplan.models.mip.matrix import INFINITE
 
 

@@ -17,12 +17,11 @@ from ortools.sat.python import cp_model
 from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Value
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
-from stowplan.models.modulo_scheduling.cpsat.links import Links
-from stowplan.models.modulo_scheduling.cpsat.messages import Ports, Words
+from stowplan.models.modulo_scheduling.bounds import longest_span, sharing_tiles, time_bounds
 from stowplan.models.modulo_scheduling.cpsat.places import COMPLETE, PlaceModel, Relax, longest_way
+from stowplan.models.modulo_scheduling.cpsat.resources import Links, Ports, Words
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.structure import Structure
-from stowplan.models.modulo_scheduling.time_bounds import longest_span, sharing_tiles, time_bounds
 
 #: IIs up to this have a literal for each instruction, tile and slot where all instructions are timed; beyond it, and
 #: where few are, tile and slot are one number for each, all different.
@@ -135,7 +134,7 @@ class ModuloModel(PlaceModel):
         return all(pin.time is None and pin.slot is None for pin in self.problem.pins)
 
     def _bound_constraints(self) -> None:
-        """What is known beforehand (:mod:`stowplan.models.modulo_scheduling.time_bounds`)."""
+        """What is known beforehand (:mod:`stowplan.models.modulo_scheduling.bounds`)."""
         model = self.model
         for each in self._bounds:
             anchor = self.time[each.members[each.anchor]]

@@ -10,11 +10,10 @@ import msgspec
 
 from stowplan.models.cpsat_runner import Value
 from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, unrefuted_iis
-from stowplan.models.modulo_scheduling.cpsat.bands import bands
 from stowplan.models.modulo_scheduling.cpsat.budget import Budget
-from stowplan.models.modulo_scheduling.cpsat.explain import explain
 from stowplan.models.modulo_scheduling.cpsat.model import ModuloModel, latest_time, size
-from stowplan.models.modulo_scheduling.cpsat.places import LeastIIModel
+from stowplan.models.modulo_scheduling.cpsat.places import LeastIIModel, bands
+from stowplan.models.modulo_scheduling.cpsat.questions import explain
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure

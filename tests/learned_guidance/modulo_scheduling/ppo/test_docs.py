@@ -1,4 +1,4 @@
-"""docs/ppo.md states the hyperparameters and the columns that there are."""
+"""docs/reference/ppo.md states the hyperparameters and the columns that there are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
 from stowplan.learned_guidance.modulo_scheduling.ppo.progress import COLUMNS
 from tests.paths import ROOT
 
-PAGE = (ROOT / "docs" / "ppo.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "ppo.md").read_text(encoding="utf-8")
 
 
 def stated(value: object) -> str:

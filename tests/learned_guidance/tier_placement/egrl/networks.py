@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import torch
 
-from stowplan.hardware.nnp_i.features import FEATURES
+from stowplan.hardware.nnp_i.problem import FEATURES
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 

@@ -1,4 +1,4 @@
-"""docs/egrl.md states the hyperparameters and the columns that there are."""
+"""docs/reference/egrl.md states the hyperparameters and the columns that there are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.progress import COLUMNS
 from tests.paths import ROOT
 
-PAGE = (ROOT / "docs" / "egrl.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "egrl.md").read_text(encoding="utf-8")
 
 
 def stated(value: object) -> str:

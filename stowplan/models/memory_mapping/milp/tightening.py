@@ -1,0 +1,368 @@
+"""What makes the plain relaxation tighter: rows that its solutions violate (windows, cuts), and more detail in time.
+
+*Windows* are rows of the copy channels: copies that must run within a window take no more time than passes in it (lemma B2 of
+``docs/reference/memory-mapping-models.md``). Where stalls are forbidden, that is the time the steps of the window take at
+least. Where they are allowed, it is a sum of columns, waits included. There are as many rows as pairs of boundaries; only
+those that a solution violates are added.
+
+*Rounding cuts* are mixed-integer rounding of the rows, in whole numbers: they hold for every plan, whatever a solver errs.
+The formula is lemma B4 (Marchand and Wolsey, "Aggregation and mixed integer rounding to solve MIPs", 2001). Before it,
+columns x near one are replaced by ``1 - x``, and columns s by their distance from a bound.
+
+*Detail in time* says how long copies take up memory. The plain relaxation lets a tensor leave fast memory before it is copied
+out, and one that is copied in take up no memory before its use. Here both are told apart by *when* the copy ends or starts.
+The boundaries of a gap are divided into groups, short ones next to the access at hand, where most copies run, and longer ones
+farther away. A copy out that ends in a group keeps its tensor resident up to the group's first boundary. A copy in that
+starts in a group takes up memory from the group's last boundary on, and has the shorter window of the group on the copy
+channels (lemma B3). Memory is a row for each step at which it is fullest, rather than a chain of levels: cuts find covers in
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from stowplan.models.memory_mapping.accesses import TensorAccesses
+from stowplan.models.memory_mapping.milp.model import CopyJob, RelaxationModel, Rows, TensorColumns
+from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray
+
+Window = tuple[int, int]
+
+#: See :func:`_diverse`.
+MOST_OVERLAP = 0.6
+
+
+class WindowSeparator:
+    """Finds violated windows, and makes rows of them."""
+
+    def __init__(self, model: RelaxationModel):
+        self.model = model
+        jobs = [job for job in model.jobs if job.duration_ps]
+        self._column = np.array([job.column for job in jobs], dtype=np.int64)
+        self._minus = np.array([-1 if job.minus is None else job.minus for job in jobs], dtype=np.int64)
+        self._release = np.array([job.release for job in jobs], dtype=np.int64)
+        self._deadline = np.array([job.deadline for job in jobs], dtype=np.int64)
+        self._duration = np.array([job.duration_ps for job in jobs], dtype=np.int64)
+        self._channels = model.problem.channels
+        self.found: dict[Window, None] = {}
+        """All windows found, in this order."""
+
+    def find(self, values: FloatArray, *, tolerance_ps: float, limit: int) -> list[Window]:
+        """For each deadline the window that ``values`` violates most; of these at most ``limit``, none found before.
+
+        Windows that share most of their time say nearly the same, so the less violated of two such is left for another round.
+
+        Parameters
+        ----------
+        values : shape ``[columns]``
+            A solution of the relaxation.
+        """
+        if not len(self._column):
+            return []
+        share = values[self._column] - np.where(self._minus >= 0, values[self._minus], 0.0)
+        active = np.flatnonzero(share > 1e-7)
+        if not len(active):
+            return []
+        arrive, leave = self._moments(values)
+        starts, place = np.unique(self._release[active], return_inverse=True)
+        demand = share[active] * self._duration[active]
+        order = np.argsort(self._deadline[active], kind="stable")
+        ends, first = np.unique(self._deadline[active][order], return_index=True)
+        # load[k]: demand of the copies released at starts[k] or later, with a deadline up to the one at hand.
+        load = np.zeros(len(starts))
+        offset = self._channels * arrive[starts]
+        found: list[tuple[float, int, int]] = []
+        for number, end in enumerate(ends.tolist()):
+            stop = first[number + 1] if number + 1 < len(ends) else len(order)
+            for job in order[first[number] : stop]:
+                load[: place[job] + 1] += demand[job]
+            reach = int(np.searchsorted(starts, end, side="right"))
+            excess = load[:reach] + offset[:reach]
+            best = int(np.argmax(excess))
+            violation = float(excess[best]) - self._channels * float(leave[end])
+            if violation > tolerance_ps and (int(starts[best]), end) not in self.found:
+                found.append((-violation, int(starts[best]), end))
+        found.sort()
+        windows = _diverse([(start, end) for _, start, end in found], limit)
+        self.found |= dict.fromkeys(windows)
+        return windows
+
+    def _moments(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """When each boundary is reached and when it is left, in ps; shapes ``[T + 1]``."""
+        model = self.model
+        if not model.stall:
+            floors = np.array(model.floor_until, dtype=np.float64)
+            return floors, floors
+        stall = values[np.array(model.stall)]
+        latency = np.array([constant + sum(v * values[c] for c, v in terms) for constant, terms in model.step_terms])
+        leave = np.cumsum(stall) + np.concatenate([[0.0], np.cumsum(latency)])
+        return leave - stall, leave
+
+    def rows(self, windows: Iterable[Window]) -> Rows:
+        """One row for each window."""
+        model, rows = self.model, Rows()
+        for start, end in windows:
+            inside = np.flatnonzero((self._release >= start) & (self._deadline <= end))
+            duration = self._duration[inside].tolist()
+            terms = list(zip(self._column[inside].tolist(), duration, strict=True))
+            terms += [(c, -d) for c, d in zip(self._minus[inside].tolist(), duration, strict=True) if c >= 0]
+            if model.stall:
+                constant, elapsed = model.elapsed(start, end)
+                terms += [(column, -self._channels * value) for column, value in elapsed]
+            else:
+                constant = model.floor_until[end] - model.floor_until[start]
+            rows.add(terms, upper=self._channels * constant)
+        return rows
+
+
+def _diverse(windows: list[Window], limit: int) -> list[Window]:
+    """The first windows of a list, without those that overlap an earlier one by more than ``MOST_OVERLAP`` of their union."""
+    chosen: list[Window] = []
+    for start, end in windows:
+        if len(chosen) == limit:
+            break
+        # Counted in boundaries, of which even an empty window has one.
+        if all(
+            min(end, other_end) - max(start, other_start) + 1
+            <= MOST_OVERLAP * (max(end, other_end) - min(start, other_start) + 1)
+            for other_start, other_end in chosen
+        ):
+            chosen.append((start, end))
+    return chosen
+
+
+#: A row with more slack than this part of its largest term is left alone.
+MOST_SLACK = 0.25
+
+#: Divisors tried on a row: coefficients of the most fractional columns, and parts of them.
+COEFFICIENTS = 6
+PARTS = (1, 2, 3, 4)
+
+#: A cut is violated by at least this part of its norm.
+LEAST_VIOLATION = 1e-3
+
+#: Largest number in a cut: sums of products with values must not lose digits.
+LARGEST = 1 << 50
+
+
+class RoundingCuts:
+    """Finds violated cuts of one relaxation.
+
+    Parameters
+    ----------
+    lower, upper, is_integer : shape ``[columns]``
+        Integer columns are 0/1 in every plan.
+    """
+
+    def __init__(self, lower: IntArray, upper: IntArray, is_integer: npt.NDArray[np.bool_]):
+        self._lower = lower
+        self._upper = upper
+        self._is_binary = is_integer & (lower == 0) & (upper == 1)
+        self._found: set[tuple[bytes, bytes]] = set()
+
+    def find(
+        self,
+        matrix: sparse.csr_matrix,
+        row_lower: IntArray,
+        row_upper: IntArray,
+        values: FloatArray,
+        limit: int,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Rows:
+        """The most violated cuts from rows of a matrix, at most ``limit``, none found before."""
+        activity = matrix @ values
+        fractional = self._is_binary & (values > 1e-5) & (values < 1 - 1e-5)
+        candidates: list[tuple[float, IntArray, IntArray, int]] = []
+        for row in np.flatnonzero(abs(matrix) @ fractional.astype(np.int64)).tolist():
+            if should_stop():
+                break
+            entries = slice(matrix.indptr[row], matrix.indptr[row + 1])
+            columns, coefficients = matrix.indices[entries].astype(np.int64), matrix.data[entries]
+            for sign, side in ((1, int(row_upper[row])), (-1, -int(row_lower[row]))):
+                slack = side - sign * activity[row]
+                if side < INFINITE and slack <= MOST_SLACK * abs(coefficients).max():
+                    best = self._round(columns, sign * coefficients, side, values[columns])
+                    if best is not None:
+                        candidates.append(best)
+        candidates.sort(key=lambda each: -each[0])
+        rows = Rows()
+        for _, columns, coefficients, side in candidates[:limit]:
+            key = columns.tobytes(), coefficients.tobytes()
+            if key not in self._found:
+                self._found.add(key)
+                rows.add(list(zip(columns.tolist(), coefficients.tolist(), strict=True)), upper=side)
+        return rows
+
+    def _round(
+        self, columns: IntArray, coefficients: IntArray, side: int, values: FloatArray
+    ) -> tuple[float, IntArray, IntArray, int] | None:
+        """The most violated cut of one row ``<= side``: violation, columns, coefficients and its own side."""
+        binary = self._is_binary[columns]
+        # Distance of continuous columns from the nearer bound; of binary ones above one half likewise.
+        low, high = self._lower[columns], self._upper[columns]
+        flipped = (values - low) > (high - values)
+        shift = int(sum((coefficients * np.where(flipped, high, low)).astype(object)))
+        turned = np.where(flipped, -coefficients, coefficients)
+        rest = side - shift
+        moved = np.where(flipped, high - values, values - low)
+        a, c = turned[binary], np.minimum(turned[~binary], 0)
+        x, s = moved[binary], moved[~binary]
+        best: tuple[float, int] | None = None
+        for divisor in self._divisors(a, x):
+            factor = divisor - rest % divisor
+            g = _rounded(a, divisor, rest % divisor)
+            norm = float(np.sqrt(np.square(g, dtype=np.float64).sum() + np.square(c, dtype=np.float64).sum()))
+            excess = float(g @ x + c @ s) - float(factor * (rest // divisor))
+            if norm > 0 and excess > LEAST_VIOLATION * norm and (best is None or excess / norm > best[0]):
+                best = excess / norm, divisor
+        if best is None:
+            return None
+        divisor = best[1]
+        own = np.zeros_like(turned)
+        own[binary], own[~binary] = _rounded(a, divisor, rest % divisor), c
+        own_side = (divisor - rest % divisor) * (rest // divisor)
+        # Back to the columns themselves.
+        final = np.where(flipped, -own, own)
+        own_side += int(sum((final * np.where(flipped, high, low)).astype(object)))
+        kept = final != 0
+        if not kept.any() or abs(final).max() > LARGEST or abs(own_side) > LARGEST:
+            return None
+        return best[0], columns[kept], final[kept], own_side
+
+    def _divisors(self, a: IntArray, x: FloatArray) -> list[int]:
+        open_places = np.flatnonzero((x > 1e-5) & (a != 0))
+        order = open_places[np.argsort(-np.minimum(x, 1 - x)[open_places], kind="stable")]
+        sizes = list(dict.fromkeys(abs(a[order]).tolist()))[:COEFFICIENTS]
+        return sorted({size // part for size in sizes for part in PARTS} - {0})
+
+
+def _rounded(a: IntArray, divisor: int, rest: int) -> IntArray:
+    result: IntArray = (divisor - rest) * (a // divisor) + np.maximum(0, a % divisor - rest)
+    return result
+
+
+#: Tensors smaller than this part of the capacity stay as they are.
+LEAST_SIZE = 1 / 128
+
+#: So many groups next to the access hold one boundary each; each group beyond is longer than the one before by this factor.
+SINGLE = 4
+GROWTH = 1.5
+
+#: First and last boundary of a group.
+Group = tuple[int, int]
+
+
+class DetailedModel(RelaxationModel):
+    """A :class:`RelaxationModel` whose larger tensors take up memory while they are copied.
+
+    ``copy_in`` and ``out`` columns mean what they do there; columns for the groups of each come on top. ``levels`` stays empty.
+    """
+
+    def _columns_of(self, sequence: TensorAccesses) -> TensorColumns:
+        if sequence.size < LEAST_SIZE * self.problem.capacity:
+            return TensorColumns(self, sequence)
+        return _DetailedColumns(self, sequence)
+
+    def _add_capacity(self) -> None:
+        by_step: dict[int, list[tuple[int, int]]] = {}
+        for step, column, units in self.events:
+            by_step.setdefault(step, []).append((column, units))
+        present: dict[int, int] = {}
+        has_grown = False
+        for step in sorted(by_step):
+            # What is there just before something leaves contains all that was there since something last left.
+            if has_grown and any(units < 0 for _, units in by_step[step]):
+                self._limit(present)
+                has_grown = False
+            for column, units in by_step[step]:
+                present[column] = present.get(column, 0) + units
+                has_grown |= units > 0
+        # Everything leaves at the end of the program at the latest.
+
+    def _limit(self, present: dict[int, int]) -> None:
+        terms = [(column, units) for column, units in present.items() if units]
+        if sum(units for _, units in terms) > self.units:
+            self.rows.add(terms, upper=self.units)
+
+
+class _DetailedColumns(TensorColumns):
+    """Columns and rows of one tensor, its copies divided by time."""
+
+    def _copied_in(self, j: int, window: Group) -> int:
+        model, (first, end) = self.model, window
+        # In slices, it is the last that takes up the whole place, and the first that begins to copy (B7).
+        latest = self._latest_start(end, self.copy_in_ps) if self.forbidden and not self.sliced else end
+        column = model.column(1)
+        parts = []
+        for low, high in _groups(self._free(first, latest)[::-1]):
+            part = model.column(1)
+            parts.append((part, 1))
+            model.jobs.append(CopyJob(part, None, first if self.sliced else low, end, self.copy_in_ps))
+            model.occupy((part,), self.sequence.size, high, self.sequence.gap(j)[1])
+        model.rows.add([(column, -1), *parts], 0, 0)
+        return column
+
+    def _occupy_copied(self, j: int, first: int, last: int) -> None:
+        here = self.columns[j]
+        if here.in_flight is not None and self.sliced:
+            first = max(first, int(self.sequence.copy.prev[last]))
+        if here.in_flight is not None:
+            self.model.occupy((here.in_flight,), self.sequence.size, first, last)
+
+    def _copy_out(self, m: int, j: int, earlier: int | None) -> int | None:
+        model, sequence = self.model, self.sequence
+        window = self._feasible(sequence.copy_out_window(j), self.copy_out_ps)
+        first, last = sequence.gap(j)
+        ends = self._free(first, last)
+        if window is None or sequence.is_glued(j) or not ends:
+            return super()._copy_out(m, j, earlier)
+        release = window[0]
+        keep = self.columns[j].keep if j < len(sequence) else None
+        column = self.out[m, j] = model.column(1)
+        leaving = []
+        for low, high in _groups(ends):
+            if self._feasible((release, high), self.copy_out_ps) is None or high < release:
+                continue
+            part = model.column(1)
+            leaving.append((part, 1))
+            model.jobs.append(CopyJob(part, None, release, high, self.copy_out_ps))
+            # What has just been written stays for one more step: its copy starts after the write.
+            stays_on = m == j - 1 and first < last and model.problem.evictions == "whole_steps"
+            until = max(low, first + 1) if stays_on else low
+            model.occupy((part,), sequence.size, first, until)
+        copied = [(column, -1), *leaving]
+        stays = []
+        if keep is not None:
+            part = model.column(1)
+            copied.append((part, 1))
+            stays.append((keep, 1))
+            model.jobs.append(CopyJob(part, None, release, ends[-1], self.copy_out_ps))
+            model.rows.add([(part, 1), (keep, -1)], upper=0)
+        if earlier is not None:
+            copied.append((earlier, 1))
+        model.rows.add(copied, 0, 0)
+        before = [(before, -1) for before in self.columns[j - 1].landed]
+        model.rows.add([*leaving, *stays, *before], upper=0)
+        return column
+
+    def _free(self, first: int, last: int) -> list[int]:
+        """Boundaries from ``first`` to ``last`` at which a copy may start or end."""
+        free = self.sequence.copy.free
+        return [boundary for boundary in range(first, last + 1) if free[boundary]]
+
+
+def _groups(boundaries: Sequence[int]) -> list[Group]:
+    """Divide boundaries, those next to the access first."""
+    result: list[Group] = []
+    start, length = 0, 1.0
+    while start < len(boundaries):
+        part = boundaries[start : start + int(length)]
+        result.append((min(part), max(part)))
+        start += len(part)
+        if len(result) >= SINGLE:
+            length *= GROWTH
+    return result

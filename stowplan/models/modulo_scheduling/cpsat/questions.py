@@ -1,0 +1,127 @@
+"""Two more questions that the model answers: why there is no plan, and which plan is closest to an earlier one.
+
+There is no plan because of a family of constraints without which there would be one.
+
+The closest schedule of one initiation interval changes the fewest decisions of an earlier one. Its model is the whole one
+(:class:`~stowplan.models.modulo_scheduling.cpsat.model.ModuloModel`) without its breaking of symmetry, which would forbid the
+earlier tiles. A Boolean variable for each instruction is 1 only where it keeps tile and time, one for each value only where
+both its ends do: then it goes and waits as it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Unpack
+
+import msgspec
+
+from stowplan.models import cpsat_runner
+from stowplan.models.cpsat_runner import Limits
+from stowplan.models.modulo_scheduling.cpsat.budget import Budget
+from stowplan.models.modulo_scheduling.cpsat.model import ModuloModel, latest_time, size
+from stowplan.models.modulo_scheduling.cpsat.places import COMPLETE, Relax
+from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
+from stowplan.models.modulo_scheduling.structure import Structure
+
+#: Part of the whole budget for each family.
+SHARE = 0.05
+
+
+def explain(structure: Structure, ii: int, budget: Budget, seed: int) -> str:
+    """One sentence: no plan at any II up to ``ii``, and the rules without which there is one."""
+    families = {
+        "siblings stand on different tiles": (structure, Relax(siblings=True)),
+        "starts stand on different tiles": (structure, Relax(starts=True)),
+        "values go no further than the links reach": (structure, Relax(reach=True)),
+        "recurrences must keep up": (structure, Relax(recurrences=True)),
+        "readers of one variable share a tile": (Structure(_without_variables(structure.problem)), COMPLETE),
+    }
+    guilty = []
+    for words, (facts, relax) in families.items():
+        if budget.is_spent:
+            break
+        last_time = latest_time(facts, ii, facts.recurrent)
+        model = ModuloModel(facts, ii, last_time=last_time, relax=relax)
+        if budget.run(model.model, SHARE, seed=seed).is_found:
+            guilty.append(words)
+    refuted = f"no tiles fit, at any initiation interval up to {ii} (proven)"
+    if not guilty:
+        return f"{refuted}; no single rule is to blame"
+    return f"{refuted}; it could be mapped without the rule that {', or without the rule that '.join(guilty)}"
+
+
+def _without_variables(problem: Problem) -> Problem:
+    """The problem with a constant for every variable."""
+
+    def stripped(instruction: Instruction) -> Instruction:
+        operands = tuple(Operand(constant=0.0) if each.variable is not None else each for each in instruction.operands)
+        return msgspec.structs.replace(instruction, operands=operands, writes=())
+
+    return msgspec.structs.replace(problem, instructions=tuple(map(stripped, problem.instructions)), variables=())
+
+
+#: Models with more literals than this are not built.
+MOST_LITERALS = 100_000
+
+
+def literals(structure: Structure, ii: int) -> int:
+    """Number of literals of the model, roughly."""
+    return size(structure, ii, links=structure.problem.rules.pass_through)
+
+
+def solve_closest(
+    structure: Structure, earlier: Sequence[tuple[int, int] | None], start: Plan, makespan: int, **limits: Unpack[Limits]
+) -> Plan | None:
+    """The closest plan of the II of ``start``.
+
+    Parameters
+    ----------
+    earlier
+        Earlier tile and time of each instruction; None for one that has none.
+    start
+        A valid plan.
+    makespan
+        Clocks that the plan may take at most, no fewer than ``start`` does.
+    limits
+        As :func:`stowplan.models.cpsat_runner.run` takes them.
+
+    Returns
+    -------
+    Plan or None
+        Unverified; None where the model is too large, or nothing was found.
+    """
+    problem = structure.problem
+    links = problem.rules.pass_through
+    if not structure.count or literals(structure, start.ii) > MOST_LITERALS:
+        return None
+    last_time = makespan - min(problem.latencies)
+    built = ModuloModel(
+        structure,
+        start.ii,
+        whole=True,
+        last_time=last_time,
+        links=links,
+        makespan=(0, makespan),
+        windows=[range(problem.machine.tiles)] * structure.count,
+    )
+    model = built.model
+    built.add_hint(start)
+    model.clear_objective()  # type: ignore[no-untyped-call]
+    keeps = {}
+    for number, place in enumerate(earlier):
+        if place is None or place[0] >= problem.machine.tiles or not 0 <= place[1] <= last_time:
+            continue
+        keeps[number] = model.new_bool_var(f"keeps {number}")
+        model.add_implication(keeps[number], built.tile(number)[place[0]])
+        model.add(built.time[number] == place[1]).only_enforce_if(keeps[number])
+    values = []
+    for at, edge in enumerate(problem.edges):
+        if edge.source in keeps and edge.target in keeps and edge.source != edge.target:
+            both = model.new_bool_var(f"keeps value {at}")
+            model.add_implication(both, keeps[edge.source])
+            model.add_implication(both, keeps[edge.target])
+            values.append(both)
+    model.maximize(sum(keeps.values()) + sum(values))
+    done = cpsat_runner.run(model, **limits)
+    return built.extract(done.value) if done.is_found else None

@@ -1,0 +1,261 @@
+"""What values take on their way: links, one value a link and clock; over the asynchronous fabric, ports that requests find, and
+words in tile memory.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ortools.sat.python import cp_model
+
+from stowplan.models.cpsat_runner import Value
+from stowplan.models.modulo_scheduling.cpsat.places import PlaceModel
+from stowplan.models.modulo_scheduling.plan import Plan
+
+
+class Links:
+    """For every value a set of links that leads from its producer to all consumers, without ways around.
+
+    No way is longer than the least clocks between two tiles, so a value leaves each tile at one known clock, and its consumers
+    share the links up to there.
+
+    Parameters
+    ----------
+    parent
+        Tiles of all instructions.
+    ii
+        Initiation interval.
+    at
+        For each instruction a literal for every tile and slot.
+    """
+
+    def __init__(self, parent: PlaceModel, ii: int, at: Mapping[int, Sequence[Sequence[cp_model.IntVar]]]):
+        self.parent = parent
+        self.ii = ii
+        self.at = at
+        problem = parent.problem
+        self._machine = problem.machine
+        self._hops = problem.hops
+        consumers: dict[int, set[int]] = defaultdict(set)
+        for edge in parent.structure.between:
+            consumers[edge.source].add(edge.target)
+        self._wires = [
+            (tile, link, end)
+            for tile in range(self._machine.tiles)
+            for link in range(len(self._machine.links))
+            if (end := self._machine.end(tile, link)) is not None
+        ]
+        self.uses: dict[int, dict[tuple[int, int], cp_model.IntVar]] = {}
+        self._reached: dict[int, list[cp_model.IntVar]] = {}
+        self._phases: dict[int, list[list[cp_model.IntVar]]] = {}
+        self._busy: dict[tuple[int, int, int], dict[int, cp_model.IntVar]] = defaultdict(dict)
+        for source, targets in sorted(consumers.items()):
+            self._value(source, sorted(targets))
+        for users in self._busy.values():
+            if len(users) > 1:
+                parent.model.add_at_most_one(users[source] for source in sorted(users))
+
+    def _value(self, source: int, targets: list[int]) -> None:
+        parent, model, ii = self.parent, self.parent.model, self.ii
+        home = parent.tile(source)
+        tiles = range(self._machine.tiles)
+        uses = {(tile, link): model.new_bool_var(f"value {source} on link {link} of {tile}") for tile, link, _ in self._wires}
+        reached = [model.new_bool_var(f"value {source} reaches {tile}") for tile in tiles]
+        into: dict[int, list[cp_model.IntVar]] = defaultdict(list)
+        for tile, link, end in self._wires:
+            into[end].append(uses[tile, link])
+            model.add_implication(uses[tile, link], reached[tile])
+            model.add_implication(uses[tile, link], reached[end])
+            clocks = self._machine.links[link].clocks
+            for start in tiles:
+                before, after = self._hops[start][tile], self._hops[start][end]
+                if before is None or after is None or before + clocks != after:
+                    model.add_bool_or([home[start].negated(), uses[tile, link].negated()])
+        for tile in tiles:
+            model.add_implication(home[tile], reached[tile])
+            model.add_bool_or([reached[tile].negated(), home[tile], *into[tile]])
+            for target in targets:
+                model.add_implication(parent.tile(target)[tile], reached[tile])
+        self.uses[source], self._reached[source] = uses, reached
+        if ii == 1:
+            for tile, link, _ in self._wires:
+                self._busy[tile, link, 0][source] = uses[tile, link]
+            return
+        # phase: the slot in which the value leaves a tile.
+        phases = [[model.new_bool_var(f"value {source} leaves {tile} in {slot}") for slot in range(ii)] for tile in tiles]
+        self._phases[source] = phases
+        latency = parent.problem.latencies[source]
+        for tile in tiles:
+            model.add_exactly_one(phases[tile])
+            for start in tiles:
+                hops = self._hops[start][tile]
+                for slot in range(ii):
+                    if hops is not None:
+                        model.add_implication(self.at[source][start][slot], phases[tile][(slot + latency + hops) % ii])
+        for tile, link, _ in self._wires:
+            for slot in range(ii):
+                busy = model.new_bool_var(f"value {source} on link {link} of {tile} in {slot}")
+                model.add_bool_or([uses[tile, link].negated(), phases[tile][slot].negated(), busy])
+                self._busy[tile, link, slot][source] = busy
+
+    def values(self, plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:
+        """Values of all variables for the routes of a plan."""
+        problem, ii = self.parent.problem, self.ii
+        used: dict[int, set[tuple[int, int]]] = defaultdict(set)
+        for edge, route in zip(problem.edges, plan.routes, strict=True):
+            tile = plan.tiles[edge.source]
+            for link in route:
+                used[edge.source].add((tile, link))
+                end = self._machine.end(tile, link)
+                assert end is not None
+                tile = end
+        for source, uses in self.uses.items():
+            home = plan.tiles[source]
+            leaves = [
+                (plan.times[source] + problem.latencies[source] + hops) % ii
+                if (hops := self._hops[home][tile]) is not None
+                else 0
+                for tile in range(self._machine.tiles)
+            ]
+            ends = {home, *(self._machine.end(*wire) for wire in used[source])}
+            for tile, literal in enumerate(self._reached[source]):
+                yield literal, tile in ends
+            for wire, literal in uses.items():
+                yield literal, wire in used[source]
+            for tile, phases in enumerate(self._phases.get(source, [])):
+                for slot, literal in enumerate(phases):
+                    yield literal, leaves[tile] == slot
+            if ii > 1:
+                for tile, link, _ in self._wires:
+                    for slot in range(ii):
+                        is_used = (tile, link) in used[source] and leaves[tile] == slot
+                        yield self._busy[tile, link, slot][source], is_used
+
+    def routes(self, tiles: Sequence[int], value: Value) -> list[tuple[int, ...]]:
+        """Links of every edge, in the problem's order: back from the consumer along links in use."""
+        back: dict[tuple[int, int], tuple[int, int]] = {}
+        for source, uses in self.uses.items():
+            for tile, link, end in self._wires:
+                if value(uses[tile, link]):
+                    back.setdefault((source, end), (tile, link))
+        found: list[tuple[int, ...]] = []
+        for edge in self.parent.problem.edges:
+            route: list[int] = []
+            if edge.asynchronous:
+                found.append(())
+                continue
+            tile = tiles[edge.target]
+            while tile != tiles[edge.source]:
+                tile, link = back[edge.source, tile]
+                route.append(link)
+            found.append(tuple(reversed(route)))
+        return found
+
+
+class Ports:
+    """No more requests to memory in a slot than the interfaces that serve their tiles have ports.
+
+    Parameters
+    ----------
+    slot
+        Slot of issue of every memory access, where ports are scarce.
+    """
+
+    def __init__(self, parent: PlaceModel, ii: int, slot: Mapping[int, cp_model.IntVar]):
+        self.parent, self._ii = parent, ii
+        self._limits = parent.structure.port_limits
+        self._issues: dict[int, list[cp_model.IntVar]] = {}
+        self._inside: dict[tuple[int, int, int], cp_model.IntVar] = {}
+        accesses = parent.problem.accesses
+        if not self._limits:
+            return
+        model = parent.model
+        for number in accesses:
+            self._issues[number] = [model.new_bool_var(f"access {number} in slot {at}") for at in range(ii)]
+            model.add_exactly_one(self._issues[number])
+            model.add(slot[number] == sum(at * literal for at, literal in enumerate(self._issues[number]) if at))
+        for which, limit in enumerate(self._limits):
+            for done in range(ii):
+                model.add(sum(self._request(which, number, done) for number in accesses) <= limit.most)
+
+    def _request(self, which: int, number: int, done: int) -> cp_model.IntVar:
+        """Whether an access makes its request in this slot, on a tile of the limit."""
+        parent, tiles = self.parent, self._limits[which].tiles
+        issues = self._issues[number][self._issue(number, done)]
+        if tiles.issuperset(parent.structure.allowed[parent.structure.group[number]]):
+            return issues
+        both = self._inside[which, number, done] = parent.model.new_bool_var(f"access {number} asks {which} in {done}")
+        there = sum(parent.tile(number)[tile] for tile in sorted(tiles))
+        parent.model.add(both >= issues + there - 1)
+        return both
+
+    def _issue(self, number: int, done: int) -> int:
+        return (done - self.parent.problem.latencies[number]) % self._ii
+
+    def values(self, tiles: Sequence[int], plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:
+        """Values of all variables, for the turned tiles of a plan."""
+        for number, literals in self._issues.items():
+            for at, literal in enumerate(literals):
+                yield literal, plan.times[number] % self._ii == at
+        for (which, number, done), literal in self._inside.items():
+            issues = plan.times[number] % self._ii == self._issue(number, done)
+            yield literal, issues and tiles[number] in self._limits[which].tiles
+
+
+class Words:
+    """Variables and values from the asynchronous fabric fit the memories of the tiles.
+
+    Parameters
+    ----------
+    time
+        Time of every instruction; None counts the fewest words that values take in any plan.
+    last_time
+        Largest time.
+    """
+
+    def __init__(self, parent: PlaceModel, ii: int, time: Mapping[int, Any] | None, last_time: int):
+        self.parent, self._ii = parent, ii
+        self._words: list[cp_model.IntVar] = []
+        self._there: list[list[cp_model.IntVar]] = []
+        structure, machine, model = parent.structure, parent.problem.machine, parent.model
+        room = machine.memories * machine.memory_depth
+        longest = max((distance for buffer in structure.buffers for _, distance in buffer.readers), default=0)
+        fewest = [structure.least_words(buffer, ii) for buffer in structure.buffers]
+        most = fewest if time is None else [last_time // ii + longest + 1 for _ in fewest]
+        if not fewest or sum(structure.words) + sum(most) <= room:
+            return
+        if max(fewest) > room:
+            model.add_bool_or([])
+            return
+        used: list[list[Any]] = [[] for _ in range(machine.tiles)]
+        for buffer, least in zip(structure.buffers, fewest, strict=True):
+            on = parent.tile(buffer.readers[0][0])
+            if time is None:
+                for tile, literal in enumerate(on):
+                    used[tile].append(least * literal)
+                continue
+            words = model.new_int_var(least, room, f"words of {buffer.source}")
+            starts = [number for number in structure.sources if structure.flow[number] == structure.flow[buffer.source]]
+            for reader, distance in buffer.readers:
+                for start in starts:
+                    model.add(ii * words >= time[reader] + ii * distance - time[start] + 1)
+            there = [model.new_int_var(0, room, f"words of {buffer.source} on {tile}") for tile in range(machine.tiles)]
+            for tile, literal in enumerate(on):
+                model.add(there[tile] >= words - room * (1 - literal))
+                used[tile].append(there[tile])
+            self._words.append(words)
+            self._there.append(there)
+        for tile, terms in enumerate(used):
+            variables = [each * parent.on[group][tile] for group, each in enumerate(structure.words) if each]
+            model.add(sum([*terms, *variables]) <= room)
+
+    def values(self, tiles: Sequence[int], plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:
+        """Values of all variables, for the turned tiles of a plan."""
+        structure = self.parent.structure
+        for buffer, words, there in zip(structure.buffers, self._words, self._there, strict=False):
+            count = structure.words_of(buffer, self._ii, plan.times)
+            yield words, count
+            for tile, each in enumerate(there):
+                yield each, count if tiles[buffer.readers[0][0]] == tile else 0

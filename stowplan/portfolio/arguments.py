@@ -1,0 +1,268 @@
+"""What :func:`stowplan.solve` is given, checked: options, plans at hand, a hint, the baseline that is named, candidates.
+
+The result is no worse than the baseline that is named, as ``-prod`` of Wang et al. 2023 (section 5, table 3): the better of a
+search's plan and the compiler's. A hint is taken apart into a plan to start from and values to follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stowplan import files
+from stowplan.arguments import flag, number, show, whole
+from stowplan.errors import InputError, UsageError, brief
+from stowplan.frontends.read import read_plan
+from stowplan.kinds import load
+from stowplan.models import hint as hints
+from stowplan.models.hint import Hint
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan, kind_of
+from stowplan.portfolio.run.process_memory import check_limits_possible
+
+FAMILIES = ("heuristic", "learned", "exact")
+
+#: Seeds are below this: solvers keep them in 31 bits.
+MAX_SEED = 2**31
+
+
+def check_options(options: Options) -> Options:
+    """Check options.
+
+    Parameters
+    ----------
+    options
+        As given by a caller: of any type.
+
+    Returns
+    -------
+    Options
+        The same with plain numbers and names in them.
+
+    Raises
+    ------
+    UsageError
+        A value of a wrong type, or out of range.
+    """
+    candidates: Any = options.candidates
+    if isinstance(candidates, str):
+        candidates = candidates.split(",")
+    elif not isinstance(candidates, Iterable):
+        raise UsageError(f"found candidates {show(candidates)}, expected names, as a list or separated by commas")
+    names = list(candidates)
+    for name in names:
+        if not isinstance(name, str):
+            raise UsageError(f"found candidate {show(name)}, expected a name")
+    limit = None if options.memory_limit is None else whole("a memory limit of {} bytes", options.memory_limit, 1)
+    if limit is not None:
+        check_limits_possible()
+    return Options(
+        time_limit=number("a time limit of {} s", options.time_limit, 0.0, or_least=False),
+        candidates=tuple(name.strip() for name in names),
+        seed=whole("seed {}", options.seed, 0, MAX_SEED - 1),
+        workers=whole("{} workers", options.workers, 1),
+        deterministic=flag("deterministic {}", options.deterministic),
+        gap=number("a gap of {}", options.gap, 0.0, 1.0),
+        memory_limit=limit,
+    )
+
+
+def check_others(plans: Any, baseline: Any, on_progress: Any, cancel: Any) -> None:
+    """Raise UsageError for an argument of :func:`stowplan.solve` beside the options that is of a wrong type."""
+    if plans is not None and not (isinstance(plans, Mapping) and all(isinstance(name, str) for name in plans)):
+        raise UsageError(f"found plans {show(plans)}, expected plans by name, a dictionary")
+    if baseline is not None and not isinstance(baseline, str):
+        raise UsageError(f"found baseline {show(baseline)}, expected a name")
+    if on_progress is not None and not callable(on_progress):
+        raise UsageError(f"found on_progress {show(on_progress)}, expected a function")
+    if cancel is not None and not hasattr(cancel, "is_set"):
+        raise UsageError(f"found cancel {show(cancel)}, expected a threading.Event")
+
+
+def starts_of(
+    kind: Kind, problem: Any, initial: Mapping[str, Any], plans: Mapping[str, Any], baseline: str | None
+) -> tuple[dict[str, Any], list[str]]:
+    """The kind's initial plans and those at hand, the latter verified; and a warning where the baseline's is not valid."""
+    starts = dict(initial)
+    invalid = []
+    taken = {*starts, *kind.baseline_sources}
+    for name, plan in plans.items():
+        if name in taken:
+            raise UsageError(f"found a plan named {name!r}, which is the name of one of the package's own: give it another")
+        if not isinstance(plan, kind.plan_type):
+            raise UsageError(f"found {describe_plan(plan)} as the plan {name!r}, expected a plan of {kind.name}")
+        found = check(kind, problem, plan)
+        if not found.ok and name == baseline and plan.problem == problem.digest:
+            invalid.append(left_out(name, f"its plan is not valid: {'; '.join(found.violations[:1])}"))
+            continue
+        if not found.ok:
+            raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(found.violations[:3])}")
+        starts[name] = plan
+    return starts, invalid
+
+
+def chosen_candidates(every: list[Candidate], options: Options) -> list[Candidate]:
+    """Those that the options name, by family or name; raises UsageError for a name that is none, and where none can run."""
+    known = {*FAMILIES, *(candidate.name for candidate in every)}
+    unknown = [name for name in options.candidates if name not in known]
+    if unknown:
+        raise UsageError(f"found candidate {unknown[0]!r}, expected some of {', '.join(sorted(known))}")
+    wanted = set(options.candidates)
+    by_name = [candidate for candidate in every if candidate.name in wanted]
+    by_family = [candidate for candidate in every if candidate.family in wanted and not candidate.by_name_only]
+    chosen = [
+        candidate for candidate in every if candidate in by_name or (candidate in by_family and not candidate.unavailable)
+    ]
+    # A family leaves out what cannot run, unless that is all there is.
+    for candidate in by_name if chosen else by_family:
+        if candidate.unavailable:
+            raise UsageError(f"candidate {candidate.name!r} {candidate.unavailable}")
+    return chosen
+
+
+#: Names the production baseline: the compiler's own plan where it is at hand, else what the kind compares with.
+PRODUCTION = "prod"
+
+#: Name of the plan that XLA itself made.
+XLA = "xla"
+
+
+def resolve(kind: Kind, baseline: str | None, starts: Mapping[str, Any], given: Iterable[str]) -> str | None:
+    """The name of the baseline that a caller means, None where none was named.
+
+    Parameters
+    ----------
+    kind
+        Of the problem.
+    baseline
+        As given: a name, or :data:`PRODUCTION`.
+    starts
+        The kind's initial plans and those at hand, by name.
+    given
+        Names of the plans that the caller gave, those too that turned out not to be valid.
+
+    Raises
+    ------
+    UsageError
+        There is no baseline of that name.
+    """
+    known = dict.fromkeys((*starts, *given, *kind.baseline_sources, kind.baseline))
+    if baseline == PRODUCTION and PRODUCTION not in known:
+        return XLA if XLA in known else kind.baseline
+    if baseline is not None and baseline not in known:
+        raise UsageError(f"found baseline {baseline!r}, expected one of {', '.join((*known, PRODUCTION))}")
+    return baseline
+
+
+def with_maker(
+    kind: Kind, problem: Any, baseline: str | None, starts: Mapping[str, Any], chosen: Sequence[Candidate]
+) -> list[Candidate]:
+    """The candidates of a run, before them what makes the baseline that was named, where no plan of it is at hand."""
+    if baseline is None or baseline in starts:
+        return list(chosen)
+    makers = [each for each in kind.makes_baselines(problem) if each.name == baseline]
+    return [*makers, *(each for each in chosen if each.name != baseline)] if makers else list(chosen)
+
+
+def left_out(name: str, why: str) -> str:
+    """The warning that a baseline has no plan."""
+    return f"the baseline {name} is left out: {why}"
+
+
+#: Name of the plan that comes with a hint.
+HINT = "hint"
+
+
+def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
+    """The hint, or the plan, in a file that is for an earlier version of a problem, as a hint for the problem.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_hint`; or a plan that is not valid for the earlier version.
+    UsageError
+        The kind does not know steps again, or the two are of different kinds.
+    """
+    kind = kind_of(problem)
+    if kind_of(earlier) is not kind:
+        raise UsageError(f"found a hint for a problem of {kind_of(earlier).name}, expected one of {kind.name}")
+    if not kind.modules.transfer:
+        raise UsageError(f"found a hint of an earlier version: problems of {kind.modules.title} take none, only their own")
+    given = read_hint(path, earlier)
+    plan = hints.plan_of(given) if isinstance(given, Hint) else given
+    if plan is not None and not (found := check(kind, earlier, plan)).ok:
+        raise InputError(f"not valid for the earlier version: {'; '.join(found.violations[:3])}", source=path)
+    (values,) = hinted_values(kind, earlier, given, plan)
+    values = msgspec.structs.replace(values, plan=None if plan is None else msgspec.to_builtins(plan))
+    transferred: Hint = load(kind.modules.transfer)(problem, earlier, values)
+    return transferred
+
+
+def read_hint(path: Path, problem: Any) -> Any:
+    """The hint, or the plan, in a file.
+
+    Raises
+    ------
+    InputError
+        It is neither, or not for this problem; the message names the file.
+    """
+    data = files.read_bytes(path)
+    if files.peek_format(data) == hints.FORMAT:
+        hint = Hint.decode(data, path)
+        try:
+            hints.check(problem, hint)
+        except InputError as error:
+            raise error.within(path) from None
+        return hint
+    kind = kind_of(problem)
+    if files.is_json(path) and files.peek_format(data) != kind.modules.plan_format:
+        expected = f"expected a hint or a plan: {hints.FORMAT}, {kind.modules.plan_format}"
+        raise InputError(f"found {files.describe(data)}, {expected}", source=path, place="format")
+    plan = read_plan(path, problem)
+    if plan.problem != problem.digest:
+        found, expected = brief(plan.problem, hints.NAME), brief(problem.digest, hints.NAME)
+        raise InputError(f"found a plan for the problem {found}, expected {expected}", source=path, place="problem")
+    return plan
+
+
+def hinted_plan(kind: Kind, problem: Any, hint: Any) -> Any:
+    """The plan of a hint, or that is given as one; None where there is none. It has not been verified.
+
+    Raises
+    ------
+    UsageError
+        It is neither a hint nor a plan of the kind, or has values that the kind does not take.
+    InputError
+        It is a hint for something else, or damaged.
+    """
+    if isinstance(hint, Hint):
+        hints.check(problem, hint)
+        return hints.plan_of(hint)
+    if hint is not None and not isinstance(hint, kind.plan_type):
+        raise UsageError(
+            f"found {describe_plan(hint)} as the hint, expected a stowplan.models.hint.Hint or a plan of {kind.name}"
+        )
+    return hint
+
+
+def hinted_values(kind: Kind, problem: Any, hint: Any, plan: Any) -> list[Hint]:
+    """The values of a hint without its plan, or those of the plan; nothing where the kind takes no values.
+
+    Parameters
+    ----------
+    kind, problem
+        What is to be solved.
+    hint
+        As it was given, checked.
+    plan
+        What :func:`hinted_plan` found in it, verified.
+    """
+    if isinstance(hint, Hint) and hint.values:
+        return [msgspec.structs.replace(hint, plan=None)]
+    if plan is None or not kind.modules.hint:
+        return []
+    found: Hint = load(f"{kind.modules.hint}:of_plan")(problem, plan)
+    return [msgspec.structs.replace(found, plan=None)]

@@ -1,0 +1,232 @@
+"""What two batches, or one, come to: ratios program by program, and their geometric mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from stowplan.errors import InputError
+from stowplan.portfolio.batch import Record
+from stowplan.result import two_numbers
+
+Outcome = Literal[
+    "win", "loss", "tie", "only_first", "only_second", "other_problem", "first_unsolved", "second_unsolved", "unsolved"
+]
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """One program in two batches."""
+
+    name: str
+    outcome: Outcome
+    """Of the second: ``win`` where it is better. All but win, loss and tie are not compared; ``unsolved`` is neither's plan."""
+    first: int | None
+    """Objective in the first batch; smaller is better."""
+    second: int | None
+    ratio: float | None
+    """first / second: the second's speedup over the first."""
+    percent: float | None
+    """(second - first) / first in per cent; None where that says nothing, as of units of two numbers."""
+    unit: str
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Two batches side by side."""
+
+    pairs: tuple[Pair, ...]
+    wins: int
+    """Programs where the second is better."""
+    losses: int
+    ties: int
+    geometric_mean: float | None
+    """Of the ratios: above 1 where the second is better on the whole; None where nothing is comparable."""
+    statistics: PairedStatistics | None
+    """None where nothing is comparable."""
+
+
+def compare(first: Mapping[str, Record], second: Mapping[str, Record], *, seed: int = 0) -> Comparison:
+    """Compare by name; what is missing on one side, or was another problem there, is listed and not counted.
+
+    Parameters
+    ----------
+    first, second
+        Records of two batches, by name.
+    seed
+        Of the confidence intervals' resamples.
+
+    Raises
+    ------
+    InputError
+        No name is in both.
+    """
+    if not first.keys() & second.keys():
+        one, other = (next(iter(sorted(each)), "nothing") for each in (first, second))
+        raise InputError(f"found no input that both batches have ({one} ... and {other} ...), expected the same suite")
+    pairs = tuple(_pair(name, first.get(name), second.get(name)) for name in sorted({*first, *second}))
+    compared = [pair for pair in pairs if pair.outcome in ("win", "loss", "tie")]
+    wins, losses, ties = (sum(pair.outcome == each for pair in compared) for each in ("win", "loss", "tie"))
+    return Comparison(
+        pairs=pairs,
+        wins=wins,
+        losses=losses,
+        ties=ties,
+        geometric_mean=geometric_mean(pair.ratio for pair in compared if pair.ratio is not None),
+        statistics=paired_statistics([pair.percent for pair in compared], wins, losses, ties, seed=seed),
+    )
+
+
+def geometric_mean(values: Iterable[float]) -> float | None:
+    """Geometric mean of positive values; None where there are none."""
+    found = list(values)
+    return math.exp(math.fsum(map(math.log, found)) / len(found)) if found else None
+
+
+def speedups(record: Record) -> dict[str, float]:
+    """Speedup of a result over each of its baselines that has one."""
+    result = record.result
+    if result is None or not result["objective"]:
+        return {}
+    return {name: value / result["objective"] for name, value in result["baselines"].items() if value}
+
+
+def _pair(name: str, first: Record | None, second: Record | None) -> Pair:
+    a, b = (None if record is None or record.result is None else record.result for record in (first, second))
+    known = a or b
+    unit = str(known["unit"]) if known is not None else ""
+    before = None if a is None else a["objective"]
+    after = None if b is None else b["objective"]
+    ratio: float | None = None
+    percent: float | None = None
+    outcome: Outcome
+    if first is None:
+        outcome = "only_second"
+    elif second is None:
+        outcome = "only_first"
+    elif a is not None and b is not None and a["provenance"]["problem_digest"] != b["provenance"]["problem_digest"]:
+        outcome = "other_problem"
+    elif before is None or after is None:
+        outcome = "unsolved" if before is after else "first_unsolved" if before is None else "second_unsolved"
+    else:
+        outcome = "tie" if before == after else "win" if after < before else "loss"
+        ratio = before / after if before and after else 1.0 if before == after else None
+        if two_numbers(unit) is None and (before or not after):
+            percent = 100 * (after - before) / before if before else 0.0
+    return Pair(name, outcome, before, after, ratio, percent, unit)
+
+
+#: Fewer pairs than this give no p-value below 0.05, whatever they are.
+FEW = 6
+
+#: Confidence of the intervals, and resamples that they come from.
+CONFIDENCE, RESAMPLES = 0.95, 9_999
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A confidence interval, in the unit of what it is of."""
+
+    low: float
+    high: float
+
+
+class PairedStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Of relative differences, (second - first) / first, in per cent: below 0 where the second is better."""
+
+    pairs: int
+    mean_percent: float | None
+    median_percent: float | None
+    mean_interval: Interval | None
+    """By bootstrap; None of a single pair."""
+    median_interval: Interval | None
+    wilcoxon_p: float | None
+    """Two-sided p-value of the signed-rank test, ties left out; None where all are ties."""
+    sign_p: float | None
+    """Two-sided p-value of the sign test, ties left out."""
+    seed: int
+    notes: tuple[str, ...] = ()
+    """What the figures do not say by themselves."""
+
+
+def paired_statistics(
+    percents: Sequence[float | None], wins: int, losses: int, ties: int, *, seed: int = 0
+) -> PairedStatistics | None:
+    """Statistics of pairs.
+
+    Parameters
+    ----------
+    percents
+        Relative difference of each pair in per cent; None where there is none: of a first that costs nothing, or of units of
+        two numbers.
+    wins, losses, ties
+        Pairs whose second is better, worse, and as good.
+    seed
+        Of the resamples.
+
+    Returns
+    -------
+    PairedStatistics or None
+        None of no pairs.
+    """
+    pairs = wins + losses + ties
+    if not pairs:
+        return None
+    import numpy as np
+
+    found = np.array([each for each in percents if each is not None])
+    return PairedStatistics(
+        pairs=pairs,
+        mean_percent=float(np.mean(found)) if len(found) else None,
+        median_percent=float(np.median(found)) if len(found) else None,
+        mean_interval=_interval(found, np.mean, seed),
+        median_interval=_interval(found, np.median, seed),
+        wilcoxon_p=_wilcoxon(found),
+        sign_p=_sign_test(wins, losses),
+        seed=seed,
+        notes=_notes(pairs, len(found), wins + losses),
+    )
+
+
+def _interval(values: object, statistic: object, seed: int) -> Interval | None:
+    """Percentiles of the statistic over resamples of the pairs."""
+    import numpy as np
+    from scipy.stats import bootstrap
+
+    each = np.asarray(values)
+    if len(each) < 2:
+        return None
+    rng = np.random.default_rng(seed)
+    found = bootstrap(
+        (each,), statistic, n_resamples=RESAMPLES, confidence_level=CONFIDENCE, method="percentile", rng=rng, batch=500
+    ).confidence_interval
+    return Interval(float(found.low), float(found.high))
+
+
+def _wilcoxon(values: object) -> float | None:
+    import numpy as np
+    from scipy.stats import wilcoxon
+
+    each = np.asarray(values)
+    # Ties say nothing of the direction; without them the p-values of few pairs are exact.
+    each = each[each != 0]
+    return float(wilcoxon(each).pvalue) if len(each) else None
+
+
+def _sign_test(wins: int, losses: int) -> float | None:
+    from scipy.stats import binomtest
+
+    return float(binomtest(wins, wins + losses).pvalue) if wins + losses else None
+
+
+def _notes(pairs: int, with_ratio: int, unlike: int) -> tuple[str, ...]:
+    notes = []
+    if not unlike:
+        notes.append("all pairs are ties: there is nothing to test")
+    elif unlike < FEW:
+        least = 2.0 ** (1 - unlike)
+        which = "is a single pair that differs" if unlike == 1 else f"are {unlike} pairs that differ"
+        notes.append(f"there {which}: p-values mean little, none can be below {least:.3g}")
+    if with_ratio < pairs:
+        notes.append(f"{pairs - with_ratio} of the pairs have no ratio: they count in the sign test alone")
+    return tuple(notes)

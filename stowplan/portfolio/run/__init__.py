@@ -1,0 +1,1 @@
+"""One run of candidates, side by side: what is known of it, its workers, and when it stops."""

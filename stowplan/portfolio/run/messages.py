@@ -1,0 +1,191 @@
+"""What a run and its workers say to each other, and the view of the run that a candidate has of it.
+
+Messages are MessagePack with a length in front, over pipes.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+
+from stowplan.child_process import write_encoded
+from stowplan.kinds import KindModules
+from stowplan.models.hint import Hint
+from stowplan.portfolio.context import Context, Options
+
+#: Worker messages that wait at most. A candidate that reports faster than plans are verified waits itself.
+QUEUE_SIZE = 64
+
+
+class Job(msgspec.Struct, tag="job"):
+    """What a worker is to do."""
+
+    kind: KindModules
+    candidate: dict[str, Any]
+    options: Options
+    problem: bytes
+    end: float
+    """When to stop, on the monotonic clock, which all processes of a machine share."""
+    start_plan: bytes | None = None
+    start_bound: int | None = None
+    hints: tuple[bytes, ...] = ()
+    closed: bool = False
+    """Nothing is left to find, and the run waits for others: the candidate returns at once."""
+
+
+class Incumbent(msgspec.Struct, tag="incumbent"):
+    """Parent to worker: the best plan and bound of all, and what else others hand on."""
+
+    plan: bytes | None = None
+    bound: int | None = None
+    hint: bytes | None = None
+    closed: bool = False
+    """As in :class:`Job`."""
+
+
+class Stop(msgspec.Struct, tag="stop"):
+    """Parent to worker: the run is over. What the candidate still reports goes nowhere."""
+
+
+class Load(msgspec.Struct, tag="load"):
+    """Parent to a worker without a job: import what the next one will probably need."""
+
+    function: str
+    """``module:name`` of a candidate."""
+
+
+ToWorker = Job | Incumbent | Stop | Load
+
+
+class Report(msgspec.Struct):
+    """Worker to parent."""
+
+    what: str
+    """First ``started``, when the candidate is loaded; then ``plan``, ``bound``, ``infeasible``, ``hint``, ``follows``,
+    ``note``; the last one: ``done``, ``stopped`` (by time) or ``failed``."""
+    source: str = ""
+    plan: bytes | None = None
+    bound: int | None = None
+    text: str = ""
+    why: dict[str, Any] | None = None
+    """With ``infeasible``: details for the result."""
+    hint: bytes | None = None
+    waits: bool = False
+    """With the last one: the worker is as it was before the job, and takes another."""
+
+
+class WorkerMessage(NamedTuple):
+    """A report of worker ``number``; None when its process has ended."""
+
+    number: int
+    report: Report | None
+
+
+MessageQueue = queue.Queue[WorkerMessage]
+
+
+def write_message(stream: BinaryIO, message: object) -> None:
+    """Send one message.
+
+    Parameters
+    ----------
+    stream
+        A pipe; it is flushed.
+    message
+        To a worker one of :data:`ToWorker`, from it a :class:`Report`.
+
+    Raises
+    ------
+    OSError
+        Nobody reads at the other end.
+    """
+    write_encoded(stream, msgspec.msgpack.encode(message))
+
+
+#: A candidate that returns this close to its end (seconds) was stopped by time: solvers look at the clock now and then.
+_CLOSE = 0.05
+
+
+class WorkerContext(Context):
+    """That of a run.
+
+    Parameters
+    ----------
+    job
+        What is to be done.
+    send
+        Takes the reports; called from the candidate's threads.
+    """
+
+    def __init__(self, job: Job, send: Callable[[Report], None]):
+        super().__init__(job.options, None if job.start_plan is None else job.kind.decode_plan(job.start_plan))
+        self._kind = job.kind
+        self._end = job.end
+        self._is_closed = job.closed
+        self._send = send
+        self._incumbent: tuple[Any, int | None] = (self.start_plan, job.start_bound)
+        self._hints = tuple(map(Hint.decode, job.hints))
+
+    def plan(self, plan: Any, source: str) -> None:
+        """Report a plan."""
+        self._send(Report("plan", source, plan=msgspec.json.encode(plan)))
+
+    def bound(self, bound: int, source: str) -> None:
+        """Report a bound."""
+        self._send(Report("bound", source, bound=bound))
+
+    def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
+        """Report a proof that there is no plan."""
+        self._send(Report("infeasible", source, why=why))
+
+    def hint(self, hint: Hint) -> None:
+        """Hand a hint on to the other candidates."""
+        self._send(Report("hint", hint.source, hint=msgspec.json.encode(hint)))
+
+    def follows(self, guide: str) -> None:
+        """Report a learned guide."""
+        self._send(Report("follows", text=guide))
+
+    def note(self, text: str) -> None:
+        """Report a remark."""
+        self._send(Report("note", text=text))
+
+    def incumbent(self) -> tuple[Any, int | None]:
+        """Best plan and bound of all candidates."""
+        return self._incumbent
+
+    def hints(self) -> tuple[Hint, ...]:
+        """All hints so far."""
+        return self._hints
+
+    def closed(self) -> bool:
+        """Whether time is up, the run is over, or waits for others alone."""
+        return self._is_closed or time.monotonic() >= self._end
+
+    def remaining(self) -> float:
+        """Seconds left."""
+        return max(0.0, self._end - time.monotonic())
+
+    def end_now(self) -> None:
+        """The run is over."""
+        self._end = 0.0
+
+    def take(self, message: Incumbent) -> None:
+        """Take in what others have found."""
+        if self.options.deterministic:
+            return
+        self._is_closed = message.closed
+        plan, bound = self._incumbent
+        if message.plan is not None:
+            plan = self._kind.decode_plan(message.plan)
+        if message.hint is not None:
+            self._hints = (*self._hints, Hint.decode(message.hint))
+        self._incumbent = (plan, bound if message.bound is None else message.bound)
+
+    def last_word(self) -> str:
+        """The last report of a candidate that returned."""
+        return "stopped" if self.remaining() < _CLOSE else "done"

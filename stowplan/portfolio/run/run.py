@@ -1,0 +1,259 @@
+"""One run: candidates side by side, until the stop policy says that it is enough; and the result of it.
+
+What is known is in the run state, the policy reads it, the pool starts workers and adds what they report to the state. Whatever
+happens, the kind's initial plans (everything slow, say) are there to fall back on.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache as cached
+from importlib import metadata
+from typing import Any
+
+from stowplan.log import LOGGER, bounded, cut
+from stowplan.models.hint import Hint
+from stowplan.portfolio.arguments import left_out
+from stowplan.portfolio.kind import Candidate
+from stowplan.portfolio.run.state import RunState
+from stowplan.portfolio.run.stop_policy import LOADING, StopPolicy
+from stowplan.portfolio.run.worker_pool import WorkerPool
+from stowplan.result import CandidateReport, Provenance, Result, Status, StopReason
+from stowplan.version import VERSION
+
+
+class Run:
+    """One run. Call :meth:`run` once.
+
+    Parameters
+    ----------
+    state
+        What is known; the run adds to it.
+    candidates
+        What to run, most useful first.
+    """
+
+    def __init__(self, state: RunState, candidates: Sequence[Candidate]):
+        self.state = state
+        self.reports: list[CandidateReport] = []
+        self._policy = StopPolicy(state)
+        self._pool = WorkerPool(state, self._policy, candidates)
+
+    def run(self, starts: Mapping[str, Any]) -> StopReason:
+        """Run until there is nothing to gain, to wait for, or no time left.
+
+        Parameters
+        ----------
+        starts
+            Plans at hand, by source.
+
+        Returns
+        -------
+        StopReason
+            Why the run ended; Ctrl-C is one of the reasons. ``state`` and ``reports`` have the rest.
+
+        Raises
+        ------
+        Exception
+            Whatever ``on_progress`` raises. No worker is left running.
+        """
+        state = self.state
+        LOGGER.info(
+            "run of %s %s: %s; limit %.3g s",
+            state.kind.modules.title,
+            state.problem.digest[:12],
+            ", ".join(candidate.name for candidate in self._pool.at_work) or "no candidates",
+            state.deadline.remaining,
+        )
+        try:
+            reason = self._run(starts)
+        except KeyboardInterrupt:
+            reason = "cancelled"
+        finally:
+            self.reports = self._pool.close()
+        found, bound = state.words(state.objective), state.words(state.bound)
+        LOGGER.info("run ended by %s after %.3f s: objective %s, bound %s", reason, state.deadline.elapsed, found, bound)
+        return reason
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether a candidate on which the plan may depend was not given the time for its work."""
+        return not self._policy.is_decided(self._pool.unfinished, self._pool.ahead)
+
+    def _run(self, starts: Mapping[str, Any]) -> StopReason:
+        self._offer_starts(starts)
+        if not self._pool.at_work:
+            return self.state.closed() or "candidates_done"
+        self._begin()
+        return self._loop()
+
+    def _offer_starts(self, starts: Mapping[str, Any]) -> None:
+        """Take in what costs nothing."""
+        self.state.offer_bound(self.state.kind.bound(self.state.problem), "floor")
+        for number, (source, plan) in enumerate(starts.items()):
+            self._offer(plan, source, number)
+
+    def _begin(self) -> None:
+        """Make the quick plan while the first workers load what they need, or before them where time is short."""
+        state, policy, pool = self.state, self._policy, self._pool
+        at_work = pool.at_work
+        if state.deadline.was_cancelled or policy.may_stop(at_work, pool.ahead) is not None:
+            return
+        if policy.time_left(at_work) >= LOADING and not state.kind.is_quick_first(state.problem):
+            pool.start_waiting()
+        # In a deterministic run it would depend on the clock, and there is time enough for the others.
+        if not state.options.deterministic and any(candidate.family == "heuristic" for candidate in at_work):
+            self._offer_quick_plan()
+
+    def _loop(self) -> StopReason:
+        policy, pool = self._policy, self._pool
+        while (reason := policy.may_stop(pool.at_work, pool.ahead)) is None:
+            if policy.time_left(pool.at_work) <= 0:
+                pool.take_messages(wait=False)
+                return policy.at_limit(pool.unfinished)
+            pool.start_waiting()
+            if pool.is_idle:
+                return policy.when_idle(pool.unfinished)
+            pool.end_overdue()
+            pool.take_messages()
+        return reason
+
+    def _offer(self, plan: Any, source: str, number: int) -> bool:
+        """Offer a plan that no worker made; returns whether it is valid."""
+        violations = self.state.offer_plan(plan, source, (-1, number))
+        if violations is not None:
+            self.state.warnings.append(f"the plan {source} failed verification and was left out: {violations}")
+        return violations is None
+
+    def _offer_quick_plan(self) -> None:
+        """Make the kind's quick plan, in this process."""
+        state = self.state
+        if state.kind.quick_plan is None:
+            return
+        end = self._policy.quick_plan_end(self._pool.at_work)
+        found = state.kind.quick_plan(
+            state.problem, state.options, lambda: state.deadline.was_cancelled or state.deadline.elapsed >= end
+        )
+        if found is None:
+            return
+        source, plan = found
+        state.families.setdefault(source, "heuristic")
+        is_valid = self._offer(plan, source, len(state.sources))
+        if is_valid and state.best is not None and state.best.source == source:
+            self._pool.tell_plan()
+
+
+_VERSIONED = ("ortools", "highspy", "numpy", "numba")
+_VERSIONED_WITH_POLICY = (*_VERSIONED, "torch")
+
+
+def result_of(run: Run, stop_reason: StopReason, *, chosen: Iterable[Candidate], baselines: Iterable[str], hint: Any) -> Result:
+    """The result of a run that is over.
+
+    Parameters
+    ----------
+    chosen
+        The candidates it was given.
+    baselines
+        Names of the plans that the result is set beside, in this order; one that nobody made is left out.
+    hint
+        What :func:`stowplan.solve` was given.
+    """
+    known = run.state
+    checkpoint, training = _checkpoint(run, chosen)
+    baseline = known.baseline or known.kind.baseline
+    status: Status
+    if known.infeasible:
+        status = "infeasible"
+    elif known.objective is None:
+        status = "no_plan"
+    else:
+        status = "optimal" if known.bound is not None and known.objective <= known.bound else "feasible"
+    if known.options.deterministic and run.cut_short:
+        known.warnings.append("a deterministic run was ended before its work was done: another run may differ")
+    identity = known.kind.identity(known.problem)
+    return Result(
+        kind=known.kind.name,
+        plan=known.plan,
+        objective=known.objective,
+        bound=known.bound,
+        status=status,
+        stop_reason=stop_reason,
+        verified=known.objective is not None,
+        baseline_name=baseline,
+        baseline=known.sources.get(baseline),
+        baselines={name: known.sources[name] for name in baselines if name in known.sources},
+        history=tuple(known.history),
+        candidates=tuple(run.reports),
+        provenance=Provenance(
+            candidate="" if known.best is None else known.best.source,
+            seed=known.options.seed,
+            deterministic=known.options.deterministic,
+            versions=versions(with_policy=checkpoint is not None),
+            program=identity["program"],
+            target=identity["target"],
+            cost_model=identity["cost_model"],
+            problem_digest=identity["digest"],
+            options={
+                "time_limit": known.options.time_limit,
+                "candidates": list(known.options.candidates),
+                "workers": known.options.workers,
+                "gap": known.options.gap,
+            }
+            | ({} if known.baseline is None else {"baseline": known.baseline})
+            | ({} if known.options.memory_limit is None else {"memory_limit": known.options.memory_limit})
+            | ({} if hint is None else {"hint": hint.source if isinstance(hint, Hint) else "plan"}),
+            checkpoint=checkpoint,
+            checkpoint_training=training,
+            guides=(*known.guides,),
+            family="" if known.best is None else known.families.get(known.best.source, "given"),
+        ),
+        seconds=round(known.deadline.elapsed, 3),
+        unit=known.kind.unit,
+        highlights=known.kind.highlights,
+        # What every heuristic and model reached, not only the best.
+        details=(known.why if known.infeasible else {})
+        | known.kind.facts(known.problem, known.plan)
+        | ({} if known.infeasible else known.kind.proven(known.problem, known.objective, known.bound))
+        | {"sources": dict(known.sources)},
+        warnings=(*bounded(known.kind.notes(known.problem)), *known.warnings),
+    )
+
+
+def warn_where_missing(state: RunState, reports: Sequence[CandidateReport]) -> None:
+    """Say in one line that the baseline that was named has no plan, and that the result is compared with nothing."""
+    name = state.baseline
+    if name is None or name in state.sources or state.infeasible:
+        return
+    maker = next((each for each in reports if each.name == name), None)
+    if maker is None:
+        why = "it has no valid plan for this problem"
+    elif maker.outcome in ("stopped", "skipped"):
+        why = "it was not done within the limit"
+    else:
+        why = cut(maker.note) or "it has no valid plan for this problem"
+    state.warnings.append(left_out(name, why))
+
+
+def _checkpoint(run: Run, chosen: Iterable[Candidate]) -> tuple[str | None, str]:
+    """Hash of the policy that took part, and how it was trained: others may have gone on from its plans."""
+    ran = {report.name for report in run.reports if report.outcome != "skipped"}
+    took_part = (each for each in chosen if each.checkpoint and each.name in ran)
+    return next(((each.checkpoint, each.training) for each in took_part), (None, ""))
+
+
+def versions(*, with_policy: bool) -> dict[str, str]:
+    """Versions that plans depend on, by package; with a policy, torch's too. What is not installed is left out."""
+    return dict(_versions(_VERSIONED_WITH_POLICY if with_policy else _VERSIONED))
+
+
+@cached
+def _versions(packages: tuple[str, ...]) -> dict[str, str]:
+    found = {"python": platform.python_version(), "stowplan": VERSION}
+    for name in packages:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,233 @@
+"""What is known at a moment of a run: the best verified plan, the best bound, and how they came about.
+
+Nothing a candidate says is taken on trust that can be checked: plans are verified, and a bound that a verified plan undercuts
+is no bound.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from stowplan.deadline import Deadline
+from stowplan.log import LOGGER, cut
+from stowplan.models.hint import Hint
+from stowplan.portfolio.context import Options
+from stowplan.portfolio.kind import Check, Kind, check
+from stowplan.result import HistoryEntry, StopReason, format_quantity
+
+
+@dataclass
+class Progress:
+    """What is known at a moment; given to ``on_progress``."""
+
+    seconds: float
+    objective: int | None
+    bound: int | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Best:
+    """The incumbent."""
+
+    plan: Any
+    objective: int
+    source: str
+    order: tuple[int, int]
+    """(number of the worker, number of its plan): decides between equals where the order of arrival must not."""
+    check: Check
+    """What the verifier said of it."""
+
+
+@dataclass
+class RunState:
+    """What is known of a run, and the rules by which it changes."""
+
+    kind: Kind
+    problem: Any
+    options: Options
+    deadline: Deadline
+    on_progress: Callable[[Progress], None] | None = None
+    baseline: str | None = None
+    """Source whose plan is kept where others are as good and no better."""
+    on_plan: Callable[[Any, Check], None] | None = None
+    """Called with every valid plan, the best or not."""
+    best: Best | None = None
+    bound: int | None = None
+    """Best of ``bounds``."""
+    hints: list[Hint] = field(default_factory=list)
+    """Hints for the problem, checked: the caller's, then those of candidates."""
+    guides: dict[str, None] = field(default_factory=dict)
+    """Learned guides whose values candidates took up, the first come first."""
+    infeasible: bool = False
+    why: dict[str, Any] = field(default_factory=dict)
+    """Details of a proof that there is no plan."""
+    sources: dict[str, int] = field(default_factory=dict)
+    """Best verified objective of each source."""
+    families: dict[str, str] = field(default_factory=dict)
+    """Family of the candidate that each source belongs to; a source without one was at hand."""
+    bounds: dict[str, int] = field(default_factory=dict)
+    """Best bound of each source that nothing speaks against."""
+    history: list[HistoryEntry] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    _verified: deque[float] = field(default_factory=lambda: deque(maxlen=5))
+    """Seconds that verifying the latest plans took."""
+    _refuted: set[str] = field(default_factory=set)
+
+    @property
+    def plan(self) -> Any:
+        """The best plan, None where there is none."""
+        return None if self.best is None else self.best.plan
+
+    @property
+    def verify_seconds(self) -> float:
+        """The longest that verifying has lately taken; one slow moment of the machine is forgotten after some plans."""
+        return max(self._verified, default=0.0)
+
+    @property
+    def objective(self) -> int | None:
+        """Its objective."""
+        return None if self.best is None else self.best.objective
+
+    def offer_bound(self, bound: int, source: str) -> None:
+        """Take a bound in, unless a plan shows that it is none.
+
+        Parameters
+        ----------
+        bound
+            In the kind's unit: no valid plan is said to cost less.
+        source
+            Who says so. One whose bound was refuted is not believed again.
+        """
+        if source in self._refuted:
+            return
+        self.bounds[source] = max(bound, self.bounds.get(source, bound))
+        if self.best is not None and bound > self.best.objective:
+            self._refute_bounds(self.best.objective)
+        elif self.bound is None or bound > self.bound:
+            self.bound = bound
+            self._record(source)
+            LOGGER.info("bound %s by %s after %.3f s", self.words(bound), source, self.deadline.elapsed)
+
+    def offer_infeasibility(self, source: str, why: dict[str, Any] | None = None) -> bool:
+        """Take in that there is no plan, unless there is one.
+
+        Parameters
+        ----------
+        source
+            Who says so.
+        why
+            Details for the result; those of the first proof are kept.
+
+        Returns
+        -------
+        bool
+            Whether it was taken in.
+        """
+        if self.best is None:
+            self.infeasible = True
+            self.why = self.why or why or {}
+            LOGGER.info("proven infeasible by %s after %.3f s", source, self.deadline.elapsed)
+        else:
+            self.warnings.append(f"{source} called the problem infeasible, but a plan of {self.best.source} is valid")
+        return self.infeasible
+
+    def offer_plan(self, plan: Any, source: str, order: tuple[int, int]) -> str | None:
+        """Verify a plan and keep it if it is the best.
+
+        Parameters
+        ----------
+        plan
+            Anything; what is no plan of the kind is a violation.
+        source
+            What made it.
+        order
+            See :attr:`Best.order`.
+
+        Returns
+        -------
+        str or None
+            What is wrong with it, None where nothing is.
+        """
+        found = self._verify(plan)
+        if not found.ok or found.objective is None:
+            violations = "; ".join(found.violations[:3])
+            LOGGER.info("plan of %s failed verification: %s", source, cut(violations))
+            return violations
+        objective = found.objective
+        self.sources[source] = min(objective, self.sources.get(source, objective))
+        if self.on_plan is not None:
+            self.on_plan(plan, found)
+        if self.best is None or self._is_better((objective, found.second), source, order, self.best):
+            what = "first" if self.best is None else "better" if objective < self.best.objective else "preferred"
+            LOGGER.info("%s plan %s by %s after %.3f s", what, self.words(objective), source, self.deadline.elapsed)
+            self.best = Best(self.kind.finish(self.problem, plan, objective), objective, source, order, found)
+            if self.infeasible:
+                self.infeasible = False
+                self.warnings.append(f"a candidate called the problem infeasible, but a plan of {source} is valid")
+            if self.bound is not None and self.bound > objective:
+                self._refute_bounds(objective)
+            self._record(source)
+        else:
+            LOGGER.debug("plan %s by %s is no better", self.words(objective), source)
+        return None
+
+    def words(self, value: int | None) -> str:
+        """An objective or bound for people."""
+        return "none" if value is None else format_quantity(value, self.kind.unit)
+
+    def _verify(self, plan: Any) -> Check:
+        began = time.monotonic()
+        try:
+            return check(self.kind, self.problem, plan)
+        finally:
+            self._verified.append(time.monotonic() - began)
+
+    def _is_better(self, values: tuple[int, int], source: str, order: tuple[int, int], best: Best) -> bool:
+        known = best.objective, best.check.second
+        if values != known:
+            return values < known
+        if source != best.source and self.baseline in (source, best.source):
+            return source == self.baseline
+        return self.options.deterministic and order < best.order
+
+    def _refute_bounds(self, objective: int) -> None:
+        """Forget everything said by those whose bounds a verified plan undercuts."""
+        for source in [source for source, bound in self.bounds.items() if bound > objective]:
+            warning = f"a bound of {source} was {self.bounds.pop(source)}, but there is a plan with {objective}: left out"
+            self.warnings.append(warning)
+            LOGGER.info(warning)
+            self._refuted.add(source)
+        self.bound = max(self.bounds.values(), default=None)
+
+    def _record(self, source: str) -> None:
+        entry = HistoryEntry(round(self.deadline.elapsed, 3), source, self.objective, self.bound)
+        self.history.append(entry)
+        if self.on_progress is not None:
+            self.on_progress(Progress(entry.seconds, self.objective, self.bound, source))
+
+    def closed(self) -> StopReason | None:
+        """Why nothing more can be gained.
+
+        Returns
+        -------
+        StopReason or None
+            None where something can be.
+        """
+        if self.infeasible:
+            return "infeasible"
+        if self.best is None:
+            return None
+        if self.bound is not None and self.best.objective <= self.bound and self.best.check.settled:
+            return "optimal"
+        if self.kind.asks_for_any(self.problem):
+            return "fits"
+        if self.bound is None or self.best.objective <= self.bound:
+            return None
+        if self.best.objective - self.bound <= self.options.gap * self.best.objective:
+            return "gap_reached"
+        return None

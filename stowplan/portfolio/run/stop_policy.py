@@ -1,0 +1,165 @@
+"""When a run ends, and how long its parts may take.
+
+A limit is a limit: verifying the last plans, ending processes and assembling the result are part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stowplan.portfolio.kind import Candidate
+from stowplan.portfolio.run.state import RunState
+from stowplan.result import StopReason
+
+#: Seconds kept back for ending processes and assembling the result.
+RESERVE = 0.1
+
+#: Seconds, and part of the limit, by which workers stop before the run does, so that their last plans arrive.
+LAST_REPORT = 0.3, 0.05
+
+#: Part of the limit, and seconds at most, that the quick plan may take; and seconds that it has at least, together with
+#: verifying it and another: where the limit is nearly over when the run begins, there is still some plan.
+QUICK = 0.15, 1.0
+QUICK_AT_LEAST = 0.25
+
+#: Seconds that a worker needs at least before it reports anything: where less is left, the quick plan comes before all workers.
+LOADING = 1.0
+
+
+def proves_only(candidates: Iterable[Candidate]) -> bool:
+    """Whether none of them makes plans; a deterministic run may end without them."""
+    return all(candidate.proves_only for candidate in candidates)
+
+
+class StopPolicy:
+    """The rules by which a run stops. It reads the state of the run and changes nothing.
+
+    Parameters
+    ----------
+    state
+        What is known.
+    """
+
+    def __init__(self, state: RunState):
+        self._state = state
+        self._options, self._deadline = state.options, state.deadline
+
+    # -------------------------------------------------------------------------------------------------------- reasons
+
+    def may_stop(self, at_work: list[Candidate], ahead: Sequence[Candidate] = ()) -> StopReason | None:
+        """Why the run may stop before its limit.
+
+        Parameters
+        ----------
+        at_work
+            Candidates that are running or wait for their turn.
+        ahead
+            Those of them whose plans go before the best where they are as good; see :meth:`is_decided`.
+
+        Returns
+        -------
+        StopReason or None
+            None while there is something to gain, or to wait for.
+        """
+        reason = self._state.closed()
+        if reason is None or reason == "infeasible":
+            return reason
+        if self._options.deterministic and not self.is_decided(at_work, ahead):
+            return None
+        return None if any(map(self._is_awaited, at_work)) else reason
+
+    def is_needless(self, candidate: Candidate) -> bool:
+        """Whether nothing that a candidate may still find would count, while the run waits for others."""
+        return not self._options.deterministic and self._state.closed() is not None and not self._is_awaited(candidate)
+
+    def _is_awaited(self, candidate: Candidate) -> bool:
+        """Whether a run with nothing left to gain waits for a candidate."""
+        # A result is no worse than the baseline that was named only where that has been seen.
+        if candidate.makes_baseline:
+            return True
+        # A proof may come before the baselines: speedups are over something, so wait for those that heuristics will bring.
+        state = self._state
+        is_complete = {*state.kind.baseline_sources} <= {*state.sources}
+        return candidate.family == "heuristic" and not is_complete and state.kind.awaits_baselines(state.problem)
+
+    def is_decided(self, unfinished: Sequence[Candidate], ahead: Sequence[Candidate]) -> bool:
+        """Whether the plan of a deterministic run is the one that all its work would end with, so that nothing is waited for.
+
+        Without a proof all that make plans must finish. With one there is no plan, or none is better, and of equals the one
+        that stands first in the order of candidates is kept: only those that stand before the best can change it. When the
+        proof comes is a matter of load, the plan is not.
+
+        Parameters
+        ----------
+        unfinished
+            Candidates that have not come to the end of their work.
+        ahead
+            Those of them that were started before the one that made the best plan.
+        """
+        state = self._state
+        if state.infeasible:
+            return True
+        only_ties_count = state.closed() == "optimal" and state.on_plan is None
+        # A named baseline's plan goes before others that are as good, whoever makes it.
+        if only_ties_count and state.best is not None and state.baseline in (None, state.best.source):
+            return proves_only(ahead)
+        return proves_only(unfinished)
+
+    def at_limit(self, unfinished: list[Candidate]) -> StopReason:
+        """Why a run stops whose time is up.
+
+        Parameters
+        ----------
+        unfinished
+            Candidates that were stopped or never started.
+
+        Returns
+        -------
+        StopReason
+            What is known comes first: an optimum found at the last moment is one.
+        """
+        if (reason := self._state.closed()) is not None:
+            return reason
+        if self._deadline.was_cancelled:
+            return "cancelled"
+        return "work_limit" if self._options.deterministic and proves_only(unfinished) else "time_limit"
+
+    def when_idle(self, unfinished: list[Candidate]) -> StopReason:
+        """Why a run stops in which no candidate runs and none may start; ``unfinished`` as in :meth:`at_limit`."""
+        if unfinished:
+            return self.at_limit(unfinished)
+        return self._state.closed() or ("work_limit" if self._options.deterministic else "candidates_done")
+
+    # ---------------------------------------------------------------------------------------------------------- clocks
+
+    def time_left(self, at_work: list[Candidate]) -> float:
+        """Seconds until the run must end; ``at_work`` as in :meth:`may_stop`."""
+        return self._until_limit(proves_only(at_work))
+
+    def worker_seconds(self, candidate: Candidate) -> float:
+        """Seconds that a candidate may still work; not positive where it should not start."""
+        return self._until_limit(candidate.proves_only) - self.last_report_seconds()
+
+    def last_report_seconds(self) -> float:
+        """Seconds for a worker to write its last plan and for it to arrive."""
+        seconds, part = LAST_REPORT
+        return min(seconds, part * self._options.time_limit) + self._state.verify_seconds
+
+    def quick_plan_end(self, at_work: list[Candidate]) -> float:
+        """When the quick plan must be there, in seconds since the start of the run."""
+        part, most = QUICK
+        least = max(0.0, QUICK_AT_LEAST - 2 * self._state.verify_seconds)
+        seconds = max(least, min(part * self._options.time_limit, most, self.time_left(at_work)))
+        return self._deadline.elapsed + seconds
+
+    def may_verify(self) -> bool:
+        """Whether there is time to verify another plan."""
+        return self._deadline.remaining >= RESERVE + self._state.verify_seconds
+
+    def _until_limit(self, only_proofs: bool) -> float:
+        """Seconds until the last reports must have been taken in."""
+        remaining = self._deadline.remaining
+        if self._options.deterministic and only_proofs:
+            # What makes plans must come to its end; proofs get no more than the limit.
+            remaining = min(remaining, self._options.time_limit - self._deadline.elapsed)
+        return remaining - RESERVE - 1.5 * self._state.verify_seconds

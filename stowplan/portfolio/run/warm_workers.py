@@ -1,0 +1,258 @@
+"""Workers that outlive a run: started once, kept for the next candidate and the next call, replaced when they misbehave.
+
+What a worker imports takes half a second and more, what small problems take is milliseconds. A process goes back to waiting
+only where it says itself that its last job has left nothing behind (:mod:`stowplan.portfolio.run.worker`); those that do not
+stop when they are told to are killed. All end with this process, however it ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import NamedTuple
+
+from stowplan.child_process import child_environment
+from stowplan.portfolio.run.process_memory import resident
+from stowplan.portfolio.run.worker_process import Assignment, WorkerProcess
+
+#: Set to 0 to start every worker anew, and keep none.
+KEEP = "STOWPLAN_KEEP_WORKERS"
+
+#: Seconds that candidates have to return by themselves at a run's limit, and where it ends sooner; then they are killed.
+STOP_SECONDS, LINGER_SECONDS = 0.1, 2.0
+
+
+class Surroundings(NamedTuple):
+    """What a process is started with; another call may have others."""
+
+    executable: str
+    folder: str
+    environment: dict[str, str]
+
+
+class WarmWorkers:
+    """The workers of this process that wait for jobs.
+
+    Threads may use it side by side.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: dict[WorkerProcess, Surroundings] = {}
+        self._waiting: set[WorkerProcess] = set()
+        self._most = 0
+        self._runs = 0
+        self._keeps = True
+        self._requests: queue.SimpleQueue[tuple[Future[WorkerProcess], Surroundings]] = queue.SimpleQueue()
+        self._starter: threading.Thread | None = None
+
+    def begin_run(self, workers: int) -> None:
+        """A run of so many workers begins: so many are kept."""
+        with self._lock:
+            self._runs += 1
+            self._most = max(self._most, workers + 1)
+            self._keeps = os.environ.get(KEEP) != "0"
+
+    def get(
+        self, function: str, *, interpret: bool = False, fresh: bool = False, most_bytes: int | None = None
+    ) -> WorkerProcess:
+        """A process that waits for a job: one that has run this candidate before, or another, or a new one.
+
+        Parameters
+        ----------
+        function
+            Of the candidate.
+        interpret
+            Whether compiled functions run interpreted in it.
+        fresh
+            Whether it must be a new one.
+        most_bytes
+            Memory that it may hold already, unless it is new.
+
+        Raises
+        ------
+        OSError
+            The system has no room for another process.
+        """
+        surroundings = _surroundings(interpret)
+        if not fresh:
+            with self._lock:
+                fit = [each for each in self._waiting if self._made[each] == surroundings and each.is_alive]
+                if most_bytes is not None:
+                    fit = [each for each in fit if resident(each.pid) <= most_bytes]
+                if fit:
+                    found = max(fit, key=lambda each: function in each.functions)
+                    self._waiting.remove(found)
+                    return found
+        return self._start(surroundings)
+
+    def finish(self, assignments: Iterable[Assignment], *, at_limit: bool, are_awaited: bool = False) -> None:
+        """End of a run: those that stop are kept, the others killed and, where calls are likely, replaced.
+
+        Parameters
+        ----------
+        assignments
+            All of the run.
+        at_limit
+            Whether they should have returned by now. Where a run ends sooner, none is waited for: those that still import what
+            they need, or look at the clock seldom, have :data:`LINGER_SECONDS` for that, and are there for the next call.
+        are_awaited
+            Whether they have :data:`STOP_SECONDS` to return even where a run ends sooner: a call that comes at once then has
+            them, and starts no others.
+        """
+        every = [each for each in assignments if each.is_current]
+        for each in every:
+            each.stop()
+        end = time.monotonic() + STOP_SECONDS
+        for each in every:
+            if (at_limit or are_awaited) and self._keeps:
+                each.is_over.wait(max(0.0, end - time.monotonic()))
+        lingering = [] if at_limit or not self._keeps else [each for each in every if not each.is_over.is_set()]
+        self._end([each for each in every if each not in lingering])
+        if lingering:
+            timer = threading.Timer(LINGER_SECONDS, self._end, (lingering,))
+            timer.daemon = True
+            timer.start()
+        self._trim()
+
+    def _end(self, assignments: list[Assignment]) -> None:
+        """Kill processes that are still these candidates'."""
+        gone = [each.process for each in assignments if each.is_current]
+        for process in gone:
+            process.kill()
+        for process in gone:
+            self._drop(process)
+        self._replace(gone)
+
+    def processor_seconds(self) -> float:
+        """Processor time of the workers that are there, which the system does not count as this process's children yet."""
+        found = 0.0
+        with self._lock:
+            every = list(self._made)
+        for process in every:
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+                found += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return found
+
+    def close(self) -> None:
+        """End all workers that wait; those of later runs are new."""
+        with self._lock:
+            every, self._waiting = self._waiting, set()
+        for process in every:
+            process.kill()
+        for process in every:
+            self._drop(process)
+
+    def end(self) -> None:
+        """This process ends."""
+        with self._lock:
+            self._keeps = False
+            every = list(self._made)
+        for process in every:
+            process.kill()
+
+    def _drop(self, process: WorkerProcess) -> None:
+        process.close()
+        with self._lock:
+            self._made.pop(process, None)
+            self._waiting.discard(process)
+
+    def _keep(self, process: WorkerProcess) -> None:
+        """A process waits."""
+        with self._lock:
+            if self._keeps and process in self._made and len(self._waiting) < self._most:
+                self._waiting.add(process)
+            else:
+                process.kill()
+
+    def _trim(self) -> None:
+        """End those that are too many; first those that have ended, and those that no call like the last could use."""
+        surroundings = _surroundings(False)
+        with self._lock:
+            useful = {each: self._made[each] == surroundings for each in self._waiting if each.is_alive}
+            ordered = sorted(useful, key=lambda each: useful[each], reverse=True)
+            ended = [*(self._waiting - {*useful}), *ordered[self._most :]]
+            self._waiting -= {*ended}
+            ended += [each for each in self._made if each.assignment is None and not each.is_alive and each not in ended]
+        for process in ended:
+            process.kill()
+            self._drop(process)
+
+    def _replace(self, gone: list[WorkerProcess]) -> None:
+        """Start others in place of those killed, and let them load what those had, where this process calls again and again."""
+        if self._runs < 2 or not self._keeps:
+            return
+        for process in gone:
+            with contextlib.suppress(OSError):
+                other = self._start(_surroundings(False))
+                for function in process.functions:
+                    other.load(function)
+                other.was_kept = True
+                self._keep(other)
+
+    # A process ends with the thread that has started it (PR_SET_PDEATHSIG): so that is one that lasts.
+
+    def _start(self, surroundings: Surroundings) -> WorkerProcess:
+        future: Future[WorkerProcess] = Future()
+        with self._lock:
+            if self._starter is None:
+                self._starter = threading.Thread(target=self._serve, daemon=True)
+                self._starter.start()
+        self._requests.put((future, surroundings))
+        process = future.result()
+        with self._lock:
+            self._made[process] = surroundings
+        return process
+
+    def _serve(self) -> None:
+        while True:
+            future, surroundings = self._requests.get()
+            try:
+                future.set_result(WorkerProcess(surroundings.environment, self._keep))
+            except BaseException as error:
+                future.set_exception(error)
+
+
+def _surroundings(interpret: bool) -> Surroundings:
+    return Surroundings(sys.executable, os.getcwd(), _environment(interpret))
+
+
+def _environment(interpret: bool) -> dict[str, str]:
+    environment = child_environment()
+    # One thread a process: the processes are what runs in parallel.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        environment.setdefault(name, "1")
+    if interpret:
+        # It needs numpy, which this process may do without.
+        from stowplan.compiled import INTERPRET
+
+        environment[INTERPRET] = "1"
+    return environment
+
+
+_own = WarmWorkers()
+
+
+def workers() -> WarmWorkers:
+    """Those of this process."""
+    return _own
+
+
+def _forget() -> None:
+    """In a child that was forked: the workers are its parent's."""
+    global _own
+    _own = WarmWorkers()
+
+
+atexit.register(lambda: _own.end())
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,237 @@
+"""A worker process, as its parent sees it: started, given jobs, listened to, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import BinaryIO, cast
+
+import msgspec
+
+from stowplan.child_process import describe_end, read_message
+from stowplan.portfolio.run.messages import (
+    Incumbent,
+    Job,
+    Load,
+    MessageQueue,
+    Report,
+    Stop,
+    ToWorker,
+    WorkerMessage,
+    write_message,
+)
+
+#: Seconds to wait for a thread whose process has ended.
+_JOIN = 0.2
+
+
+class Assignment:
+    """A candidate's turn in a worker process, which may go on to another when it is over (:meth:`WorkerProcess.assign`)."""
+
+    def __init__(self, process: WorkerProcess, number: int, job: Job, messages: MessageQueue):
+        self.process = process
+        self.is_over = threading.Event()
+        """Nothing more will be heard of it: the process has ended, or waits for another job."""
+        self._number, self._messages = number, messages
+        self._job: Job | None = job
+        self._is_unwanted = threading.Event()
+        self.killed_for = ""
+        """Why it was killed, where that is known."""
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self.process.pid
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the process is still this candidate's, be it dead or alive."""
+        return self.process.assignment is self
+
+    @property
+    def lost_job(self) -> Job | None:
+        """The job, of a process that ended while it waited, before it began: another may do it."""
+        return self._job if self.process.was_kept else None
+
+    def tell(self, incumbent: Incumbent) -> None:
+        """Let the candidate know what others have found; returns at once."""
+        self.process.send(self, incumbent)
+
+    def stop(self) -> None:
+        """Ask the candidate to return; what it still reports goes nowhere. ``is_over`` says when it has."""
+        self._is_unwanted.set()
+        self.process.send(self, Stop())
+
+    def kill(self) -> None:
+        """End the candidate and whatever it has started, whatever it is doing."""
+        if self.is_current:
+            self.process.kill()
+
+    def end_for(self, why: str) -> None:
+        """Kill it, if it is still at work, and let this be the cause of its death."""
+        self.process.kill_for(self, why)
+
+    def cause_of_death(self) -> str:
+        """See :meth:`WorkerProcess.cause_of_death`."""
+        return self.killed_for or self.process.cause_of_death()
+
+    def post(self, report: Report | None) -> None:
+        """Hand a report on; waits where those before it have not been taken."""
+        if report is not None and report.what == "started":
+            self._job = None
+            return
+        while not self._is_unwanted.is_set():
+            with contextlib.suppress(queue.Full):
+                self._messages.put(WorkerMessage(self._number, report), timeout=0.1)
+                return
+
+
+class WorkerProcess:
+    """A process of :mod:`stowplan.portfolio.run.worker`, and the two threads that write to it and read from it.
+
+    Parameters
+    ----------
+    environment
+        Its environment.
+    on_waiting
+        Called with this process, from a thread of its own, when it waits for another job.
+
+    Raises
+    ------
+    OSError
+        The system has no room for another process.
+    """
+
+    def __init__(self, environment: dict[str, str], on_waiting: Callable[[WorkerProcess], None]):
+        self._on_waiting = on_waiting
+        self.assignment: Assignment | None = None
+        self.was_kept = False
+        """Whether it has had a job before, or waited for one."""
+        self.functions: set[str] = set()
+        """Candidates that it has run, or made ready for: what they need is loaded."""
+        self._lock = threading.Lock()
+        self._unsent: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "stowplan.portfolio.run.worker", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if os.environ.get("STOWPLAN_DEBUG") else subprocess.DEVNULL,
+            env=environment,
+            # A session of its own: Ctrl-C at the terminal is for the parent, and what the worker starts ends with it.
+            start_new_session=True,
+        )
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    def assign(self, number: int, job: Job, messages: MessageQueue) -> Assignment:
+        """Give a job to a process that waits for one.
+
+        Parameters
+        ----------
+        number
+            What the candidate's messages carry.
+        messages
+            Where its reports go; when the process ends, a message comes that has none.
+        """
+        with self._lock:
+            found = self.assignment = Assignment(self, number, job, messages)
+            self.functions.add(job.candidate["function"])
+            self._unsent.put(job)
+        return found
+
+    def load(self, function: str) -> None:
+        """Have it import a candidate's module while it waits."""
+        self.functions.add(function)
+        self._unsent.put(Load(function))
+
+    def send(self, assignment: Assignment, message: Incumbent | Stop) -> None:
+        """Tell the candidate whose turn this was something, if it still is; returns at once."""
+        with self._lock:
+            if self.assignment is assignment:
+                self._unsent.put(message)
+
+    def kill(self) -> None:
+        """End the process and whatever it has started, whatever it is doing."""
+        # Nobody has waited for the process yet, so that its number cannot belong to another.
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def kill_for(self, assignment: Assignment, why: str) -> None:
+        """End the process as :meth:`kill` does if it is still at work on this, and note why."""
+        with self._lock:
+            if self.assignment is assignment:
+                assignment.killed_for = why
+                self.kill()
+
+    def close(self) -> None:
+        """Kill the process, wait for its end, and free what it took here."""
+        if self.assignment is not None:
+            self.assignment.stop()
+        self.kill()
+        self._process.wait()
+        self._unsent.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_JOIN)
+        if not any(thread.is_alive() for thread in self._threads):
+            with contextlib.suppress(OSError):
+                cast(BinaryIO, self._process.stdin).close()
+            cast(BinaryIO, self._process.stdout).close()
+
+    def cause_of_death(self) -> str:
+        """How a process ended that has closed its end of the pipe without a last report."""
+        # A signal does not change how a process ends that is about to; what it has started must not stay behind.
+        self.kill()
+        return describe_end(self._process.wait())
+
+    def _write(self) -> None:
+        """Send what is told: a worker deep in a solver may be slow to read."""
+        with contextlib.suppress(OSError, ValueError):
+            while (message := self._unsent.get()) is not None:
+                write_message(cast(BinaryIO, self._process.stdin), message)
+
+    def _read(self) -> None:
+        """Hand on what the worker reports."""
+        try:
+            while (data := read_message(cast(BinaryIO, self._process.stdout))) is not None:
+                self._take(msgspec.msgpack.decode(data, type=Report))
+        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+            self._post(Report("failed", text=f"sent what is no message: {error}"))
+            self.kill()
+        if self.assignment is not None:
+            self.assignment.is_over.set()
+        self._post(None)
+
+    def _take(self, report: Report) -> None:
+        assignment = self.assignment
+        if report.waits:
+            # Before the last report is heard, so that whoever is started next can have this process.
+            with self._lock:
+                self.assignment, self.was_kept = None, True
+            self._on_waiting(self)
+        if assignment is not None:
+            assignment.post(report)
+            if report.waits:
+                assignment.is_over.set()
+
+    def _post(self, report: Report | None) -> None:
+        if self.assignment is not None:
+            self.assignment.post(report)

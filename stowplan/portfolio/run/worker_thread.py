@@ -1,0 +1,98 @@
+"""Candidates of small problems, in threads of the calling process: for these a process takes far longer than the work.
+
+They report, hear of others and stop as in a process, but cannot be killed: only candidates that look at the clock often, on
+problems that take little memory, run here (:attr:`stowplan.portfolio.kind.Candidate.in_thread`). The caller's own thread stays
+free to meet the limit and Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import queue
+import threading
+import time
+import traceback
+import weakref
+from typing import Any
+
+from stowplan.portfolio.kind import Candidate
+from stowplan.portfolio.run.messages import Incumbent, Job, MessageQueue, Report, WorkerContext, WorkerMessage
+
+#: Seconds that a process waits for these threads when it ends: solvers do not bear the end of the interpreter.
+JOIN_SECONDS = 2.0
+
+
+class ThreadAssignment:
+    """A candidate's turn in a thread; see :class:`stowplan.portfolio.run.worker_process.Assignment`.
+
+    Parameters
+    ----------
+    number
+        What its messages carry.
+    candidate, problem, job
+        What is to be done; the job's own problem is not looked at.
+    messages
+        Where its reports go.
+    """
+
+    lost_job: Job | None = None
+
+    def __init__(self, number: int, candidate: Candidate, problem: Any, job: Job, messages: MessageQueue):
+        self._number, self._messages = number, messages
+        self._is_unwanted = threading.Event()
+        self._context = WorkerContext(job, self._post)
+        self._thread = threading.Thread(target=self._run, args=(candidate, problem), daemon=True)
+        _running.add(self)
+        self._thread.start()
+
+    def tell(self, incumbent: Incumbent) -> None:
+        """Let the candidate know what others have found."""
+        self._context.take(incumbent)
+
+    def stop(self) -> None:
+        """Ask the candidate to return; what it still reports goes nowhere."""
+        self._is_unwanted.set()
+        self._context.end_now()
+
+    kill = stop
+
+    def join(self, seconds: float) -> None:
+        """Wait for its end."""
+        self._thread.join(seconds)
+
+    def cause_of_death(self) -> str:
+        """Never asked for: a thread always has a last word."""
+        return "its thread ended without a last word"
+
+    def _post(self, report: Report) -> None:
+        while not self._is_unwanted.is_set():
+            with contextlib.suppress(queue.Full):
+                self._messages.put(WorkerMessage(self._number, report), timeout=0.1)
+                return
+
+    def _run(self, candidate: Candidate, problem: Any) -> None:
+        try:
+            candidate.load()(problem, self._context)
+        except BaseException as error:
+            if os.environ.get("STOWPLAN_DEBUG"):
+                traceback.print_exc()
+            self._post(Report("failed", text=f"{type(error).__name__}: {error}"))
+        else:
+            self._post(Report(self._context.last_word()))
+
+
+_running: weakref.WeakSet[ThreadAssignment] = weakref.WeakSet()
+
+
+def _end() -> None:
+    every = list(_running)
+    for each in every:
+        each.stop()
+    end = time.monotonic() + JOIN_SECONDS
+    for each in every:
+        each.join(max(0.0, end - time.monotonic()))
+
+
+atexit.register(_end)

@@ -1,0 +1,155 @@
+"""Reversing stores and composing accesses (equations 1 and 2) by rules for the common quasi-affine forms.
+
+The general case, and the reference for these rules, is :mod:`stowplan.transforms.sets`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from stowplan.deadline import check_reading
+from stowplan.hardware.affine.expression import (
+    Expression,
+    Extents,
+    add,
+    constant,
+    floor_divide,
+    index,
+    modulo,
+    scale,
+    span,
+    substitute,
+)
+from stowplan.hardware.affine.program import Bound, Copy, Load, Piece
+
+
+class NotInvertibleError(Exception):
+    """Several iterations write one element."""
+
+
+def reverse_store(copy: Copy, shape: tuple[int, ...]) -> tuple[tuple[Expression, ...], tuple[Bound, ...]] | None:
+    """The store's access reversed: (loop indices as expressions over tensor indices, where a tensor index was written).
+
+    Taken are stores whose every dimension is a number written in mixed radix: ``constant + sum of factor * index``, where each
+    factor is a multiple of the one below it that the indices below cannot reach. None for all others.
+
+    Raises
+    ------
+    NotInvertibleError
+        A loop moves nothing: its iterations all write the same elements.
+    """
+    values: dict[int, Expression] = {}
+    conditions: list[tuple[Expression, int, int]] = []
+    for dimension, expression in enumerate(copy.store.index):
+        if not expression.is_affine:
+            return None
+        rest = add(index(dimension), constant(expression.constant), shape, -1)
+        open_terms: list[tuple[int, int]] = []
+        for atom, factor in expression.terms:
+            assert isinstance(atom, int)
+            if copy.extents[atom] == 1:
+                values.setdefault(atom, constant(0))
+            elif atom in values:
+                rest = add(rest, values[atom], shape, -factor)
+            else:
+                open_terms.append((abs(factor), atom if factor > 0 else ~atom))
+                if factor < 0:
+                    # Count it from its end: i becomes extent - 1 - i.
+                    rest = add(rest, constant(factor * (copy.extents[atom] - 1)), shape, -1)
+        if not open_terms:
+            conditions.append((rest, 0, 0))
+            continue
+        open_terms.sort()
+        step = open_terms[0][0]
+        conditions.append((modulo(rest, step, shape), 0, 0))
+        for (factor, signed), after in zip(open_terms, [*open_terms[1:], None], strict=True):
+            atom = signed if signed >= 0 else ~signed
+            value = floor_divide(rest, factor, shape)
+            if after is not None:
+                if after[0] % factor or copy.extents[atom] * factor > after[0]:
+                    return None
+                value = modulo(value, after[0] // factor, shape)
+            last = copy.extents[atom] - 1
+            conditions.append((value, 0, last))
+            values[atom] = value if signed >= 0 else add(constant(last), value, shape, -1)
+    for number, extent in enumerate(copy.extents):
+        if number not in values:
+            if extent > 1:
+                raise NotInvertibleError
+            values[number] = constant(0)
+    domain = conjunction(conditions, shape)
+    if domain is None:
+        return None
+    return tuple(values[number] for number in range(len(copy.extents))), domain
+
+
+def conjunction(conditions: Iterable[tuple[Expression, int, int]], extents: Extents) -> tuple[Bound, ...] | None:
+    """Bounds that say what all of ``low <= expression <= high`` say; None where intervals show that they never hold."""
+    found: dict[Expression, tuple[int, int]] = {}
+    for expression, low, high in conditions:
+        first, last = span(expression, extents)
+        if last < low or first > high:
+            return None
+        if first >= low and last <= high:
+            continue
+        bare = Expression(0, expression.terms)
+        low, high = low - expression.constant, high - expression.constant
+        if bare.terms[0][1] < 0:
+            bare, low, high = scale(bare, -1), -high, -low
+        before = found.get(bare)
+        if before is not None:
+            low, high = max(low, before[0]), min(high, before[1])
+            if low > high:
+                return None
+        found[bare] = low, high
+    return tuple(Bound(expression, low, high) for expression, (low, high) in found.items())
+
+
+def view_of(writers: Sequence[Copy], shape: tuple[int, ...]) -> Load | None:
+    """What stands at every index of a tensor, as a load of what its writers copied from (equation 1).
+
+    Later writers come first: they have the last word. None where the rules do not do.
+    """
+    pieces: list[Piece] = []
+    for copy in reversed(writers):
+        reversed_store = reverse_store(copy, shape)
+        if reversed_store is None:
+            return None
+        values, domain = reversed_store
+        pieces += substituted(copy.load, values, domain, shape)
+    return Load(shape, until_certain(pieces))
+
+
+def substituted(load: Load, values: Sequence[Expression], domain: Sequence[Bound], extents: Extents) -> list[Piece]:
+    """The pieces of a load with its loop indices replaced by expressions over other indices, within a domain of those."""
+    found = []
+    for piece in load.pieces:
+        check_reading()
+        conditions = [*domain, *((substitute(each.expression, values, extents), each.low, each.high) for each in piece.domain)]
+        both = conjunction(conditions, extents)
+        if both is not None:
+            indices = tuple(substitute(each, values, extents) for each in piece.index)
+            found.append(replace(piece, index=indices, domain=both))
+    return found
+
+
+def until_certain(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+    """Pieces up to the first one that always applies."""
+    found = []
+    for piece in pieces:
+        found.append(piece)
+        if not piece.domain:
+            break
+    return tuple(found)
+
+
+def compose(load: Load, views: Mapping[str, Load]) -> Load:
+    """A load that reads through the views of tensors that are no more (equation 2)."""
+    if not any(piece.tensor in views for piece in load.pieces):
+        return load
+    found: list[Piece] = []
+    for piece in load.pieces:
+        view = None if piece.tensor is None else views.get(piece.tensor)
+        found += [piece] if view is None else substituted(view, piece.index, piece.domain, load.extents)
+    return replace(load, pieces=until_certain(found))

@@ -1,0 +1,196 @@
+"""Elimination of load/store pairs to a fixed point, with a report (section 2.1 of the paper).
+
+A pair is a loop nest that loads a value and stores it. Its tensor is dropped once every reader reads what the nest had read.
+Statements are visited in order, so that a nest's own load has been rewritten before its tensor is: one pass reaches the fixed
+point.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Literal
+
+from stowplan.deadline import check_reading
+from stowplan.hardware.affine.program import Copy, Load, Program, Statement
+from stowplan.transforms import compose as rules
+from stowplan.transforms import sets
+
+Engine = Literal["auto", "isl"]
+Reason = Literal["not affine", "not invertible", "observable output", "too long"]
+
+#: Terms of an access, all pieces together, beyond which a pair is kept: shuffles of shuffles double them each time.
+MOST_TERMS = 2000
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What became of one load/store pair."""
+
+    name: str
+    """Of the loop nest."""
+    op: str
+    tensor: str
+    """What it writes."""
+    bytes: int
+    """Bytes it writes."""
+    reason: Reason | None
+    """Why it was kept; None for an eliminated one."""
+    detail: str = ""
+
+    @property
+    def eliminated(self) -> bool:
+        """Whether it is gone."""
+        return self.reason is None
+
+
+@dataclass(frozen=True)
+class Report:
+    """All pairs, and the tensors that are gone."""
+
+    pairs: tuple[Pair, ...]
+    tensors: tuple[str, ...]
+    """Names of the tensors dropped."""
+    tensor_bytes: int
+    """Bytes of the tensors dropped."""
+    movement_bytes: int
+    """Bytes of all tensors that pairs wrote, before."""
+    set_calls: int
+    """Tensors whose accesses the rules could not reverse, so that the integer set library did."""
+
+    @property
+    def found(self) -> int:
+        """Number of pairs."""
+        return len(self.pairs)
+
+    @property
+    def eliminated(self) -> int:
+        """Number of pairs that are gone."""
+        return sum(each.eliminated for each in self.pairs)
+
+    @property
+    def kept(self) -> tuple[Pair, ...]:
+        """Pairs that stayed, each with its reason."""
+        return tuple(each for each in self.pairs if not each.eliminated)
+
+    def summary(self) -> str:
+        """A few lines for people."""
+        lines = [
+            f"{self.eliminated} of {self.found} load/store pairs eliminated, "
+            f"{self.tensor_bytes:,} of {self.movement_bytes:,} bytes of the tensors they wrote"
+        ]
+        lines += [f"  kept {each.name} ({each.op}): {each.reason}, {each.detail}" for each in self.kept]
+        return "\n".join(lines)
+
+    def by_op(self) -> dict[str, tuple[int, int]]:
+        """(eliminated, found) of every kind of operator."""
+        found, gone = Counter(each.op for each in self.pairs), Counter(each.op for each in self.pairs if each.eliminated)
+        return {op: (gone[op], count) for op, count in found.most_common()}
+
+
+def eliminate(program: Program, *, engine: Engine = "auto") -> tuple[Program, Report]:
+    """Program without the copies that can go.
+
+    Parameters
+    ----------
+    program
+        Valid (:mod:`stowplan.hardware.affine.check`).
+    engine
+        ``auto`` reverses by rules, and asks the integer set library only where they do not do; ``isl`` asks it always, for
+        compositions too.
+
+    Returns
+    -------
+    tuple
+        A program that computes the same, and the report: pairs of copies, tensors dropped, bytes.
+
+    Raises
+    ------
+    MissingDependencyError
+        The integer set library is needed, and there is no islpy.
+    """
+    return _Pass(program, engine).run()
+
+
+class _Pass:
+    """State of one pass."""
+
+    def __init__(self, program: Program, engine: Engine):
+        self._program, self._engine = program, engine
+        self._writers: dict[str, list[str]] = {}
+        self._dynamic: dict[str, str] = {}
+        """Tensor to a reader whose access is known only at run time."""
+        for statement in program.statements:
+            if isinstance(statement, Copy):
+                self._writers.setdefault(statement.store.tensor, []).append(statement.name)
+            for load in statement.loads:
+                if load.dynamic:
+                    self._dynamic.update((name, statement.name) for name in load.tensors)
+        self._views: dict[str, Load] = {}
+        self._rewritten: dict[str, list[Copy]] = {}
+        self._reasons: dict[str, tuple[Reason, str]] = {}
+        self._set_calls = 0
+
+    def run(self) -> tuple[Program, Report]:
+        compose = sets.compose if self._engine == "isl" else rules.compose
+        statements: list[Statement] = []
+        for statement in self._program.statements:
+            check_reading()
+            if isinstance(statement, Copy):
+                copy = replace(statement, load=compose(statement.load, self._views))
+                statements.append(copy)
+                parts = self._rewritten.setdefault(copy.store.tensor, [])
+                parts.append(copy)
+                if len(parts) == len(self._writers[copy.store.tensor]):
+                    self._decide(copy.store.tensor, parts)
+            else:
+                statements.append(replace(statement, loads=tuple(compose(load, self._views) for load in statement.loads)))
+        kept = [each for each in statements if not (isinstance(each, Copy) and each.store.tensor in self._views)]
+        tensors = {name: each for name, each in self._program.tensors.items() if name not in self._views}
+        return replace(self._program, statements=tuple(kept), tensors=tensors), self._report()
+
+    def _decide(self, name: str, writers: list[Copy]) -> None:
+        """Find the view of a tensor, or why there is none."""
+        if name in self._program.outputs:
+            self._reasons[name] = "observable output", f"the program returns {name}"
+            return
+        if name in self._dynamic:
+            self._reasons[name] = "not affine", f"{self._dynamic[name]} reads it at indices known only when it runs"
+            return
+        shape = self._program.tensors[name].shape
+        try:
+            view = None if self._engine == "isl" else rules.view_of(writers, shape)
+            if view is None:
+                self._set_calls += 1
+                view = sets.view_of(writers, shape)
+        except rules.NotInvertibleError:
+            self._reasons[name] = "not invertible", "several iterations write one element"
+            return
+        terms = sum(
+            each.size for piece in view.pieces for each in (*piece.index, *(bound.expression for bound in piece.domain))
+        )
+        if terms > MOST_TERMS:
+            self._reasons[name] = "too long", f"its access has {terms} terms, more than {MOST_TERMS}"
+            return
+        self._views[name] = view
+
+    def _report(self) -> Report:
+        pairs = []
+        written = set()
+        for copy in self._program.copies():
+            if not copy.load.tensors:
+                continue
+            tensor = self._program.tensors[copy.store.tensor]
+            written.add(tensor.name)
+            reason, detail = self._reasons.get(tensor.name, (None, ""))
+            pairs.append(Pair(copy.name, copy.op, tensor.name, prod(copy.extents) * tensor.item_bytes, reason, detail))
+        gone = tuple(self._views)
+        tensors = self._program.tensors
+        return Report(
+            pairs=tuple(pairs),
+            tensors=gone,
+            tensor_bytes=sum(tensors[name].bytes for name in gone),
+            movement_bytes=sum(tensors[name].bytes for name in written),
+            set_calls=self._set_calls,
+        )
