@@ -1,8 +1,8 @@
 """Everything that decides how MMap-MuZero is made and trained, with the paper's values and values for one processor core.
 
-Table 6 of Wang et al. 2023 (appendix C) is :meth:`TrainingConfig.paper`; what the table leaves out is as in MuZero
-(Schrittwieser et al. 2020, appendices F to H) and MuZero Unplugged (Schrittwieser et al. 2021). The network's sizes are those of
-section 4.3.1 and figure 4, where these state them. ``docs/reference/mmap-muzero.md`` sets all beside the paper's.
+Table 6 of Wang et al. 2023 (appendix C) is :meth:`TrainingConfig.paper`. What the table leaves out is as in MuZero
+(Schrittwieser et al. 2020, appendices F to H) and MuZero Unplugged (Schrittwieser et al. 2021). The network's sizes are those
+of section 4.3.1 and figure 4, where these state them. ``docs/reference/mmap-muzero.md`` sets all beside the paper's.
 """
 
 from __future__ import annotations
