@@ -8,14 +8,14 @@ of section 4.3.1 and figure 4, where these state them. ``docs/reference/mmap-muz
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.mcts.search import SearchConfig
 from stowplan.learned_guidance.memory_mapping.observation.layout import ObservationConfig, require, require_positive
-from stowplan.learned_guidance.training.settings import check_ranges, check_types
+from stowplan.learned_guidance.training.settings import Fraction, Range, check
 
 #: Residual blocks of the encoder, and of the dynamics, at most.
 MOST_BLOCKS = 1000
@@ -133,85 +133,84 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     policy gradient."""
 
     # Schedule: an iteration advances all games by some moves and then trains for some steps.
-    games: int = 64
+    games: Annotated[int, Range(1)] = 64
     """Games played side by side."""
-    moves_per_iteration: int = 16
+    moves_per_iteration: Annotated[int, Range(1)] = 16
     """Moves of each game between two phases of training."""
-    updates_per_iteration: int = 8
+    updates_per_iteration: Annotated[int, Range(0)] = 8
     """Training steps of an iteration."""
-    training_steps: int = 1_000_000
+    training_steps: Annotated[int, Range(0)] = 1_000_000
     """Training ends after so many steps."""
-    warm_up_games: int = 1
+    warm_up_games: Annotated[int, Range(1)] = 1
     """Finished games (demonstrations count) before the first training step."""
 
     # Self-play
     discount: float = 0.9999
-    initial_temperature: float = 1.0
-    final_temperature: float = 0.2
-    temperature_decay_steps: int = 400_000
+    initial_temperature: Annotated[float, Range(0.0)] = 1.0
+    final_temperature: Annotated[float, Range(0.0)] = 0.2
+    temperature_decay_steps: Annotated[int, Range(0)] = 400_000
     """Training steps over which the temperature falls, in a straight line."""
-    restart_fraction: float = 0.0
+    restart_fraction: Fraction = 0.0
     """Part of the games that begin with a random prefix of one of the program's best games."""
-    exploration_bias_fraction: float = 0.0
+    exploration_bias_fraction: Fraction = 0.0
     """Part of the games that are played throughout with an exploration bias of their own (``self_play.py``)."""
-    warm_start_moves: int = 0
+    warm_start_moves: Annotated[int, Range(0)] = 0
     """Moves, of all programs together, of the warm-start episodes: played before all others by random biases alone, quick, and
     of all kinds. Some microseconds each. With a time limit, they end after half of it."""
-    local_search_moves: int = 0
+    local_search_moves: Annotated[int, Range(0)] = 0
     """Local search (``local_search.py``) that one of the best games gets in each iteration, and after the warm start:
     as many rounds as the program's length goes into this number."""
-    greedy_games: int = 0
+    greedy_games: Annotated[int, Range(0)] = 0
     """Of the games played side by side, so many always play the move that their search likes best."""
 
     # Replay
-    replay_size: int = 20_000
+    replay_size: Annotated[int, Range(1)] = 20_000
     """Own games kept, the oldest leaving first."""
-    priority_exponent: float = 1.0
+    priority_exponent: Annotated[float, Range(0.0)] = 1.0
     """Positions are drawn in proportion to |search value - n-step value| to this power; 0 draws them evenly."""
-    importance_exponent: float = 1.0
+    importance_exponent: Annotated[float, Range(0.0)] = 1.0
     """What of the bias that priorities bring is taken back by weights; 1 for all."""
-    elite_games: int = 0
+    elite_games: Annotated[int, Range(0)] = 0
     """Best games of each program that are kept apart, whatever their age."""
-    kept_fraction: float = 0.0
+    kept_fraction: Fraction = 0.0
     """Part of each batch drawn from demonstrations and best games, where there are any."""
-    demonstration_limit: int | None = None
+    demonstration_limit: Annotated[int | None, Range(0)] = None
     """Demonstrations kept, the oldest leaving first; None for all."""
 
     # Targets
-    unroll_steps: int = 5
-    td_steps: int | None = 10
+    unroll_steps: Annotated[int, Range(0)] = 5
+    td_steps: Annotated[int | None, Range(1)] = 10
     """Rewards before a value target ends in the value stored then; None for all rewards up to the end of the game."""
-    full_return_fraction: float = 0.0
+    full_return_fraction: Fraction = 0.0
     """Part of the positions whose value target is the full return all the same."""
-    reanalyse_fraction: float = 0.5
+    reanalyse_fraction: Fraction = 0.5
     """Part of each batch whose policy and value targets come from a fresh search with the target network."""
-    reanalyse_simulations: int | None = None
+    reanalyse_simulations: Annotated[int | None, Range(1)] = None
     """Simulations of such a search; None for as many as in self-play."""
-    reanalyse_return_weight: float = 0.0
+    reanalyse_return_weight: Fraction = 0.0
     """Weight of the played game's own value target beside the fresh search's value."""
-    target_network_interval: int = 100
+    target_network_interval: Annotated[int, Range(1)] = 100
     """Training steps between two copies of the network into the target network; 1 for the latest."""
-    imitation: float = 0.0
+    imitation: Annotated[float, Range(0.0)] = 0.0
     """Weight of the cross entropy between the policy and what was played in demonstrations and best games."""
 
     # Optimisation
-    batch_size: int = 512
+    batch_size: Annotated[int, Range(1)] = 512
     optimizer: Literal["adam", "adamw"] = "adam"
-    learning_rate: float = 2e-4
-    weight_decay: float = 1e-4
-    gradient_clip: float = 5.0
+    learning_rate: Annotated[float, Range(0.0)] = 2e-4
+    weight_decay: Annotated[float, Range(0.0)] = 1e-4
+    gradient_clip: Annotated[float, Range(0.0)] = 5.0
     """Largest norm of the gradient."""
-    policy_weight: float = 1.0
-    value_weight: float = 0.25
-    reward_weight: float = 1.0
-    entropy_bonus: float = 0.0
+    policy_weight: Annotated[float, Range(0.0)] = 1.0
+    value_weight: Annotated[float, Range(0.0)] = 0.25
+    reward_weight: Annotated[float, Range(0.0)] = 1.0
+    entropy_bonus: Annotated[float, Range(0.0)] = 0.0
     """Of the policy gradient (``use_search=False``)."""
-    ratio_clip: float = 0.2
+    ratio_clip: Annotated[float, Range(0.0)] = 0.2
     """Of the policy gradient: how far the policy may move from the one that played (Schulman et al. 2017)."""
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_ranges(self, _AT_LEAST, _FRACTIONS)
+        check(self)
         if not 0.0 < self.discount <= 1.0:
             raise UsageError(f"training: discount is {self.discount}, expected more than 0 and at most 1")
 
@@ -303,45 +302,3 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def changed(self, **changes: Any) -> TrainingConfig:
         """The same with other values for some fields."""
         return msgspec.structs.replace(self, **changes)
-
-
-_AT_LEAST: dict[str, float] = {
-    "games": 1,
-    "greedy_games": 0,
-    "warm_start_moves": 0,
-    "local_search_moves": 0,
-    "moves_per_iteration": 1,
-    "updates_per_iteration": 0,
-    "training_steps": 0,
-    "warm_up_games": 1,
-    "initial_temperature": 0.0,
-    "final_temperature": 0.0,
-    "temperature_decay_steps": 0,
-    "replay_size": 1,
-    "priority_exponent": 0.0,
-    "importance_exponent": 0.0,
-    "elite_games": 0,
-    "demonstration_limit": 0,
-    "unroll_steps": 0,
-    "td_steps": 1,
-    "reanalyse_simulations": 1,
-    "target_network_interval": 1,
-    "imitation": 0.0,
-    "batch_size": 1,
-    "learning_rate": 0.0,
-    "weight_decay": 0.0,
-    "gradient_clip": 0.0,
-    "policy_weight": 0.0,
-    "value_weight": 0.0,
-    "reward_weight": 0.0,
-    "entropy_bonus": 0.0,
-    "ratio_clip": 0.0,
-}
-_FRACTIONS = (
-    "restart_fraction",
-    "exploration_bias_fraction",
-    "kept_fraction",
-    "full_return_fraction",
-    "reanalyse_fraction",
-    "reanalyse_return_weight",
-)
