@@ -4,63 +4,36 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from stowplan.learned_guidance.memory_mapping.muzero.learner import Losses
-from stowplan.learned_guidance.training.curve import cell, mean
-
-#: Columns of the training curve.
-COLUMNS = (
-    "iteration",
-    "seconds",
-    "games",
-    "moves",
-    "training_steps",
-    "best_R",
-    "mean_R",
-    "loss",
-    "policy_loss",
-    "value_loss",
-    "reward_loss",
-    "gradient_norm",
-    "entropy",
-    "value_error",
-    "temperature",
-    "moves_per_second",
-    "steps_per_second",
-)
+from stowplan.learned_guidance.training.curve import Column, Report, mean
 
 
 @dataclass(frozen=True)
-class Progress:
+class Progress(Report):
     """What an iteration came to."""
 
     iteration: int
-    seconds: float
+    seconds: Annotated[float, Column(form=".3f")]
     """Of training, earlier runs included."""
     games: int
     """Finished since the beginning; so are the two below."""
     moves: int
     training_steps: int
-    best: float
+    best: Annotated[float, Column(("best_R",))]
     """Normalised return of the best game, in the mean over programs that have one; NaN before."""
-    mean: float
+    mean: Annotated[float, Column(("mean_R",))]
     """Normalised return of the games that this iteration finished, in the mean; NaN without any."""
-    losses: Losses | None
+    losses: Annotated[
+        Losses | None, Column(("loss", "policy_loss", "value_loss", "reward_loss", "gradient_norm", "entropy", "value_error"))
+    ]
     """Means of this iteration; None without training steps."""
     temperature: float
-    moves_per_second: float
+    moves_per_second: Annotated[float, Column(form=".1f")]
     """Of self-play alone."""
-    updates_per_second: float
+    updates_per_second: Annotated[float, Column(("steps_per_second",), form=".2f")]
     """Of training steps alone."""
-
-    @property
-    def row(self) -> list[str]:
-        """A text for each of the columns; empty for what is not known."""
-        losses = (math.nan,) * 7 if self.losses is None else tuple(self.losses)
-        whole = (self.iteration, f"{self.seconds:.3f}", self.games, self.moves, self.training_steps)
-        real = (self.best, self.mean, *losses, self.temperature)
-        rates = (f"{self.moves_per_second:.1f}", f"{self.updates_per_second:.2f}")
-        return [*map(str, whole), *map(cell, real), *rates]
 
     @property
     def line(self) -> str:
@@ -72,6 +45,10 @@ class Progress:
             f"[{self.seconds:6.1f} s] {best}{mean}, {self.games} games, {self.training_steps} steps{learning}, "
             f"{self.moves_per_second:.0f} moves/s"
         )
+
+
+#: Columns of the training curve.
+COLUMNS = Progress.columns()
 
 
 @dataclass
