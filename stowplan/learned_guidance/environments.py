@@ -58,7 +58,7 @@ class ProblemSource(Generic[P]):
         else:
             self.read(given)
 
-    def choose(self, options: Mapping[str, Any], chance: np.random.Generator) -> int | P:
+    def choose(self, options: Mapping[str, Any], rng: np.random.Generator) -> int | P:
         """The next episode's problem: its number among :attr:`problems`, or one from elsewhere.
 
         ``options`` are those of ``reset``: ``{"problem": ...}`` is a number, a problem or a path.
@@ -68,9 +68,9 @@ class ProblemSource(Generic[P]):
             raise InputError(f"found reset option {unknown[0]!r}, expected 'problem'")
         wanted = options.get("problem")
         if wanted is None and self.draw is not None:
-            return self.draw(chance)
+            return self.draw(rng)
         if wanted is None:
-            wanted = chance.integers(len(self.problems)) if len(self.problems) > 1 else 0
+            wanted = rng.integers(len(self.problems)) if len(self.problems) > 1 else 0
         if not isinstance(wanted, (int, np.integer)):
             return self.read(wanted)
         if not 0 <= wanted < len(self.problems):

@@ -90,13 +90,11 @@ def play_biased(tables: Tables, data: Ints, bias: Floats, noise: Floats, mean_be
 
 
 class ProgramGame:
-    """The game of one program, with what is needed to play and observe it; ``hint`` is shown where there is one."""
+    """The game of one program, or one of its games, and who observes it; ``hint`` is shown where there is one."""
 
-    def __init__(self, problem: Problem, config: TrainingConfig, hint: Hint | None = None):
-        self.problem = problem
-        self.game = CompiledGame(problem)
-        if not self.game.moves:
-            raise InputError("nothing to learn: the program has no moves", source=problem.name)
+    def __init__(self, program: Problem | CompiledGame, config: TrainingConfig, hint: Hint | None = None):
+        self.game = program if isinstance(program, CompiledGame) else CompiledGame(program)
+        self.problem = self.game.problem
         self.observer = Observer(self.game, config.network.observation, hint)
 
     def normalised(self, return_ps: float) -> float:
@@ -290,9 +288,17 @@ class SelfPlay:
         What is played.
     begin
         Says how each new game begins.
+
+    Raises
+    ------
+    InputError
+        A program has no moves.
     """
 
     def __init__(self, programs: Sequence[ProgramGame], config: TrainingConfig, begin: Callable[[], EpisodeStart]):
+        for each in programs:
+            if not each.game.moves:
+                raise InputError("nothing to learn: the program has no moves", source=each.problem.name)
         self._programs = programs
         self._config = config
         self._begin = begin

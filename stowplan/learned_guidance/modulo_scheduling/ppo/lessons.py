@@ -43,11 +43,11 @@ class Curriculum:
         self.open = list(range(len(problems)))
         """Problems that can be mapped, as far as is known."""
 
-    def draw(self, chance: np.random.Generator) -> int:
+    def draw(self, rng: np.random.Generator) -> int:
         """Number of the next episode's problem; InputError where none can be mapped."""
         if not self.open:
             raise InputError("found no problem that can be mapped, expected at least one")
-        return self.open[int(chance.integers(len(self.open)))]
+        return self.open[int(rng.integers(len(self.open)))]
 
     def refuse(self, number: int, ii: int, most: int) -> None:
         """Nothing can be placed at this interval; where there is no larger one, the problem is left out from now on."""
@@ -91,15 +91,15 @@ class Lesson(gymnasium.Env[Observation, np.int64]):
         self._env, self._curriculum = env, curriculum
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.metadata, self.render_mode = env.metadata, None
-        self._chance = np.random.default_rng(0)
+        self._rng = np.random.default_rng(0)
         self._number = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode; the seed is of the draws from then on."""
         if seed is not None:
-            self._chance = np.random.default_rng(seed)
+            self._rng = np.random.default_rng(seed)
         while True:
-            self._number = number = self._curriculum.draw(self._chance)
+            self._number = number = self._curriculum.draw(self._rng)
             ii = self._curriculum.next[number]
             try:
                 return self._env.reset(options={"problem": number, "ii": ii})
@@ -176,14 +176,14 @@ class Examples:
         if steps:
             self._plans.append(([seen for seen, _ in steps], [action for _, action in steps]))
 
-    def batch(self, size: int, chance: np.random.Generator) -> tuple[dict[str, Tensor], Tensor]:
+    def batch(self, size: int, rng: np.random.Generator) -> tuple[dict[str, Tensor], Tensor]:
         """So many steps: up to :data:`TOGETHER` of each plan drawn, since its graph is looked at once for all."""
         seen: list[Observation] = []
         actions: list[int] = []
         while len(seen) < size:
-            theirs, chosen = self._plans[int(chance.integers(len(self._plans)))]
+            theirs, chosen = self._plans[int(rng.integers(len(self._plans)))]
             count = min(TOGETHER, len(theirs), size - len(seen))
-            for at in chance.choice(len(theirs), count, replace=False):
+            for at in rng.choice(len(theirs), count, replace=False):
                 seen.append(theirs[at])
                 actions.append(chosen[at])
         arrays = {name: np.stack([each[name] for each in seen]) for name in seen[0]}

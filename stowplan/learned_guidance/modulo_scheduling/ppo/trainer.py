@@ -174,14 +174,14 @@ class Trainer:
 
     def _imitate(self) -> None:
         config = self.config
-        chance = np.random.default_rng([self.seed, 1, self.imitated])
+        rng = np.random.default_rng([self.seed, 1, self.imitated])
         losses = []
         self.model.policy.set_training_mode(True)
         for _ in range(min(IMITATIONS, self._to_imitate)):
             left = (config.imitation_steps - self.imitated) / config.imitation_steps
             for group in self.model.policy.optimizer.param_groups:
                 group["lr"] = config.imitation_rate * min(1.0, left / FALLING)
-            batch = self.examples.batch(config.imitation_batch, chance)
+            batch = self.examples.batch(config.imitation_batch, rng)
             losses.append(imitate(self.network, self.model.policy.optimizer, batch, config.clip_norm))
             self.imitated += 1
         nothing = float("nan")

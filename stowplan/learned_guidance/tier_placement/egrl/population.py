@@ -37,12 +37,12 @@ class Chromosome:
 
     @classmethod
     def random(
-        cls, layers: int, tiers: int, chance: np.random.Generator, temperatures: tuple[float, float] = TEMPERATURES
+        cls, layers: int, tiers: int, rng: np.random.Generator, temperatures: tuple[float, float] = TEMPERATURES
     ) -> Chromosome:
         """Priors and temperatures drawn evenly."""
         return cls(
-            prior=chance.uniform(0.0, PRIORS, (layers, 2, tiers)).astype(np.float32),
-            temperature=chance.uniform(*temperatures, (layers, 2)).astype(np.float32),
+            prior=rng.uniform(0.0, PRIORS, (layers, 2, tiers)).astype(np.float32),
+            temperature=rng.uniform(*temperatures, (layers, 2)).astype(np.float32),
         )
 
     @classmethod
@@ -64,9 +64,9 @@ class Chromosome:
         found: Floats = raised / raised.sum(axis=-1, keepdims=True)
         return found
 
-    def draw(self, chance: np.random.Generator) -> Ints:
+    def draw(self, rng: np.random.Generator) -> Ints:
         """[N, 2] Tiers drawn from the softmax."""
-        return draw(self.probabilities, chance)
+        return draw(self.probabilities, rng)
 
     def crossed(self, other: Chromosome, place: int) -> Chromosome:
         """Its layers up to ``place``, and the other's from there on."""
@@ -75,7 +75,7 @@ class Chromosome:
             np.concatenate([self.temperature[:place], other.temperature[place:]]),
         )
 
-    def mutated(self, chance: np.random.Generator, moves: float, movable: Ints, least_temperature: float) -> Chromosome:
+    def mutated(self, rng: np.random.Generator, moves: float, movable: Ints, least_temperature: float) -> Chromosome:
         """A neighbour.
 
         Parameters
@@ -85,17 +85,17 @@ class Chromosome:
         movable
             [M, 2] (layer, 0 for weights or 1 for the output) of the tensors that are to be placed.
         """
-        change = chance.normal(*TEMPERATURE_CHANGE, self.temperature.shape)
+        change = rng.normal(*TEMPERATURE_CHANGE, self.temperature.shape)
         temperature = np.maximum(self.temperature * change, least_temperature).astype(np.float32)
         if moves == 0:
-            return Chromosome((self.prior * chance.normal(*PRIOR_CHANGE, self.prior.shape)).astype(np.float32), temperature)
+            return Chromosome((self.prior * rng.normal(*PRIOR_CHANGE, self.prior.shape)).astype(np.float32), temperature)
         prior = self.prior.copy()
-        count = min(len(movable), 1 + int(chance.poisson(max(0.0, moves - 1))))
-        for layer, part in movable[chance.choice(len(movable), count, replace=False)].tolist():
+        count = min(len(movable), 1 + int(rng.poisson(max(0.0, moves - 1))))
+        for layer, part in movable[rng.choice(len(movable), count, replace=False)].tolist():
             values = prior[layer, part]
             # The favourite changes places with another.
             was = int(values.argmax())
-            to = (was + 1 + int(chance.integers(len(values) - 1))) % len(values) if len(values) > 1 else was
+            to = (was + 1 + int(rng.integers(len(values) - 1))) % len(values) if len(values) > 1 else was
             values[was], values[to] = values[to], values[was]
         return Chromosome(prior, temperature)
 
@@ -112,10 +112,10 @@ class Chromosome:
         return Chromosome(prior, self.temperature)
 
 
-def draw(probabilities: Floats, chance: np.random.Generator) -> Ints:
+def draw(probabilities: Floats, rng: np.random.Generator) -> Ints:
     """[...] Numbers drawn from distributions ``[..., T]``."""
     summed = np.cumsum(probabilities, axis=-1)
-    drawn = chance.random(probabilities.shape[:-1])[..., None] * summed[..., -1:]
+    drawn = rng.random(probabilities.shape[:-1])[..., None] * summed[..., -1:]
     found: Ints = np.minimum((drawn >= summed).sum(axis=-1), probabilities.shape[-1] - 1).astype(np.int64)
     return found
 
@@ -158,7 +158,7 @@ class Evolution:
     """
 
     config: EgrlConfig
-    chance: np.random.Generator
+    rng: np.random.Generator
     posterior: Callable[[Floats], Floats]
     fresh: Callable[[Ints], Floats]
     movable: Ints
@@ -192,21 +192,21 @@ class Evolution:
         return selected
 
     def _tournament(self, ranked: list[Member]) -> Member:
-        entrants = self.chance.integers(len(ranked), size=self.config.tournament)
+        entrants = self.rng.integers(len(ranked), size=self.config.tournament)
         # The members stand in order of their fitness.
         return ranked[int(entrants.min())]
 
     def _crossed(self, member: Member, elites: list[Member], networks: list[Member]) -> Member:
-        if self.chance.random() >= self.config.crossover_fraction:
+        if self.rng.random() >= self.config.crossover_fraction:
             return member
         other = self._mate(member, elites, networks)
         mine, others = member.encoding, other.encoding
         if isinstance(mine, Chromosome) and isinstance(others, Chromosome):
-            return replace(member, encoding=mine.crossed(others, int(self.chance.integers(len(mine.prior) + 1))))
+            return replace(member, encoding=mine.crossed(others, int(self.rng.integers(len(mine.prior) + 1))))
         if not isinstance(mine, Chromosome) and not isinstance(others, Chromosome):
             if self.config.frozen:
                 return member
-            place = int(self.chance.integers(len(mine) + 1))
+            place = int(self.rng.integers(len(mine) + 1))
             return replace(member, encoding=np.concatenate([mine[:place], others[place:]]))
         if not self.config.seeding:
             return member
@@ -223,27 +223,27 @@ class Evolution:
         pool = elites
         if self.config.least_networks:
             pool = [*elites, *networks] if member.is_chromosome else networks
-        return pool[int(self.chance.integers(len(pool)))]
+        return pool[int(self.rng.integers(len(pool)))]
 
     def _mutated(self, member: Member) -> Member:
         config = self.config
-        if self.chance.random() >= config.mutation_fraction:
+        if self.rng.random() >= config.mutation_fraction:
             return member
         encoding = member.encoding
         if isinstance(encoding, Chromosome):
-            changed = encoding.mutated(self.chance, config.chromosome_moves, self.movable, config.least_temperature)
+            changed = encoding.mutated(self.rng, config.chromosome_moves, self.movable, config.least_temperature)
             return replace(member, encoding=changed)
         return member if config.frozen else replace(member, encoding=self._mutated_weights(encoding))
 
     def _mutated_weights(self, weights: Floats) -> Floats:
-        config, chance = self.config, self.chance
-        places = np.flatnonzero(chance.random(len(weights)) < config.weight_fraction)
-        kind = chance.random(len(places))
+        config, rng = self.config, self.rng
+        places = np.flatnonzero(rng.random(len(weights)) < config.weight_fraction)
+        kind = rng.random(len(places))
         is_super = kind < config.super_mutation
         is_reset = (kind >= config.super_mutation) & (kind < config.super_mutation + config.reset_mutation)
         changed = weights.copy()
         strength = config.mutation_strength * np.where(is_super, SUPER, 1.0)
-        changed[places] += (chance.normal(size=len(places)) * strength * np.abs(weights[places])).astype(np.float32)
+        changed[places] += (rng.normal(size=len(places)) * strength * np.abs(weights[places])).astype(np.float32)
         changed[places[is_reset]] = self.fresh(places[is_reset])
         return changed
 

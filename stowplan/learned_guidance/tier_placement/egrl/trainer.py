@@ -89,7 +89,7 @@ class Trainer:
                 )
             self.learner.load_weights(weights)
         self.replay = Replay([len(network.problem.layers) for network in self.networks], config.replay_size)
-        self._chance, self._learning_chance = (np.random.default_rng([seed, number]) for number in range(2))
+        self._rng, self._learning_rng = (np.random.default_rng([seed, number]) for number in range(2))
         self.evaluations = self.generations = 0
         self._due = 0.0
         """Steps of the learner that are owed to evaluations."""
@@ -209,12 +209,12 @@ class Trainer:
     def _first_members(self, weights: Floats | None) -> None:
         config = self.config
         count = round(config.boltzmann_fraction * config.population)
-        rows = [self.learner.fresh_weights(self._chance) for _ in range(config.population - count)]
+        rows = [self.learner.fresh_weights(self._rng) for _ in range(config.population - count)]
         if weights is not None and rows:
             rows[0] = self.learner.weights()
         self._set_aside = [
             [
-                Member(Chromosome.random(len(network.problem.layers), network.graph.tiers, self._chance, config.temperatures))
+                Member(Chromosome.random(len(network.problem.layers), network.graph.tiers, self._rng, config.temperatures))
                 for _ in range(count)
             ]
             for network in self.networks
@@ -247,9 +247,9 @@ class Trainer:
         """Proposals of the members asked from this one on, as many as are quick together; at last the learner's."""
         asked = [self.members[at].encoding for at in self._asked[first:]]
         proposer = self._proposer(self._number)
-        found = proposer.proposed(asked, self._chance)
+        found = proposer.proposed(asked, self._rng)
         if len(found) == len(asked):
-            found += [proposer.explored(self._chance) for _ in range(self._planned - len(self._asked))]
+            found += [proposer.explored(self._rng) for _ in range(self._planned - len(self._asked))]
         return found
 
     def _proposer(self, number: int) -> Proposer:
@@ -294,9 +294,9 @@ class Trainer:
     def _evolved(self, number: int) -> list[Member]:
         evolution = Evolution(
             config=self.config,
-            chance=self._chance,
+            rng=self._rng,
             posterior=lambda weights: self.learner.posteriors(number, [weights])[0],
-            fresh=lambda places: self.learner.fresh_weights(self._chance, places),
+            fresh=lambda places: self.learner.fresh_weights(self._rng, places),
             movable=self.networks[number].movable,
         )
         members = evolution.next_generation(self.members, self._visitors)
@@ -317,11 +317,11 @@ class Trainer:
 
     def _learn(self) -> None:
         number, config = self._last, self.config
-        maps, rewards = self.replay.sample(number, config.batch_size, self._learning_chance)
+        maps, rewards = self.replay.sample(number, config.batch_size, self._learning_rng)
         network = self.networks[number]
         shown = [*network.shown, *([network.best.tiers] if network.best.tiers is not None else [])]
-        picked = shown[int(self._learning_chance.integers(len(shown)))] if shown and config.imitation else None
-        self._tally.losses.append(self.learner.update(number, maps, rewards, picked, self._learning_chance))
+        picked = shown[int(self._learning_rng.integers(len(shown)))] if shown and config.imitation else None
+        self._tally.losses.append(self.learner.update(number, maps, rewards, picked, self._learning_rng))
 
     # Files
 
@@ -421,7 +421,7 @@ class Trainer:
             "proposals": pack_maps(self._proposals),
             "replay": self.replay.state_dict(),
             "learner": self.learner.state_dict(),
-            "generators": [checkpoint.pack_generator(each) for each in (self._chance, self._learning_chance)],
+            "generators": [checkpoint.pack_generator(each) for each in (self._rng, self._learning_rng)],
             "networks": [network.state_dict() for network in self.networks],
             "tally": self._tally.state_dict(),
         }
@@ -439,7 +439,7 @@ class Trainer:
         self._proposals = unpack_maps(state["proposals"], len(self.networks[self._number].problem.layers))
         self.replay.load_state_dict(state["replay"])
         self.learner.load_state_dict(state["learner"])
-        self._chance, self._learning_chance = map(checkpoint.unpack_generator, state["generators"])
+        self._rng, self._learning_rng = map(checkpoint.unpack_generator, state["generators"])
         for network, packed in zip(self.networks, state["networks"], strict=True):
             network.load_state_dict(packed)
         self._tally = Tally.of(state["tally"])

@@ -54,9 +54,9 @@ class Replay:
         self._rewards[network][place] = reward
         self._added[network] += 1
 
-    def sample(self, network: int, size: int, chance: np.random.Generator) -> tuple[Ints, npt.NDArray[np.float32]]:
+    def sample(self, network: int, size: int, rng: np.random.Generator) -> tuple[Ints, npt.NDArray[np.float32]]:
         """Maps ``[size, N, 2]`` and rewards ``[size]``, drawn evenly."""
-        drawn = chance.integers(self.count(network), size=size)
+        drawn = rng.integers(self.count(network), size=size)
         return self._maps[network][drawn].astype(np.int64), self._rewards[network][drawn]
 
     def state_dict(self) -> dict[str, Any]:

@@ -150,4 +150,6 @@ def test_a_demonstration_is_a_whole_game_of_legal_actions() -> None:
 
 def test_a_program_without_moves_is_refused() -> None:
     with pytest.raises(InputError, match="no moves"):
-        ProgramGame(program([""], {}), small_config())
+        SelfPlay(
+            [ProgramGame(program([""], {}), small_config())], small_config(), lambda: EpisodeStart(0, np.empty(0, np.int8))
+        )
