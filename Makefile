@@ -4,7 +4,7 @@
 # make check      lint, types, all tests: what continuous integration runs (.ci/run)
 # make docs       the documentation as a site, in out/site; fails at any dead link
 # make executorch  export a small model with plans of this package, run it, compare; installs executorch
-# make gallery    the pictures of docs/gallery.md anew, with the commands that the page names
+# make gallery    the pictures of docs/guide/gallery.md anew, with the commands that the page names
 #
 # Plans need no torch; tests and types do, for the learned policies. It is installed first, by itself. Where a
 # plain torch brings gigabytes of CUDA, its builds for processors alone are elsewhere:

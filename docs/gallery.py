@@ -1,4 +1,4 @@
-"""Runs the commands of gallery.md, from the folder above: ``make gallery``."""
+"""Runs the commands of guide/gallery.md, from the root of the repository: ``make gallery``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def commands(page: str) -> list[list[str]]:
 
 def main() -> int:
     """Make all pictures; returns the exit code."""
-    page = ROOT / "docs" / "gallery.md"
+    page = ROOT / "docs" / "guide" / "gallery.md"
     for folder in (ROOT / "out" / "gallery", ROOT / "docs" / "gallery"):
         folder.mkdir(parents=True, exist_ok=True)
     for words in commands(page.read_text(encoding="utf-8")):

@@ -17,6 +17,8 @@ class StowplanError(Exception):
     """Base of all errors of this package. ``exit_code`` is what the command line returns for it."""
 
     exit_code = 2
+    advice: tuple[str, ...] = ()
+    """Lines that the command line shows below it: what to type instead."""
 
 
 class InputError(StowplanError):

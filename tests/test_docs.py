@@ -51,14 +51,27 @@ def test_links_and_pictures_are_there(page: Path) -> None:
 
 def test_the_check_sees_dead_links(tmp_path: Path) -> None:
     page = ROOT / "docs" / "no such page.md"
-    text = "[a](cli.md) [b](cli.md#solve) [c](cli.md#nothing) ![d](none.png) [e](../LICENSE) `[f](none)` [g](https://x.org)"
+    text = "[a](glossary.md) [b](glossary.md#solving) [c](glossary.md#nothing) ![d](none.png) [e](../LICENSE) `[f](none)` [g](https://x.org)"
     copy = tmp_path / page.name
     copy.write_text(text)
     links = LINK.findall(without_code(copy.read_text()))
-    assert links == ["cli.md", "cli.md#solve", "cli.md#nothing", "none.png", "../LICENSE", "https://x.org"]
-    assert "solve" in anchors(ROOT / "docs" / "cli.md")
-    assert "nothing" not in anchors(ROOT / "docs" / "cli.md")
-    assert list(dead_links(copy)) == ["cli.md", "cli.md#solve", "cli.md#nothing", "none.png", "../LICENSE"]
+    assert links == [
+        "glossary.md",
+        "glossary.md#solving",
+        "glossary.md#nothing",
+        "none.png",
+        "../LICENSE",
+        "https://x.org",
+    ]
+    assert "solving" in anchors(ROOT / "docs" / "glossary.md")
+    assert "nothing" not in anchors(ROOT / "docs" / "glossary.md")
+    assert list(dead_links(copy)) == [
+        "glossary.md",
+        "glossary.md#solving",
+        "glossary.md#nothing",
+        "none.png",
+        "../LICENSE",
+    ]
 
 
 def test_the_site_has_every_page() -> None:
@@ -74,8 +87,8 @@ def test_the_first_page_of_a_shelf_names_every_page_of_it(shelf: str) -> None:
 
 
 def test_every_picture_of_the_gallery_has_its_command() -> None:
-    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
-    shown = re.findall(r"!\[[^\]]*\]\((\S+)\)", page)
+    page = (ROOT / "docs" / "guide" / "gallery.md").read_text(encoding="utf-8")
+    shown = re.findall(r"!\[[^\]]*\]\(\.\./(\S+)\)", page)
     made = re.findall(r"--png docs/(\S+)", page)
     assert shown == made
     pictures = sorted((ROOT / "docs" / "gallery").iterdir())

@@ -5,7 +5,7 @@ Without any, the kernels. For each and each ``--max-delay``, ``--method`` proves
 evaluations. Every plan is verified, and run in the simulator against NumPy. Prints markdown tables.
 
 Records are appended to ``--records`` as JSON lines; a run that is there already is not run again. ``--write PAGE`` puts the
-tables between the markers of a page, as in docs/benchmarks-modulo-scheduling.md.
+tables between the markers of a page, as in docs/results/modulo-scheduling.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The command line. Machine output goes to standard output, progress and errors to standard error.
-
-Exit codes: 0 solved, 1 proven infeasible, 2 bad input or usage, 3 no plan within the limit, 4 verification failed,
-70 an error of stowplan's own, 130 interrupted by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
-"""
+"""The command line. Machine output goes to standard output, progress and errors to standard error."""
 
 from __future__ import annotations
 
@@ -12,6 +8,19 @@ from stowplan.cli.signals import INTERRUPTED, as_interrupts
 
 #: An error of our own making; apart from the others, so that no crash is taken for a proof of infeasibility.
 INTERNAL_ERROR = 70
+
+#: What each exit code says.
+EXIT_CODES = {
+    0: "solved: there is a verified plan; for other commands, all is well",
+    1: "proven infeasible",
+    2: "bad input or usage: one line on standard error says where, what was found and what was expected",
+    3: "no plan within the limit, or the input not read within it (ten seconds at least)",
+    4: "verification failed",
+    INTERNAL_ERROR: "an error of stowplan's own: the lines on standard error belong in a report of it",
+    INTERRUPTED: "interrupted by Ctrl-C: the best plan so far has been written",
+    143: "the same by SIGTERM (timeout, Slurm, CI)",
+    129: "the same by SIGHUP (a terminal that closes)",
+}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -47,7 +56,7 @@ def _run(arguments: list[str] | None) -> int:
     try:
         code = app_for(sys.argv[1:] if arguments is None else arguments)(arguments, prog_name="stowplan", standalone_mode=False)
     except StowplanError as error:
-        note(f"stowplan: {error}")
+        note("\n    ".join((f"stowplan: {error}", *error.advice)))
         return error.exit_code
     except TyperException as error:
         # A bare `stowplan` asks for help and gets it; its message is the help text.

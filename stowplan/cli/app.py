@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from stowplan import __version__, kinds
+from stowplan.frontends.options import ALL_INPUTS, LOOP_BODIES, NETWORKS, OPTIONS, PROGRAMS
 
 
 def _print_version(asked: bool) -> None:
@@ -32,37 +33,44 @@ class _Command(TyperCommand):
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in ("Arguments", *_HEADINGS, "Options")}
-        parameters = [(each, each.get_help_record(ctx)) for each in self.get_params(ctx)]
-        for parameter, record in parameters:
-            if record is None:
-                continue
-            if parameter.param_type_name == "argument":
-                rows["Arguments"].append((record[0].partition(" <")[0], record[1]))
-            else:
-                rows[_heading(parameter.name) if len(parameters) > _FEW else "Options"].append(record)
-        for heading, found in rows.items():
-            if found:
-                with formatter.section(heading):
-                    formatter.write_dl(found)
+        for heading, rows in sections(self, ctx).items():
+            with formatter.section(heading):
+                formatter.write_dl([row for _, row in rows])
 
 
-#: Headings in the help of commands with more options than a few, and the parameters under each.
-_HEADINGS = {
+def sections(command: Any, context: Any) -> dict[str, list[tuple[str, tuple[str, str]]]]:
+    """Parameters of a command as its help has them: name, and flags with text, under each heading."""
+    found: dict[str, list[tuple[str, tuple[str, str]]]] = {name: [] for name in ("Arguments", *_HEADINGS, "Options")}
+    parameters = command.get_params(context)
+    for each in parameters:
+        row = each.get_help_record(context)
+        if row is None:
+            continue
+        if each.param_type_name == "argument":
+            found["Arguments"].append((each.name, (row[0].partition(" <")[0], row[1])))
+        else:
+            found[_heading(each.name) if len(parameters) > _FEW else "Options"].append((each.name, row))
+    return {heading: rows for heading, rows in found.items() if rows}
+
+
+#: Headings in the help of commands with more options than a few, and the parameters under each beside those of inputs.
+_HEADINGS: dict[str, tuple[str, ...]] = {
     "What is written": ("output", "plans", "emit", "depfile", "report", "png", "as_json", "quiet"),
     "The search": (
         *("time_limit", "candidates", "gap", "deterministic", "seed", "workers", "memory_limit", "cache", "cache_bytes"),
     ),
     "Plans at hand": ("xla_plan", "xla_plans", "hint", "hint_program", "keep_close", "keep_close_within", "baseline", "prod"),
-    "All inputs": ("target", "targets", "capacity"),
-    "Compiled programs (memory mapping)": ("cost_model", "stalls", "donation", "evictions", "prefetches", "cycles"),
-    "Networks (tier placement, bank mapping)": ("precision", "granularity", "address_spaces"),
-    "Data-flow graphs (modulo scheduling)": ("rules", "fixed", "op_table", "config"),
+    ALL_INPUTS: ("targets",),
+    PROGRAMS: (),
+    NETWORKS: (),
+    LOOP_BODIES: ("config",),
 }
 _FEW = 12
 
 
 def _heading(name: str) -> str:
+    if name in OPTIONS:
+        return OPTIONS[name].inputs
     return next((heading for heading, names in _HEADINGS.items() if name in names), "Options")
 
 
@@ -70,8 +78,8 @@ def _heading(name: str) -> str:
 _COMMANDS = {
     "solve": "stowplan.cli.solve:solve_command",
     "verify": "stowplan.cli.inspect:verify_command",
-    "convert": "stowplan.cli.inspect:convert_command",
-    "export": "stowplan.cli.export:export_command",
+    "convert": "stowplan.cli.convert:convert_command",
+    "export": "stowplan.cli.convert:export_command",
     "batch": "stowplan.cli.batch:batch_command",
     "compare": "stowplan.cli.compare:compare_command",
     "validate": "stowplan.cli.validate:validate_command",
@@ -84,7 +92,7 @@ _COMMANDS = {
 _GROUPS = {
     "cache": (
         "Look at a plan cache, or clear it.",
-        {"info": "stowplan.cli.cache:info_command", "clear": "stowplan.cli.cache:clear_command"},
+        {"info": "stowplan.cli.inspect:cache_info_command", "clear": "stowplan.cli.inspect:cache_clear_command"},
     ),
     "train": (
         "Train a learned policy.",

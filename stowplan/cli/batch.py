@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stowplan import files
-from stowplan.cli.common import (
+from stowplan.cli.options import (
     DEFAULT_CANDIDATES,
     DEFAULT_TIME_LIMIT,
     DEFAULT_WORKERS,
-    NOT_SHARED,
+    SHARED,
     Baseline,
     Candidates,
     Deterministic,
@@ -27,26 +27,24 @@ from stowplan.cli.common import (
     TimeLimit,
     Workers,
     XlaPlans,
-    check_outputs,
     named_baseline,
     one_or_all,
+    option,
     size,
     with_input_options,
 )
-from stowplan.cli.output import note, say, say_json
-from stowplan.cli.table import as_gap, as_quantity, as_ratio, render
+from stowplan.cli.output import as_gap, as_quantity, as_ratio, note, render, say, say_json
+from stowplan.cli.outputs import check_outputs
 from stowplan.frontends.options import ReadOptions
 
 if TYPE_CHECKING:
     from stowplan.portfolio.batch import Item, Record
 
 
-@with_input_options(without=NOT_SHARED)
+@with_input_options(SHARED)
 def batch_command(
     suites: Suites,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FOLDER", help="Write plans and results here; made where it is missing.")
-    ],
+    output: Annotated[Path, option("-o --output", "FOLDER", "Write plans and results here; made where it is missing.")],
     targets: Targets = None,
     time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
     candidates: Candidates = DEFAULT_CANDIDATES,
@@ -59,33 +57,31 @@ def batch_command(
     workers: Workers = DEFAULT_WORKERS,
     memory_limit: MemoryLimit = None,
     jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", metavar="N", min=0, help="Inputs side by side, each with its own --workers; 0: as cores allow."),
+        int | None, option("--jobs", "N", "Inputs side by side, each with its own --workers; 0: as cores allow.", min=0)
     ] = None,
     memory_budget: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--memory-budget",
-            metavar="SIZE",
-            parser=size,
-            help="Memory for all jobs, e.g. 16GB: so many are at work as fit with their --memory-limit; without it, the "
+            "SIZE",
+            "Memory for all jobs, e.g. 16GB: so many are at work as fit with their --memory-limit; without it, the "
             "budget is shared.",
+            parser=size,
         ),
     ] = None,
     scheduler: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--scheduler",
-            metavar="ADDRESS",
-            help="Dask scheduler, e.g. tcp://host:8786: its workers read and solve the inputs (docs/batch.md).",
+            "ADDRESS",
+            "Dask scheduler, e.g. tcp://host:8786: its workers read and solve the inputs (docs/guide/batches.md).",
         ),
     ] = None,
     jsonl: Annotated[
-        Path | None,
-        typer.Option("--jsonl", metavar="FILE", help="A line for each result, as it comes; by default FOLDER/results.jsonl."),
+        Path | None, option("--jsonl", "FILE", "A line for each result, as it comes; by default FOLDER/results.jsonl.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Solve everything again, also what is finished.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all results as one JSON list.")] = False,
+    fresh: Annotated[bool, option("--fresh", "", "Solve everything again, also what is finished.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print all results as one JSON list.")] = False,
     quiet: Quiet = False,
     *,
     options: ReadOptions,

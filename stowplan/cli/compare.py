@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stowplan.cli import table3 as tables
-from stowplan.cli.common import (
+from stowplan.cli.options import (
     DEFAULT_CANDIDATES,
     DEFAULT_TIME_LIMIT,
     DEFAULT_WORKERS,
@@ -19,10 +19,10 @@ from stowplan.cli.common import (
     TimeLimit,
     Workers,
     XlaPlans,
+    option,
     with_input_options,
 )
-from stowplan.cli.output import say, say_json
-from stowplan.cli.table import NONE, as_gap, as_quantity, as_ratio, render
+from stowplan.cli.output import NONE, as_gap, as_quantity, as_ratio, render, say, say_json
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.options import ReadOptions, spelt_all
 from stowplan.result import format_apart, format_quantity, two_numbers
@@ -66,9 +66,9 @@ def compare_command(
             help="Of two plans: the input that they are for; of --table3 a third folder or suite.",
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Of two plans: list every change, not 40 of a sort.")] = False,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of two folders: seed of the confidence intervals.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    everything: Annotated[bool, option("--all", "", "Of two plans: list every change, not 40 of a sort.")] = False,
+    seed: Annotated[int, option("--seed", "N", "Of two folders: seed of the confidence intervals.")] = 0,
+    as_json: Annotated[bool, option("--json", "", "Print the comparison as JSON.")] = False,
     table3: tables.Table3 = False,
     output: tables.Output = None,
     time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
@@ -155,7 +155,7 @@ def _compare_plans(first: Path, second: Path, source: Path, options: ReadOptions
     for path in (first, second):
         if path.is_dir():
             raise UsageError(f"{path}: is a folder, expected a plan: an INPUT is given, which two plans are compared for")
-    from stowplan.cli.opening import open_both, target_hint
+    from stowplan.cli.inspect import open_both, target_hint
     from stowplan.frontends.read import read_plan
     from stowplan.portfolio.plan_comparison import compare_plans
 

@@ -1,22 +1,23 @@
-"""Commands that look at things: ``verify``, ``convert``, ``show``, ``targets``."""
+"""Commands that look at what is there: ``verify`` and ``show`` at plans, ``targets``, and ``cache`` at a plan cache."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
-from stowplan.cli.builds import emissions
-from stowplan.cli.common import Input, PlanFile, check_outputs, files_of, with_input_options
-from stowplan.cli.opening import open_both, target_hint
+from stowplan import files
+from stowplan.cli.options import CacheFolder, Input, Picture, PlanFile, option, with_input_options
 from stowplan.cli.output import note, say, say_json
-from stowplan.cli.pictures import check_picture
+from stowplan.cli.outputs import check_outputs, check_picture, emissions
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.frontends.options import ReadOptions
 from stowplan.result import format_quantity
 
 if TYPE_CHECKING:
+    from stowplan.portfolio.plan_cache import PlanCache
     from stowplan.report.presenter import Presenter
 
 
@@ -25,12 +26,9 @@ def verify_command(
     problem: Input,
     plan: PlanFile,
     emit: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--emit", metavar="FORMAT=FILE", help="Write the offsets of a valid plan as c-header, json, csv or tflite."
-        ),
+        list[str] | None, option("--emit", "FORMAT=FILE", "Write the offsets of a valid plan as c-header, json, csv or tflite.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print the findings as JSON.")] = False,
     *,
     options: ReadOptions,
 ) -> None:
@@ -39,7 +37,7 @@ def verify_command(
     Lists every broken rule on standard output; the exit code is 4 where there is one.
     """
     wanted = emissions(None, emit)
-    check_outputs(wanted.outputs, inputs=(problem, plan, *files_of(options)))
+    check_outputs(wanted.outputs, inputs=(problem, plan, *options.files))
     found, given, assumed = open_both(problem, plan, options)
     wanted.check(found, problem)
     from stowplan.portfolio.kind import check as check_plan
@@ -63,64 +61,38 @@ def verify_command(
 
 
 @with_input_options()
-def convert_command(
-    source: Input,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Write the problem here.")],
-    *,
-    options: ReadOptions,
-) -> None:
-    """Turn an input and a target into a problem file."""
-    from stowplan.frontends.read import open_input
-    from stowplan.portfolio.kind import kind_of
-
-    check_outputs((output,), inputs=(source, *files_of(options)))
-    problem = open_input(source, options).problem
-    problem.save(output)
-    kind = kind_of(problem)
-    facts = kind.facts(problem, None)
-    counts = ", ".join(f"{facts[name]} {name}" for name in kind.counts)
-    note(f"{output}: {counts}")
-
-
-@with_input_options()
 def show_command(
     plan: PlanFile,
     problem: Annotated[Path, typer.Argument(metavar="INPUT", help="The compiled program or problem file it is for.")],
-    compare: Annotated[Path | None, typer.Option("--compare", metavar="PLAN", help="A second plan to show beside it.")] = None,
-    png: Annotated[
-        Path | None,
-        typer.Option("--png", metavar="FILE", help="Draw the plan here: .png, .svg or .pdf (needs the viz extra)."),
-    ] = None,
-    seconds: Annotated[
-        bool, typer.Option("--seconds", help="For compiled programs: draw time in seconds, not in steps.")
-    ] = False,
-    everything: Annotated[bool, typer.Option("--all", help="List everything, not the first 40 rows.")] = False,
+    compare: Annotated[Path | None, option("--compare", "PLAN", "A second plan to show beside it.")] = None,
+    png: Picture = None,
+    seconds: Annotated[bool, option("--seconds", "", "For compiled programs: draw time in seconds, not in steps.")] = False,
+    everything: Annotated[bool, option("--all", "", "List everything, not the first 40 rows.")] = False,
     config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="For data-flow graphs: write the tables of all tiles here, as JSON."),
+        Path | None, option("--config", "FILE", "For data-flow graphs: write the tables of all tiles here, as JSON.")
     ] = None,
     iterations: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--simulate",
-            metavar="N",
-            help="For data-flow graphs: run N iterations on random numbers, clock by clock, and compare with NumPy.",
+            "N",
+            "For data-flow graphs: run N iterations on random numbers, clock by clock, and compare with NumPy.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For data-flow graphs: print the tables as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "For data-flow graphs: print the tables as JSON.")] = False,
     *,
     options: ReadOptions,
 ) -> None:
     """Print a plan for people to read, or draw it."""
-    check_outputs((png, config), inputs=(plan, problem, compare, *files_of(options)))
+    check_outputs((png, config), inputs=(plan, problem, compare, *options.files))
     found, given, assumed = open_both(problem, plan, options)
     from stowplan.frontends.read import read_plan
     from stowplan.report.presenter import presenter_for
 
     presenter = presenter_for(found)
-    for option, is_given in (("--config", config is not None), ("--simulate", iterations is not None), ("--json", as_json)):
+    for flag, is_given in (("--config", config is not None), ("--simulate", iterations is not None), ("--json", as_json)):
         if is_given:
-            presenter.check_configurable(option)
+            presenter.check_configurable(flag)
     if iterations is not None and iterations < 1:
         raise UsageError(f"--simulate: found {iterations} iterations, expected 1 or more")
     check_picture(found, png)
@@ -158,13 +130,56 @@ def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assum
         raise VerificationError(f"{path}: {error}{hint}") from None
 
 
+def open_both(problem: Path, plan: Path, options: ReadOptions) -> tuple[Any, Any, str | None]:
+    """Problem, plan, and the target of the plan where it decided: an input that needs one is read for it if none is named.
+
+    Raises
+    ------
+    UsageError
+        The plan was made for a target file: its name is none of those that come with the package.
+    """
+    from stowplan.frontends.formats import check_regular, format_of, look
+    from stowplan.frontends.read import open_input, read_plan
+
+    check_regular(plan)
+    # Other tables are plans only for a problem that is known.
+    given = read_plan(plan) if files.is_json(plan) else None
+    assumed: str | None = None
+    if given is not None and options.target is None and format_of(look(problem)).targets is not None:
+        assumed = given.target or None
+        options = msgspec.structs.replace(options, target=assumed)
+    if assumed is not None and not _is_shipped(assumed):
+        raise UsageError(f"{plan}: was made for target {assumed!r}, which does not come with stowplan: pass --target FILE")
+    opened = open_input(problem, options).problem
+    return opened, read_plan(plan, opened) if given is None else given, assumed
+
+
+def _is_shipped(target: str) -> bool:
+    """Whether a target is known by its name."""
+    from stowplan.frontends.formats import target_family
+
+    try:
+        target_family(target)
+    except InputError:
+        return False
+    return True
+
+
+def target_hint(assumed: str | None) -> str:
+    """What to say of a plan for another problem where its own target was assumed."""
+    if assumed is None:
+        return ""
+    how = "pass --target FILE if that was a file of yours, and all options of the solve"
+    return f"; the input was read for the plan's own target {assumed!r}: {how}"
+
+
 def targets_command(
     template: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--template",
-            metavar="KIND",
-            help="Print a target file to start your own from instead, every field with a comment: memory-mapping, "
+            "KIND",
+            "Print a target file to start your own from instead, every field with a comment: memory-mapping, "
             "tier-placement, bank-mapping or modulo-scheduling.",
         ),
     ] = None,
@@ -184,3 +199,34 @@ def targets_command(
         name, size = (max(map(len, column)) for column in list(zip(*rows, strict=True))[:2])
         for row in rows:
             say(f"  {row.name:<{max(name, 12)}}  {row.size:<{size}}  {row.description}".rstrip())
+
+
+def _cache(folder: Path | None) -> PlanCache:
+    from stowplan.portfolio.plan_cache import PlanCache
+
+    if folder is None:
+        raise UsageError("found no cache, expected --cache DIR, or a folder in STOWPLAN_CACHE")
+    try:
+        is_no_folder = folder.exists() and not folder.is_dir()
+    except OSError as error:
+        raise InputError(f"cannot read: {error.strerror or error}", source=folder) from error
+    if is_no_folder:
+        raise InputError("found a file, expected the folder of a plan cache", source=folder)
+    return PlanCache(folder)
+
+
+def cache_info_command(
+    folder: CacheFolder = None,
+    as_json: Annotated[bool, option("--json", "", "Print it as JSON.")] = False,
+) -> None:
+    """Say how many results a plan cache holds, and of how many bytes."""
+    found = _cache(folder).info()
+    if as_json:
+        say_json(found._asdict())
+    else:
+        say(f"{found.folder}: {found.entries} results, {found.bytes:,} bytes ({found.file_bytes:,} on disk)")
+
+
+def cache_clear_command(folder: CacheFolder = None) -> None:
+    """Throw away all results of a plan cache."""
+    say(f"{folder}: threw away {_cache(folder).clear()} results")

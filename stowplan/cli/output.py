@@ -1,4 +1,4 @@
-"""Writing to the two standard streams, whatever has become of them.
+"""What is said on the two standard streams: lines, JSON and tables, and the progress of a run.
 
 A reader that has gone away (``| head``) ends the output, not the run: what is left is dropped, and the exit code still says how
 the run ended.
@@ -10,10 +10,20 @@ import contextlib
 import errno
 import os
 import sys
-from typing import Any, TextIO
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from stowplan import files
 from stowplan.errors import UsageError
+from stowplan.result import format_gap, format_quantity, two_numbers
+
+if TYPE_CHECKING:
+    from stowplan.portfolio.run.state import Progress
+
+#: What stands for a value there is none of.
+NONE = "-"
 
 
 def prepare_streams() -> None:
@@ -62,3 +72,113 @@ def drop(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
+
+
+def render(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Columns two spaces apart; the first ``left`` of them flush left, the others flush right."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, *rows)
+    )
+
+
+def as_quantity(value: int | None, unit: str) -> str:
+    """An objective or bound."""
+    return NONE if value is None else format_quantity(value, unit)
+
+
+def as_gap(value: float | None) -> str:
+    """A gap in per cent."""
+    return NONE if value is None else format_gap(value)
+
+
+def as_ratio(value: float | None) -> str:
+    """A speedup."""
+    return NONE if value is None else f"{value:.3f}"
+
+
+class LinePrinter:
+    """Shows lines that each take the place of the one before; use as a context manager.
+
+    Parameters
+    ----------
+    quiet
+        Show nothing.
+    every
+        Seconds between two plain lines, at least; the last one is always shown.
+    """
+
+    def __init__(self, quiet: bool = False, every: float = 1.0):
+        self._quiet = quiet
+        self._every = every
+        self._live = not quiet and sys.stderr.isatty()
+        self._last = -every
+        self._pending: str | None = None
+        self._status: object | None = None
+
+    def __enter__(self) -> Self:
+        if self._live:
+            from rich.console import Console
+
+            status = Console(stderr=True).status("starting")
+            status.start()
+            self._status = status
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._status is not None:
+            # A terminal that was closed takes nothing any more; the plan is still to be written.
+            with contextlib.suppress(OSError):
+                self._status.stop()  # type: ignore[attr-defined]
+        elif self._pending is not None:
+            note(self._pending)
+
+    def show(self, line: str, *, at_once: bool = False) -> None:
+        """Show a line; ``at_once`` however soon it comes after another."""
+        if self._quiet:
+            return
+        if self._status is not None:
+            with contextlib.suppress(OSError):
+                self._status.update(line)  # type: ignore[attr-defined]
+            return
+        now = time.monotonic()
+        if at_once or now - self._last >= self._every:
+            note(line)
+            self._last, self._pending = now, None
+        else:
+            self._pending = line
+
+
+class ProgressPrinter(LinePrinter):
+    """Shows incumbent, bound and gap as they change; use as a context manager.
+
+    Parameters
+    ----------
+    quiet, every
+        As of :class:`LinePrinter`.
+    unit
+        Of objectives and bounds.
+    """
+
+    def __init__(self, quiet: bool = False, unit: str = "ps", every: float = 1.0):
+        super().__init__(quiet, every)
+        self._unit = unit
+        self._has_plan = False
+
+    def __call__(self, progress: Progress) -> None:
+        """Show one improvement; the first plan at once."""
+        is_first = progress.objective is not None and not self._has_plan
+        self._has_plan |= is_first
+        self.show(self._line(progress), at_once=is_first)
+
+    def _line(self, progress: Progress) -> str:
+        objective = "no plan yet" if progress.objective is None else format_quantity(progress.objective, self._unit)
+        bound = "no bound" if progress.bound is None else f"bound {format_quantity(progress.bound, self._unit)}"
+        gap = ""
+        if progress.objective and progress.bound is not None and two_numbers(self._unit) is None:
+            gap = f", gap {format_gap(max(0.0, 1 - progress.bound / progress.objective))}"
+        return f"[{progress.seconds:6.1f} s] {objective}, {bound}{gap} ({progress.source})"

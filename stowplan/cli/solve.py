@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,31 +11,32 @@ import msgspec
 import typer
 
 from stowplan import files
-from stowplan.cli.builds import Depfile, Emit, emissions, write_depfile
-from stowplan.cli.cache import MOST_BYTES, CacheBytes, CacheFolder
-from stowplan.cli.common import (
+from stowplan.cli.options import (
     DEFAULT_CANDIDATES,
     DEFAULT_TIME_LIMIT,
     DEFAULT_WORKERS,
+    MOST_BYTES,
     Baseline,
+    CacheBytes,
+    CacheFolder,
     Candidates,
     Deterministic,
     Gap,
     Input,
     MemoryLimit,
+    Picture,
     Prod,
     Quiet,
+    Report,
     Seed,
     TimeLimit,
     Workers,
-    check_outputs,
-    files_of,
     named_baseline,
+    option,
     with_input_options,
 )
-from stowplan.cli.output import say, say_json
-from stowplan.cli.pictures import check_picture, write_pictures
-from stowplan.cli.progress import ProgressPrinter
+from stowplan.cli.output import ProgressPrinter, say, say_json
+from stowplan.cli.outputs import Depfile, Emit, check_outputs, check_picture, emissions, write_depfile, write_pictures
 from stowplan.cli.signals import stopping
 from stowplan.deadline import limit_after, reading_within
 from stowplan.errors import UsageError
@@ -48,49 +50,49 @@ if TYPE_CHECKING:
 @with_input_options()
 def solve_command(
     source: Input,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plan here.")] = None,
+    output: Annotated[Path | None, option("-o --output", "FILE", "Write the plan here.")] = None,
     time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
     candidates: Candidates = DEFAULT_CANDIDATES,
     xla_plan: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--xla-plan",
-            metavar="FILE",
-            help="The same module after XLA's memory-space assignment: its plan becomes a candidate and a baseline. "
-            "The offsets are read from NAME.fastmem.txt.gz beside it.",
+            "FILE",
+            "The same module after XLA's memory-space assignment: its plan becomes a candidate and a baseline. The "
+            "offsets are read from NAME.fastmem.txt.gz beside it.",
         ),
     ] = None,
     hint: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--hint",
-            metavar="FILE",
-            help="What guides the search: a hint file, or a plan of this problem. A bad one costs a little time, nothing else.",
+            "FILE",
+            "What guides the search: a hint file, or a plan of this problem. A bad one costs a little time, nothing else.",
         ),
     ] = None,
     hint_program: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--hint-program",
-            metavar="FILE",
-            help="What the hint, or the plan of --keep-close, is for where it is not INPUT: an earlier version of it.",
+            "FILE",
+            "What the hint, or the plan of --keep-close, is for where it is not INPUT: an earlier version of it.",
         ),
     ] = None,
     keep_close: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--keep-close",
-            metavar="PLAN",
-            help="An earlier plan: change as little of it as can be, and be never worse. Of an earlier version of INPUT where "
-            "its names say what it decides, or with --hint-program.",
+            "PLAN",
+            "An earlier plan: change as little of it as can be, and be never worse. Of an earlier version of INPUT "
+            "where its names say what it decides, or with --hint-program.",
         ),
     ] = None,
     keep_close_within: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--keep-close-within",
-            metavar="PERCENT",
-            help="What little change may cost, of the best objective found: 1% or 0.01.  [default: 0]",
+            "PERCENT",
+            "What little change may cost, of the best objective found: 1% or 0.01.  [default: 0]",
         ),
     ] = None,
     baseline: Baseline = None,
@@ -100,20 +102,14 @@ def solve_command(
     seed: Seed = 0,
     workers: Workers = DEFAULT_WORKERS,
     memory_limit: MemoryLimit = None,
-    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report here.")] = None,
-    png: Annotated[
-        Path | None,
-        typer.Option("--png", metavar="FILE", help="Draw the plan here: .png, .svg or .pdf (needs the viz extra)."),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="Write the tables of all tiles here, as JSON."),
-    ] = None,
+    report: Report = None,
+    png: Picture = None,
+    config: Annotated[Path | None, option("--config", "FILE", "Write the tables of all tiles here, as JSON.")] = None,
     cache: CacheFolder = None,
     cache_bytes: CacheBytes = MOST_BYTES,
     emit: Emit = None,
     depfile: Depfile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print the whole result as JSON.")] = False,
     quiet: Quiet = False,
     *,
     options: ReadOptions,
@@ -125,7 +121,7 @@ def solve_command(
     others = tuple(path for path in (report, png, config) if path is not None)
     if depfile is not None and not (wanted.outputs or others):
         raise UsageError("--depfile says what outputs depend on, and none is asked for: expected -o FILE or another")
-    inputs = (source, xla_plan, hint, hint_program, keep_close, *files_of(options))
+    inputs = (source, xla_plan, hint, hint_program, keep_close, *options.files)
     check_outputs((*wanted.outputs, *others, depfile), inputs=inputs)
     within = _part(keep_close_within)
     if keep_close_within is not None and keep_close is None:
@@ -186,9 +182,16 @@ def solve_command(
 
 def _open(source: Path, hint_program: Path | None, options: ReadOptions) -> tuple[Opened, Any]:
     """The input, and the problem that a hint is for where that is another."""
-    from stowplan.frontends.read import open_input
+    from stowplan.frontends.read import NoTargetError, open_input
 
-    return open_input(source, options), None if hint_program is None else open_input(hint_program, options).problem
+    try:
+        return open_input(source, options), None if hint_program is None else open_input(hint_program, options).problem
+    except NoTargetError as error:
+        lines = [f"stowplan solve {shlex.quote(files.printable(source))} --target {each.example}" for each in error.fitting]
+        width = max(map(len, lines))
+        told = zip(lines, error.fitting, strict=True)
+        error.advice = tuple(f"{line:<{width}}  # {each.kind}: {each.answers}" for line, each in told)
+        raise
 
 
 def _presenter(problem: Any) -> Presenter:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import typer
 
 from stowplan import files
-from stowplan.cli.common import NOT_SHARED, check_folder
-from stowplan.cli.output import note, say, say_json
-from stowplan.cli.table import NONE, as_gap, as_quantity, as_ratio, render
+from stowplan.cli.options import SHARED, option
+from stowplan.cli.output import NONE, as_gap, as_quantity, as_ratio, note, render, say, say_json
+from stowplan.cli.outputs import check_folder
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions, spelt_all
 from stowplan.result import format_percent
@@ -25,21 +24,14 @@ if TYPE_CHECKING:
     from stowplan.portfolio.batch.speedup_table import Entry, Instance, SpeedupTable
 
 Table3 = Annotated[
-    bool,
-    typer.Option("--table3", help="Speedups over the baseline, of the learned candidates and of all, and who made the plans."),
+    bool, option("--table3", "", "Speedups over the baseline, of the learned candidates and of all, and who made the plans.")
 ]
 Output = Annotated[
-    Path | None,
-    typer.Option(
-        "-o", "--output", metavar="FOLDER", help="For --table3: solve the inputs given, into FOLDER; what is finished is kept."
-    ),
+    Path | None, option("-o --output", "FOLDER", "For --table3: solve the inputs given, into FOLDER; what is finished is kept.")
 ]
-Without = Annotated[
-    str,
-    typer.Option("--without", metavar="NAMES", help="For -o: candidates of the second batch, none that learn."),
-]
-Markdown = Annotated[bool, typer.Option("--markdown", help="For --table3: print tables in Markdown.")]
-Csv = Annotated[bool, typer.Option("--csv", help="For --table3: print the inputs, one a line, as CSV.")]
+Without = Annotated[str, option("--without", "NAMES", "For -o: candidates of the second batch, none that learn.")]
+Markdown = Annotated[bool, option("--markdown", "", "For --table3: print tables in Markdown.")]
+Csv = Annotated[bool, option("--csv", "", "For --table3: print the inputs, one a line, as CSV.")]
 
 #: Candidates of the second of two batches: all families but the one that learns.
 DEFAULT_WITHOUT = "heuristic,exact"
@@ -88,7 +80,7 @@ def settings_of(options: ReadOptions, **others: Any) -> Settings:
 
     given = options.given()
     target = given.pop("target", None)
-    alone = [name for name in NOT_SHARED if name in given]
+    alone = [name for name in given if name not in SHARED]
     if alone:
         raise UsageError(f"{spelt_all(alone)}: each input needs files of its own for this, so that a suite cannot share it")
     return Settings(target=target, **given, **others)

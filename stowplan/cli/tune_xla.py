@@ -14,9 +14,9 @@ import msgspec
 import typer
 
 from stowplan import files
-from stowplan.cli.common import Quiet, Seed, check_folder, check_outputs
-from stowplan.cli.output import say, say_json
-from stowplan.cli.progress import LinePrinter
+from stowplan.cli.options import Quiet, Report, Seed, option
+from stowplan.cli.output import LinePrinter, say, say_json
+from stowplan.cli.outputs import check_folder, check_outputs
 from stowplan.cli.signals import INTERRUPTED, stopping
 from stowplan.errors import TimeLimitError, UsageError
 
@@ -41,59 +41,43 @@ def tune_xla_command(
         ),
     ],
     shapes: Annotated[
-        list[str] | None,
-        typer.Option("--shapes", metavar="SHAPE", help="Shapes of the arguments, e.g. 'f32[32,128] s32[]', or one by one."),
+        list[str] | None, option("--shapes", "SHAPE", "Shapes of the arguments, e.g. 'f32[32,128] s32[]', or one by one.")
     ] = None,
     arguments: Annotated[
-        str,
-        typer.Option("--arguments", metavar="MODULE:NAME", help="The arguments, as a tuple or a function that returns one."),
+        str, option("--arguments", "MODULE:NAME", "The arguments, as a tuple or a function that returns one.")
     ] = "",
     factory: Annotated[
-        bool, typer.Option("--factory", help="FUNCTION is called first and returns function, arguments and donated positions.")
+        bool, option("--factory", "", "FUNCTION is called first and returns function, arguments and donated positions.")
     ] = False,
     factory_arguments: Annotated[
-        list[str] | None,
-        typer.Option("--factory-argument", metavar="TEXT", help="With --factory: what it is called with; again and again."),
+        list[str] | None, option("--factory-argument", "TEXT", "With --factory: what it is called with; again and again.")
     ] = None,
     donate: Annotated[
-        list[int] | None,
-        typer.Option("--donate", metavar="N", help="Position of a donated argument, from 0; again and again."),
+        list[int] | None, option("--donate", "N", "Position of a donated argument, from 0; again and again.")
     ] = None,
-    target: Annotated[str, typer.Option("--target", metavar="NAME", help="Machine to compile for.")] = "tpu-v4",
-    compiles: Annotated[
-        int, typer.Option("--compiles", metavar="N", help="Compiles at most, XLA's default and those in --folder included.")
-    ] = 10,
-    time_limit: Annotated[
-        float | None, typer.Option("--time-limit", metavar="SECONDS", help="Time limit; none where it is not given.")
-    ] = None,
-    compile_limit: Annotated[
-        float, typer.Option("--compile-limit", metavar="SECONDS", help="What one compile may take.")
-    ] = 900.0,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--folder", metavar="FOLDER", help="Keep results here; a second run goes on from them."),
-    ] = None,
+    target: Annotated[str, option("--target", "NAME", "Machine to compile for.")] = "tpu-v4",
+    compiles: Annotated[int, option("--compiles", "N", "Compiles at most, XLA's default and those in --folder included.")] = 10,
+    time_limit: Annotated[float | None, option("--time-limit", "SECONDS", "Time limit; none where it is not given.")] = None,
+    compile_limit: Annotated[float, option("--compile-limit", "SECONDS", "What one compile may take.")] = 900.0,
+    folder: Annotated[Path | None, option("--folder", "FOLDER", "Keep results here; a second run goes on from them.")] = None,
     seed: Seed = 0,
-    table: Annotated[
-        Path | None, typer.Option("--table", metavar="FILE", help="Latency table with cycles known from other programs.")
-    ] = None,
+    table: Annotated[Path | None, option("--table", "FILE", "Latency table with cycles known from other programs.")] = None,
     options: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="NAME=VALUE", help="Compiler option of your own for every compile; again and again."),
+        list[str] | None, option("--option", "NAME=VALUE", "Compiler option of your own for every compile; again and again.")
     ] = None,
     options_out: Annotated[
         list[Path] | None,
-        typer.Option(
+        option(
             "--options-out",
-            metavar="FILE",
-            help=f"Write the options to set: .json for compiler_options, any other name for {_VARIABLE}; again and again.",
+            "FILE",
+            f"Write the options to set: .json for compiler_options, any other name for {_VARIABLE}; again and again.",
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write all trials and the best options here, as JSON.")
+        Path | None, option("-o --output", "FILE", "Write all trials and the best options here, as JSON.")
     ] = None,
-    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report here.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
+    report: Report = None,
+    as_json: Annotated[bool, option("--json", "", "Print the whole result as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Find compiler options that make XLA's programs faster.

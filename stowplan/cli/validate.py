@@ -9,25 +9,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stowplan import files
-from stowplan.cli.common import (
+from stowplan.cli.options import (
     DEFAULT_TIME_LIMIT,
     DEFAULT_WORKERS,
-    NOT_SHARED,
+    SHARED,
     Deterministic,
     Gap,
     Quiet,
+    Report,
     Seed,
     Suites,
     Targets,
     TimeLimit,
     Workers,
-    check_outputs,
     one_or_all,
+    option,
     with_input_options,
 )
-from stowplan.cli.output import note, say, say_json
+from stowplan.cli.output import NONE, as_gap, as_quantity, note, render, say, say_json
+from stowplan.cli.outputs import check_outputs
 from stowplan.cli.signals import stopping
-from stowplan.cli.table import NONE, as_gap, as_quantity, render
 from stowplan.frontends.options import ReadOptions
 from stowplan.result import format_apart, format_quantity
 
@@ -37,44 +38,38 @@ if TYPE_CHECKING:
     from stowplan.portfolio.validation.statistics import Spread
 
 
-@with_input_options(without=NOT_SHARED)
+@with_input_options(SHARED)
 def validate_command(
     suites: Suites,
     policies: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--policy",
-            metavar="FILE",
-            help="Policy file, as 'train' writes it; once for each kind of input. The package's own by default.",
+        option(
+            "--policy", "FILE", "Policy file, as 'train' writes it; once for each kind of input. The package's own by default."
         ),
     ] = None,
     targets: Targets = None,
     time_limit: TimeLimit = DEFAULT_TIME_LIMIT,
     games: Annotated[
-        int,
-        typer.Option("--games", metavar="N", help="Games drawn from the policy, and from its control, beside the likeliest."),
+        int, option("--games", "N", "Games drawn from the policy, and from its control, beside the likeliest.")
     ] = 16,
     solves: Annotated[
-        int,
-        typer.Option("--solves", metavar="N", help="Exact solves, at most, to find the decisions that cost most; 0 for none."),
+        int, option("--solves", "N", "Exact solves, at most, to find the decisions that cost most; 0 for none.")
     ] = 24,
     compiled: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--compiled",
-            metavar="FOLDER",
-            help="Compiles that 'tune-xla --folder' kept: the reward is correlated with the compiler's cycles.",
+            "FOLDER",
+            "Compiles that 'tune-xla --folder' kept: the reward is correlated with the compiler's cycles.",
         ),
     ] = None,
     gap: Gap = 0.0,
     deterministic: Deterministic = False,
     seed: Seed = 0,
     workers: Workers = DEFAULT_WORKERS,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write everything here, as JSON.")
-    ] = None,
-    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report here.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    output: Annotated[Path | None, option("-o --output", "FILE", "Write everything here, as JSON.")] = None,
+    report: Report = None,
+    as_json: Annotated[bool, option("--json", "", "Print everything as JSON.")] = False,
     quiet: Quiet = False,
     *,
     options: ReadOptions,

@@ -1,21 +1,24 @@
-"""The formats of input files that can be read. To add one, write its module with a ``FORMAT`` and add one line here."""
+"""The formats of input files that can be read, and the targets that are made for each.
+
+To add a format, write its module with a ``FORMAT`` and add one line here.
+"""
 
 from __future__ import annotations
 
-import importlib
 import os
 import stat
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import cast
 
-from stowplan import files
-from stowplan.errors import InputError
+from stowplan import files, kinds
+from stowplan.errors import InputError, UsageError
 from stowplan.frontends.format import InputFormat, Source, TargetFamily
 
-#: Modules of formats, in the order in which they are asked; each is imported when it is asked.
-_MODULES = [
-    "stowplan.frontends.packing_csv",
+#: Formats by ``module`` (its ``FORMAT``) or ``module:name``, in the order in which they are asked; each is imported then.
+_PLACES = [
+    "stowplan.frontends.problem_file:PACKING_CSV",
     "stowplan.frontends.dfg.format",
     "stowplan.frontends.arena.format",
     "stowplan.frontends.operator_order.format",
@@ -30,23 +33,23 @@ _MODULES = [
 
 def register(module: str) -> None:
     """Add the format of a module, by its dotted name; it is asked before all others."""
-    if module not in _MODULES:
-        _MODULES.insert(0, module)
+    if module not in _PLACES:
+        _PLACES.insert(0, module)
 
 
 def registered() -> tuple[str, ...]:
-    """Modules of all formats, in the order in which they are asked."""
-    return tuple(_MODULES)
+    """Places of all formats, in the order in which they are asked."""
+    return tuple(_PLACES)
 
 
 def formats() -> list[InputFormat]:
     """All formats, in the order in which they are asked."""
-    return [_format(module) for module in _MODULES]
+    return [_format(place) for place in _PLACES]
 
 
 @cache
-def _format(module: str) -> InputFormat:
-    return cast(InputFormat, importlib.import_module(module).FORMAT)
+def _format(place: str) -> InputFormat:
+    return cast(InputFormat, kinds.load(place if ":" in place else f"{place}:FORMAT"))
 
 
 def look(path: str | Path, target: str | Path | None = None) -> Source:
@@ -63,7 +66,7 @@ def look(path: str | Path, target: str | Path | None = None) -> Source:
 
 def format_of(source: Source) -> InputFormat:
     """The format of a file."""
-    return next(each for each in map(_format, _MODULES) if each.matches(source))
+    return next(each for each in map(_format, _PLACES) if each.matches(source))
 
 
 def target_family(target: str) -> TargetFamily:
@@ -75,6 +78,58 @@ def target_family(target: str) -> TargetFamily:
     # Its message lists the names there are.
     families[-1].load(target)
     raise AssertionError(target)
+
+
+def check_targets(targets: Iterable[str]) -> tuple[str, ...]:
+    """Targets, by name or path, at most one of a family.
+
+    Raises
+    ------
+    InputError
+        A name that is unknown, or a file that is no target.
+    UsageError
+        Two targets for inputs of one sort.
+    """
+    found: dict[str, str] = {}
+    for target in targets:
+        inputs = target_family(target).inputs
+        if inputs in found:
+            raise UsageError(
+                f"found targets {found[inputs]} and {target}, expected one for each kind of input: both are for {inputs}"
+            )
+        found[inputs] = target
+    return tuple(found.values())
+
+
+def target_for(path: Path, targets: Iterable[str]) -> str | None:
+    """The target of some that is made for an input; None for inputs that stand without one, and where none is made for it.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read.
+    UsageError
+        Two of the targets take it, and nothing in the file says which is meant.
+    """
+    given = tuple(targets)
+    if not given:
+        return None
+    fitting = []
+    seen = look(path)
+    for target in given:
+        source = seen._replace(target=target)
+        found = format_of(source)
+        if found.targets is None or not found.targets.holds(target):
+            continue
+        # To ask text takes reading all of it, which is for where several targets are left.
+        if source.data is None or found.claims(source) is not False:
+            fitting.append((target, found, source))
+    if len(fitting) > 1:
+        fitting = [each for each in fitting if each[1].claims(each[2])] or fitting
+    if len(fitting) > 1:
+        names = " and ".join(target for target, _, _ in fitting)
+        raise UsageError(f"{path} is {fitting[0][1].what} or {fitting[1][1].what}: both {names} take it, expected only one")
+    return fitting[0][0] if fitting else None
 
 
 def is_input(path: Path) -> bool:

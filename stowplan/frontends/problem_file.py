@@ -1,4 +1,4 @@
-"""Problem files among the inputs: what ``stowplan convert`` wrote, of any kind, and JSON that is no other input."""
+"""Files that are problems already: what ``stowplan convert`` wrote, of any kind, and lists of buffers to pack in CSV."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from stowplan import files, kinds
 from stowplan.errors import InputError
 from stowplan.frontends.format import InputFormat, Opened, Source
 from stowplan.frontends.options import ReadOptions
+from stowplan.models.packing import csv_files
 
 #: Formats of other inputs in JSON, which have readers of their own.
 _OTHERS = ("stowplan.layers",)
@@ -43,6 +44,7 @@ def _is_input(source: Source) -> bool:
     return files.peek_format(source.data or b"") in {kind.problem_format for kind in kinds.registered()}
 
 
+#: Takes all JSON that is no other input.
 FORMAT = InputFormat(
     what="a problem already",
     suffixes=(".json",),
@@ -50,4 +52,12 @@ FORMAT = InputFormat(
     matches=lambda source: source.data is not None,
     open=_open,
     is_input=_is_input,
+)
+
+PACKING_CSV = InputFormat(
+    what="a list of buffers to pack",
+    suffixes=(".csv",),
+    accepts=lambda source: frozenset({"capacity"}),
+    matches=lambda source: source.data is None and csv_files.is_packing_csv(source.path),
+    open=lambda source, options: Opened(csv_files.read_problem(source.path, options.capacity)),
 )

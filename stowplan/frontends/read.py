@@ -58,8 +58,8 @@ def read(
         For networks; graphs for a target with banks take the precision, too. See
         :class:`stowplan.frontends.options.ReadOptions`.
     rules, fixed, op_table
-        For data-flow graphs: texts ``NAME=VALUE`` (docs/modulo-scheduling.md), a file of fixed instructions, and a TOML file
-        that says what ops mean and cost.
+        For data-flow graphs: texts ``NAME=VALUE`` (docs/reference/loop-bodies.md), a file of fixed instructions, and a TOML
+        file that says what ops mean and cost.
 
     Returns
     -------
@@ -73,23 +73,23 @@ def read(
     UsageError
         An option that a file of this format does not take, or no target where one is needed.
     """
-    options = ReadOptions(
-        target=target,
-        capacity=capacity,
-        cost_model=cost_model,
-        stalls=stalls,
-        donation=donation,
-        evictions=evictions,
-        prefetches=prefetches,
-        cycles=(cycles,) if isinstance(cycles, str | Path) else None if cycles is None else tuple(cycles),
-        precision=precision,
-        granularity=granularity,
-        address_spaces=address_spaces,
-        rules=tuple(rules),
-        fixed=fixed,
-        op_table=op_table,
-    )
-    return open_input(path, options).problem
+    given = {name: value for name, value in locals().items() if name != "path"}
+    return open_input(path, ReadOptions(**given)).problem
+
+
+class NoTargetError(UsageError):
+    """A file that can be planned for several sorts of targets, and none is named.
+
+    Attributes
+    ----------
+    fitting
+        The families of targets that it can be read for, its own first.
+    """
+
+    def __init__(self, path: str | Path, what: str, fitting: Sequence[TargetFamily]):
+        self.fitting = tuple(fitting)
+        names = ", ".join(f"{each.example} ({each.answers})" for each in fitting)
+        super().__init__(f"{path} is {what}: name a target such as {names}; stowplan targets lists all")
 
 
 def open_input(path: str | Path, options: ReadOptions) -> Opened:
@@ -110,7 +110,9 @@ def open_input(path: str | Path, options: ReadOptions) -> Opened:
     InputError
         What is wrong with the file, and where.
     UsageError
-        An option that a file of this format does not take, or no target where one is needed.
+        An option that a file of this format does not take.
+    NoTargetError
+        No target is named, and one is needed.
     """
     source = look(path, options.target)
     found = format_of(source)
@@ -131,15 +133,15 @@ def open_with(path: str | Path, options: ReadOptions) -> Opened:
 def _opened(path: str | Path, source: Source, found: InputFormat, options: ReadOptions) -> Opened:
     """The problem of a file that takes all of these options."""
     if found.targets is not None and options.target is None:
-        raise UsageError(f"{path} is {found.what}: name a target such as {_fitting(source, found.targets)}")
+        raise NoTargetError(path, found.what, _fitting(source, found.targets))
     return found.open(source, options)
 
 
-def _fitting(source: Source, own: TargetFamily) -> str:
-    """A target of each family that a file can be read for, its own first, and what plans for it say."""
-    others = ((each, each.targets) for each in formats() if each.targets not in (None, own))
-    fitting = (family for each, family in others if format_of(source._replace(target=family.example)) is each)
-    return ", ".join(f"{each.example} ({each.answers})" for each in (own, *fitting)) + "; stowplan targets lists all"
+def _fitting(source: Source, own: TargetFamily) -> list[TargetFamily]:
+    """The families of targets that a file can be read for, its own first; InputError where it is none of these formats."""
+    asked = ((each, source._replace(target=each.targets.example)) for each in formats() if each.targets is not None)
+    fitting = [each.targets for each, named in asked if format_of(named) is each and each.claims(named) is not False]
+    return sorted((each for each in fitting if each is not None), key=lambda each: each is not own)
 
 
 def read_plan(path: str | Path, problem: Any = None) -> Any:

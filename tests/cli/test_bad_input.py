@@ -217,9 +217,10 @@ def test_files_in_each_others_places(cli: Cli, solved: Solved, tmp_path: Path) -
     assert "is a problem already: it takes --capacity, --stalls, but not --target" in error_line(
         cli("solve", problem, "--target", "teaching")
     )
-    line = error_line(cli("solve", ALEXNET))
-    for name in ("tpu-v4", "arena", "order", "inferentia"):
+    line, *lines = cli("solve", ALEXNET).err.splitlines()
+    for name, typed in zip(("tpu-v4", "arena", "order"), lines, strict=True):
         assert re.search(rf"name a target such as .*{name} \(", line)
+        assert f"stowplan solve {ALEXNET} --target {name} " in typed
 
 
 OPTIONS = {

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from stowplan import files
-from stowplan.cli.builds import write_depfile
+from stowplan.cli.outputs import write_depfile
 from tests.cli.conftest import Cli, Solved, error_line
 from tests.paths import EXAMPLES, ROOT
 

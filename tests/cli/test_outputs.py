@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stowplan.cli.common import check_outputs
+from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
 from stowplan.frontends.read import read_plan
 from tests.cli.conftest import ALEXNET, BRIEF, Cli, Solved, error_line

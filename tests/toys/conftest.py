@@ -13,7 +13,7 @@ from stowplan.kinds import KindModules
 def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Registers the kind and the format, for one test."""
     monkeypatch.setattr(kinds, "_KINDS", dict(kinds._KINDS))
-    monkeypatch.setattr(formats, "_MODULES", list(formats._MODULES))
+    monkeypatch.setattr(formats, "_PLACES", list(formats._PLACES))
     here = "tests.toys.sums"
     kinds.register(KindModules(name="sums", problem=f"{here}.problem", plan=f"{here}.plan", kind=f"{here}.kind:KIND"))
     formats.register("tests.toys.number_list")

@@ -76,7 +76,7 @@ def read_collection(
         Name of a machine, or path of its file.
     inputs
         What becomes of loads, inputs and constants that nothing leads to: instructions, as in the tables of the suites, or
-        variables (see ``docs/modulo-scheduling.md``).
+        variables (see ``docs/reference/loop-bodies.md``).
 
     Raises
     ------

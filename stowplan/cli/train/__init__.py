@@ -1,1 +1,337 @@
-"""``stowplan train``: learned policies, one module for each agent, named in :mod:`stowplan.cli.app`."""
+"""``stowplan train``: the frame that learned policies are trained in. Each agent has a module with a :class:`Training`.
+
+An agent's class says what its options are, how problems are read and plans learned from, and what is reported. Limits,
+resuming, files, progress, interrupts and exit codes are the frame's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar, get_type_hints
+
+import typer
+
+from stowplan import files
+from stowplan.arguments import number
+from stowplan.cli.options import Quiet, option, with_input_options, with_parameters
+from stowplan.cli.output import LinePrinter, note, say, say_json
+from stowplan.cli.outputs import check_folder, check_outputs
+from stowplan.cli.signals import INTERRUPTED, stopping
+from stowplan.deadline import Deadline, limit_after
+from stowplan.errors import InputError, MissingDependencyError, UsageError
+from stowplan.frontends.options import ReadOptions
+
+if TYPE_CHECKING:
+    from stowplan.learned_guidance.training.run import BaseTrainer
+
+T = TypeVar("T", bound="BaseTrainer[Any, Any]")
+
+#: What finding demonstrations may take of a time limit, and the seconds that each has at least.
+DEMONSTRATING_SHARE, LEAST_SECONDS = 0.4, 0.2
+
+#: Seconds between two plain lines of progress.
+LINES_EVERY = 5.0
+
+#: Exit code of a limit that was over before anything was trained.
+NOTHING_WITHIN_LIMIT = 3
+
+_INTERRUPTS = """
+
+Ctrl-C writes the checkpoint and ends with exit code 130, SIGTERM and SIGHUP likewise with 143 and 129; a second Ctrl-C ends at
+once.
+"""
+
+
+@dataclass(kw_only=True)
+class Training(ABC, Generic[T]):
+    """One run of ``stowplan train``: its options, a field each, and what becomes of them."""
+
+    INPUTS: ClassVar[tuple[str, ...]]
+    """Options of inputs that the agent's inputs take."""
+    AMOUNT: ClassVar[str]
+    """The option that says how long to train."""
+    AMOUNT_IN_CONFIG: ClassVar[str]
+    """The same in the configuration."""
+    UNIT: ClassVar[str]
+    """What that counts: ``evaluations``."""
+    CANDIDATES: ClassVar[str] = "heuristic,learned,exact"
+    """What plans to learn from are sought with."""
+
+    output: Annotated[Path, option("-o --output", "FILE", "Checkpoint: written now and then, and at the end.")]
+    time_limit: Annotated[float | None, option("--time-limit", "SECONDS", "Stop after this time, reading included.")] = None
+    resume: Annotated[bool, option("--resume", "", "Go on from the checkpoint, with the same inputs.")] = False
+    overwrite: Annotated[bool, option("--overwrite", "", "Begin anew though there is a checkpoint.")] = False
+    preset: Annotated[str | None, option("--preset", "NAME", "Hyperparameters: cpu (the default) or paper.")] = None
+    settings: Annotated[
+        list[str] | None, option("--set", "NAME=VALUE", "Any other hyperparameter, again and again (its page lists them).")
+    ] = None
+    seed: Annotated[int | None, option("--seed", "N", "Seed of everything random (default 0).")] = None
+    demonstrations: Annotated[
+        list[Path] | None, option("--demonstrations", "PLAN", "Plan of one of the inputs to learn from, again and again.")
+    ] = None
+    start_from: Annotated[Path | None, option("--from", "POLICY", "Begin with the weights of this policy.")] = None
+    curve: Annotated[Path | None, option("--curve", "FILE", "Write the training curve here, as CSV, while it grows.")] = None
+    policy: Annotated[Path | None, option("--policy", "FILE", "Write the trained network here, small enough to ship.")] = None
+    plans: Annotated[
+        Path | None, option("--plans", "FOLDER", "Write the best plan of each input here; the folder is made.")
+    ] = None
+    save_every: Annotated[float, option("--save-every", "SECONDS", "Between two checkpoints.")] = 60.0
+    as_json: Annotated[bool, option("--json", "", "Print the result as JSON.")] = False
+    quiet: Quiet = False
+    options: ReadOptions
+    demonstrate: float | None = None
+    """Seconds for finding a plan of each problem to learn from; each agent says in its own words how."""
+
+    # What an agent says
+
+    @property
+    @abstractmethod
+    def sources(self) -> Sequence[Path]:
+        """The files to learn on."""
+
+    @property
+    def decided(self) -> Mapping[str, Any]:
+        """Options of its own that a resumed run cannot change, by name."""
+        return {}
+
+    def check(self) -> None:
+        """Refuse what cannot work before anything is read."""
+
+    def preparing(self) -> AbstractContextManager[Callable[[Deadline], bool]]:
+        """What goes on while problems are read; what it gives waits until training can begin, False where it cannot."""
+        return nullcontext(lambda deadline: True)
+
+    @abstractmethod
+    def read(self) -> list[Any]:
+        """The problems to learn on."""
+
+    @property
+    @abstractmethod
+    def trainer_type(self) -> type[T]:
+        """The agent's trainer."""
+
+    @property
+    @abstractmethod
+    def config_type(self) -> Any:
+        """Its configuration, with the presets ``cpu`` and ``paper``."""
+
+    def configured(self, config: Any) -> Any:
+        """A preset with what the agent's own options say."""
+        return config
+
+    @property
+    def made_with(self) -> Mapping[str, Any]:
+        """Arguments of the trainer that are not in its checkpoint."""
+        return {}
+
+    def new(self, problems: list[Any], config: Any) -> T:
+        """A trainer before its first tick, with the weights of a policy where one is named."""
+        return self.trainer_type(problems, config, seed=self.seed or 0, **self.made_with)
+
+    def check_trainer(self, trainer: T) -> None:
+        """Refuse what cannot work before anything is learned."""
+
+    @abstractmethod
+    def learn_from(self, trainer: T, index: int, plan: Any) -> None:
+        """Learn from a plan of the problem of this index; InputError where it is none to learn from."""
+
+    def learn_from_own(self, trainer: T, index: int, limit: float, deadline: Deadline) -> None:
+        """Find a plan of the problem of this index within so many seconds, and learn from it."""
+        from stowplan.portfolio.solve import solve
+
+        problem, cancel = trainer.problems[index], deadline.cancelled
+        plan = solve(problem, time_limit=limit, candidates=self.CANDIDATES, seed=self.seed or 0, cancel=cancel).plan
+        try:
+            if plan is not None:
+                self.learn_from(trainer, index, plan)
+        except InputError as error:
+            note(f"stowplan: the plan found of {files.printable(problem.name)} {error}: it is not learned from")
+
+    @abstractmethod
+    def best_plans(self, trainer: T) -> Iterator[Any]:
+        """The best plan of each problem, or None."""
+
+    @abstractmethod
+    def figures(self, trainer: T) -> dict[str, Any]:
+        """What was done, as ``--json`` has it."""
+
+    @abstractmethod
+    def headline(self, trainer: T) -> str:
+        """The same in words."""
+
+    @abstractmethod
+    def rows(self, trainer: T) -> tuple[str, list[dict[str, Any]]]:
+        """What ``--json`` says of each problem, and what it calls them."""
+
+    @abstractmethod
+    def line(self, row: dict[str, Any]) -> str:
+        """The same of one problem in words."""
+
+    # The frame
+
+    def run(self) -> None:
+        """Train, write and report; always raises :class:`typer.Exit`."""
+        began = time.monotonic()
+        self._check()
+        with self.preparing() as is_ready, stopping() as cancel:
+            problems = self.read()
+            deadline = Deadline(cancelled=cancel)
+            if self.time_limit is not None:
+                deadline = deadline.within(limit_after(began, self.time_limit))
+            if not is_ready(deadline):
+                raise typer.Exit(INTERRUPTED if cancel.is_set() else NOTHING_WITHIN_LIMIT)
+            trainer = self._resumed(problems) if self.resume else self._begun(problems, deadline)
+            self.check_trainer(trainer)
+            # The folder is made when all that is read has been read.
+            if self.plans is not None:
+                files.make_folder(self.plans)
+            was_done, started = trainer.done, time.monotonic()
+            outcome = self._train(trainer, cancel, began)
+            over = time.monotonic()
+            digest = None if self.policy is None else trainer.save_policy(self.policy)
+        if self.plans is not None:
+            for index, plan in enumerate(self.best_plans(trainer)):
+                if plan is not None:
+                    plan.save(self.plans / f"{index:03d}.plan.json")
+        name, rows = self.rows(trainer)
+        if self.as_json:
+            done = {"outcome": outcome, **self.figures(trainer), "seconds": round(trainer.seconds, 3)}
+            say_json({**done, "policy_sha256": digest, name: rows})
+        else:
+            lines = [f"{self.headline(trainer)}, {trainer.seconds:.1f} s ({outcome})"]
+            lines += [f"  {files.printable(str(row[name[:-1]]))}: {self.line(row)}" for row in rows]
+            if outcome == "steps_done":
+                ended = "nothing was left to do: all" if was_done else "ended because all"
+                amount = f"{getattr(trainer.config, self.AMOUNT_IN_CONFIG)} {self.UNIT}"
+                lines.append(f"  {ended} {amount} are done; --resume with a larger --{self.AMOUNT} goes on")
+            now = time.monotonic()
+            lines.append(
+                f"  {now - began:.1f} s in all: {started - began:.1f} s to read the input and get ready, "
+                f"{over - started:.1f} s to train, {now - over:.1f} s to write the rest"
+            )
+            say("\n".join(lines))
+        raise typer.Exit(INTERRUPTED if cancel.is_set() else 0)
+
+    def _check(self) -> None:
+        if self.time_limit is not None:
+            number("--time-limit {}", self.time_limit, 0.0, or_least=False)
+        number("--save-every {}", self.save_every, 0.0)
+        if self.demonstrate is not None:
+            number("--demonstrate {}", self.demonstrate, 0.0, or_least=False)
+        self.check()
+        if self.plans is not None:
+            check_folder(self.plans)
+        read = (*self.sources, *self.options.files, self.start_from, *(self.demonstrations or ()))
+        check_outputs((self.output, self.curve, self.policy), inputs=read)
+        if self.resume and self.overwrite:
+            raise UsageError("--resume and --overwrite contradict each other")
+        if self.resume and not self.output.exists():
+            raise UsageError(f"{self.output}: there is no checkpoint to resume")
+        if not self.resume and not self.overwrite and self.output.exists():
+            raise UsageError(f"{self.output}: exists; --resume goes on from it, --overwrite begins anew")
+        decided = {
+            "--preset": self.preset,
+            **self.decided,
+            "--set": self.settings,
+            "--seed": self.seed,
+            "--from": self.start_from,
+            "--demonstrations": self.demonstrations or None,
+            "--demonstrate": self.demonstrate,
+        }
+        for name, value in decided.items():
+            if self.resume and value is not None:
+                raise UsageError(f"{name} cannot be changed in a run that is resumed")
+        if (self.preset or "cpu") not in ("cpu", "paper"):
+            raise UsageError(f"--preset: found {self.preset!r}, expected cpu or paper")
+        try:
+            import torch
+        except ImportError as error:
+            raise MissingDependencyError("training needs torch: pip install 'stowplan[learned]'") from error
+        # Batches are many and small: with more threads they wait for each other.
+        torch.set_num_threads(1)
+
+    @property
+    def _changes(self) -> dict[str, Any]:
+        """What a resumed run may change of its configuration: how long to train."""
+        amount = getattr(self, self.AMOUNT)
+        return {} if amount is None else {self.AMOUNT_IN_CONFIG: amount}
+
+    def _resumed(self, problems: list[Any]) -> T:
+        return self.trainer_type.resume(self.output, problems, changes=self._changes, **self.made_with)
+
+    def _begun(self, problems: list[Any], deadline: Deadline) -> T:
+        """A new trainer that has learned from plans of files, and from plans that are found now."""
+        from stowplan.frontends.read import read_plan
+        from stowplan.learned_guidance.training.settings import with_settings
+
+        config = self.configured(getattr(self.config_type, self.preset or "cpu")())
+        trainer = self.new(problems, with_settings(config, self.settings or ()).changed(**self._changes))
+        digests = [problem.digest for problem in trainer.problems]
+        for path in self.demonstrations or ():
+            plan = read_plan(path)
+            if plan.problem not in digests:
+                raise InputError("is a plan of another problem, expected one of those to train on", source=path)
+            try:
+                for index, digest in enumerate(digests):
+                    if digest == plan.problem:
+                        self.learn_from(trainer, index, plan)
+            except InputError as error:
+                raise error.within(path) from error
+        for index in range(len(digests)):
+            if self.demonstrate is None or deadline.expired:
+                break
+            # Most of a time limit, all inputs together, is for training.
+            share = DEMONSTRATING_SHARE * deadline.remaining / (len(digests) - index)
+            self.learn_from_own(trainer, index, max(LEAST_SECONDS, min(self.demonstrate, share)), deadline)
+        return trainer
+
+    def _train(self, trainer: T, cancel: threading.Event, began: float) -> str:
+        """Train within the limits; writes curve and checkpoints, and returns why it ended."""
+        from stowplan.learned_guidance.training.curve import CurveFile
+        from stowplan.learned_guidance.training.run import run
+
+        curve = None if self.curve is None else CurveFile(self.curve, trainer.COLUMNS, trainer.iteration)
+        with LinePrinter(self.quiet, LINES_EVERY) as printer:
+
+            def report(progress: Any) -> None:
+                printer.show(progress.line)
+                if curve is not None:
+                    curve.append(progress.row)
+
+            return run(
+                trainer,
+                time_limit=None if self.time_limit is None else limit_after(began, self.time_limit),
+                should_stop=cancel.is_set,
+                on_progress=report,
+                save=lambda: trainer.save(self.output),
+                save_every=self.save_every,
+            )
+
+
+def command(training: type[Training[Any]]) -> Callable[..., None]:
+    """The command of an agent: its options are the fields of its class, its help is what the class says of itself."""
+    hints = get_type_hints(training, include_extras=True)
+
+    def run(**values: Any) -> None:
+        training(**values).run()
+
+    run.__doc__ = f"{inspect.cleandoc(training.__doc__ or '')}{_INTERRUPTS}"
+    missing = dataclasses.MISSING
+    parameters = [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if each.default is missing else each.default,
+            annotation=hints[each.name],
+        )
+        for each in dataclasses.fields(training)
+    ]
+    return with_input_options(training.INPUTS)(with_parameters(run, parameters))

@@ -2,303 +2,207 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stowplan import files
-from stowplan.cli.common import Capacity, CostModel, Quiet, TargetOption, target_file
-from stowplan.cli.output import note, say, say_json
-from stowplan.cli.signals import stopping
-from stowplan.cli.train.common import (
-    INTERRUPTED,
-    NOTHING_WITHIN_LIMIT,
-    AsJson,
-    Common,
-    Curve,
-    Demonstrations,
-    Output,
-    Overwrite,
-    Plans,
-    PolicyOutput,
-    Preset,
-    Resume,
-    SaveEvery,
-    Seed,
-    Settings,
-    StartFrom,
-    TimeLimit,
-    Training,
-    demonstrated,
-    numbered_plan,
-)
+from stowplan.cli.options import option
+from stowplan.cli.output import note
+from stowplan.cli.train import Training, command
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+    from stowplan.models.memory_mapping.plan import Plan
+    from stowplan.models.memory_mapping.problem import Problem
 
 #: What local search from a demonstration takes, of the time of solving.
 LOCAL_SEARCH_SHARE = 0.5
 
 
-def muzero_command(
+@dataclass(kw_only=True)
+class _Training(Training["Trainer"]):
+    """Train MMap-MuZero to map the memory of one or more programs."""
+
+    INPUTS = ("target", "capacity", "cost_model")
+    AMOUNT, AMOUNT_IN_CONFIG, UNIT = "steps", "training_steps", "training steps"
+
     programs: Annotated[
         list[Path],
         typer.Argument(metavar="PROGRAM", help="Compiled programs or problem files of memory mapping, as 'solve' takes."),
-    ],
-    output: Output,
-    target: TargetOption = None,
-    capacity: Capacity = None,
-    cost_model: CostModel = None,
-    time_limit: TimeLimit = None,
+    ]
     steps: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--steps",
-            metavar="N",
-            help="Stop after this many training steps (default 20000; 1000000 of --preset paper), time limit or not.",
+            "N",
+            "Stop after this many training steps (default 20000; 1000000 of --preset paper), time limit or not.",
         ),
-    ] = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    preset: Preset = None,
+    ] = None
     method: Annotated[
-        str | None,
-        typer.Option("--search", metavar="NAME", help="How moves are searched: gumbel, puct, or none (learning only)."),
-    ] = None,
-    simulations: Annotated[
-        int | None, typer.Option("--simulations", metavar="N", help="Simulations of the search for each move.")
-    ] = None,
-    settings: Settings = None,
-    seed: Seed = None,
-    device: Annotated[str, typer.Option("--device", metavar="NAME", help="Where the network is: cpu or cuda.")] = "cpu",
-    demonstrations: Demonstrations = None,
+        str | None, option("--search", "NAME", "How moves are searched: gumbel, puct, or none (learning only).")
+    ] = None
+    simulations: Annotated[int | None, option("--simulations", "N", "Simulations of the search for each move.")] = None
+    device: Annotated[str, option("--device", "NAME", "Where the network is: cpu or cuda.")] = "cpu"
     demonstrate: Annotated[
         float | None,
-        typer.Option(
-            "--demonstrate",
-            metavar="SECONDS",
-            help="Solve each program for so long, and learn from the plan after local search.",
-        ),
-    ] = None,
-    start_from: StartFrom = None,
+        option("--demonstrate", "SECONDS", "Solve each program for so long, and learn from the plan after local search."),
+    ] = None
     windows: Annotated[
-        int | None,
-        typer.Option("--windows", metavar="N", help="Learn on N random windows of each program, not the whole of it."),
-    ] = None,
-    window_moves: Annotated[
-        int, typer.Option("--window-moves", metavar="N", help="Moves of a window, at most, or nearly so.")
-    ] = 400,
-    curve: Curve = None,
-    policy: PolicyOutput = None,
-    plans: Plans = None,
-    save_every: SaveEvery = 60.0,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """Train MMap-MuZero to map the memory of one or more programs.
+        int | None, option("--windows", "N", "Learn on N random windows of each program, not the whole of it.")
+    ] = None
+    window_moves: Annotated[int, option("--window-moves", "N", "Moves of a window, at most, or nearly so.")] = 400
 
-    Ctrl-C writes the checkpoint and ends with exit code 130, SIGTERM and SIGHUP likewise with 143 and 129; a second Ctrl-C
-    ends at once.
-    """
-    began = time.monotonic()
-    options = Common(
-        output=output,
-        time_limit=time_limit,
-        resume=resume,
-        overwrite=overwrite,
-        seed=seed,
-        start_from=start_from,
-        curve=curve,
-        policy=policy,
-        plans=plans,
-        demonstrations=demonstrations or (),
-        demonstrate=demonstrate,
-        save_every=save_every,
-        quiet=quiet,
-    )
-    options.check(
-        inputs=(*programs, target_file(target)),
-        fixed={
-            "--preset": preset,
-            "--search": method,
-            "--simulations": simulations,
-            "--set": settings,
-        },
-    )
-    _check_device(device)
-    from stowplan.learned_guidance.memory_mapping.muzero.progress import COLUMNS
-    from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
-    from stowplan.learned_guidance.memory_mapping.muzero.warm_up import compiling
+    @property
+    def sources(self) -> list[Path]:
+        return self.programs
 
-    # Another process compiles, where that is to be done, while this one reads.
-    with compiling() as is_compiled, stopping() as cancel:
-        problems = _windows_of(_read(programs, target, capacity, cost_model), windows, window_moves, seed or 0)
-        deadline = options.within(Deadline(cancelled=cancel), began)
-        if not is_compiled(deadline.stopper()):
+    @property
+    def decided(self) -> dict[str, Any]:
+        return {"--search": self.method, "--simulations": self.simulations}
+
+    def check(self) -> None:
+        if self.device not in ("cpu", "cuda"):
+            raise UsageError(f"--device: found {self.device!r}, expected cpu or cuda")
+
+    @contextmanager
+    def preparing(self) -> Iterator[Callable[[Deadline], bool]]:
+        """Another process compiles, where that is to be done, while this one reads."""
+        import torch
+
+        from stowplan.learned_guidance.memory_mapping.muzero.warm_up import compiling
+
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise UsageError("--device: cuda was asked for, but torch finds no such device")
+
+        def is_ready(deadline: Deadline) -> bool:
+            if is_compiled(deadline.stopper()):
+                return True
             note("stowplan: ended while training was being compiled for the first time: there is no checkpoint")
-            raise typer.Exit(INTERRUPTED if cancel.is_set() else NOTHING_WITHIN_LIMIT)
-        if resume:
-            trainer = Trainer.resume(
-                output, problems, device=device, changes={} if steps is None else {"training_steps": steps}
-            )
-        else:
-            config = _configured(preset, method, simulations, settings or (), steps)
-            trainer = _new_trainer(problems, config, seed or 0, device, start_from)
-            _demonstrate(trainer, options, deadline, cancel)
-        trained = options.train(trainer, COLUMNS, cancel, began)
-    if plans is not None:
-        _write_plans(trainer, plans)
-    _report(trainer, trained, as_json)
-    raise typer.Exit(INTERRUPTED if cancel.is_set() else 0)
+            return False
 
+        with compiling() as is_compiled:
+            yield is_ready
 
-def _read(programs: list[Path], target: str | None, capacity: int | None, cost_model: str | None) -> list[Any]:
-    from stowplan.frontends.read import read
-    from stowplan.models.memory_mapping.problem import Problem
+    def read(self) -> list[Problem]:
+        from stowplan.frontends.read import open_input
+        from stowplan.models.memory_mapping.problem import Problem
 
-    problems = []
-    for path in programs:
-        problem = read(path, target, capacity=capacity, cost_model=cost_model)
-        if not isinstance(problem, Problem):
-            raise InputError("found another kind of problem, expected memory mapping (a compiled program)", source=path)
-        problems.append(problem)
-    return problems
+        problems = []
+        for path in self.programs:
+            problem = open_input(path, self.options).problem
+            if not isinstance(problem, Problem):
+                raise InputError("found another kind of problem, expected memory mapping (a compiled program)", source=path)
+            problems.append(problem)
+        return problems if self.windows is None else self._windows_of(problems, self.windows)
 
+    def _windows_of(self, problems: list[Problem], count: int) -> list[Problem]:
+        """Windows in place of the programs; the seed decides which."""
+        if count < 1 or self.window_moves < 1:
+            raise UsageError(f"--windows and --window-moves: found {count} and {self.window_moves}, expected 1 or more")
+        import numpy as np
 
-def _windows_of(problems: list[Any], count: int | None, moves: int, seed: int) -> list[Any]:
-    """Windows in place of the programs, where that is asked for; the seed decides which."""
-    if count is None:
-        return problems
-    if count < 1 or moves < 1:
-        raise UsageError(f"--windows and --window-moves: found {count} and {moves}, expected 1 or more")
-    import numpy as np
+        from stowplan.learned_guidance.memory_mapping.game.programs import training_variants
 
-    from stowplan.learned_guidance.memory_mapping.game.programs import training_variants
+        rng = np.random.default_rng(self.seed or 0)
+        found = [each for problem in problems for each in training_variants(problem, rng, moves=self.window_moves, count=count)]
+        if not found:
+            raise UsageError("--windows: hardly any window of these programs has something to gain")
+        return found
 
-    rng = np.random.default_rng(seed)
-    found = [variant for problem in problems for variant in training_variants(problem, rng, moves=moves, count=count)]
-    if not found:
-        raise UsageError("--windows: hardly any window of these programs has something to gain")
-    return found
+    @property
+    def trainer_type(self) -> type[Trainer]:
+        from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
 
+        return Trainer
 
-def _configured(
-    preset: str | None, method: str | None, simulations: int | None, settings: Sequence[str], steps: int | None
-) -> TrainingConfig:
-    from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
-    from stowplan.learned_guidance.training.settings import with_settings
+    @property
+    def config_type(self) -> type[TrainingConfig]:
+        from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 
-    presets = {"cpu": TrainingConfig.cpu, "paper": TrainingConfig.paper}
-    if (preset or "cpu") not in presets:
-        raise UsageError(f"--preset: found {preset!r}, expected cpu or paper")
-    config = presets[preset or "cpu"]()
-    if method == "none":
-        config = config.learning_only()
-    elif method is not None:
-        if method not in ("gumbel", "puct"):
-            raise UsageError(f"--search: found {method!r}, expected gumbel, puct or none")
-        config = config.changed(search=replace(config.search, method=method))  # type: ignore[arg-type]
-    if simulations is not None:
-        config = config.changed(search=replace(config.search, simulations=simulations))
-    config = with_settings(config, settings)
-    return config if steps is None else config.changed(training_steps=steps)
+        return TrainingConfig
 
+    def configured(self, config: TrainingConfig) -> TrainingConfig:
+        if self.method == "none":
+            config = config.learning_only()
+        elif self.method is not None:
+            if self.method not in ("gumbel", "puct"):
+                raise UsageError(f"--search: found {self.method!r}, expected gumbel, puct or none")
+            config = config.changed(search=replace(config.search, method=self.method))  # type: ignore[arg-type]
+        if self.simulations is not None:
+            config = config.changed(search=replace(config.search, simulations=self.simulations))
+        return config
 
-def _new_trainer(problems: list[Any], config: TrainingConfig, seed: int, device: str, start_from: Path | None) -> Trainer:
-    from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
-    from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+    @property
+    def made_with(self) -> dict[str, Any]:
+        return {"device": self.device}
 
-    if start_from is None:
-        return Trainer(problems, config, seed=seed, device=device)
-    return Policy.load(start_from).trainer(problems, config, seed=seed, device=device)
+    def new(self, problems: list[Any], config: TrainingConfig) -> Trainer:
+        if self.start_from is None:
+            return super().new(problems, config)
+        from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
 
+        return Policy.load(self.start_from).trainer(problems, config, seed=self.seed or 0, device=self.device)
 
-def _check_device(device: str) -> None:
-    import torch
+    def learn_from(self, trainer: Trainer, index: int, plan: Plan) -> None:
+        from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
+        from stowplan.models.memory_mapping.verify import verify
 
-    if device not in ("cpu", "cuda"):
-        raise UsageError(f"--device: found {device!r}, expected cpu or cuda")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device: cuda was asked for, but torch finds no such device")
-
-
-def _demonstrate(trainer: Trainer, options: Common, deadline: Deadline, cancel: threading.Event) -> None:
-    """Teach the trainer plans from files, and plans that are found now."""
-    if not options.demonstrations and options.demonstrate is None:
-        return
-    from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
-    from stowplan.learned_guidance.memory_mapping.game.local_search import improve_plan
-    from stowplan.learned_guidance.memory_mapping.game.programs import as_played
-    from stowplan.models.memory_mapping import plan as plan_files
-    from stowplan.models.memory_mapping.verify import verify
-    from stowplan.portfolio.solve import solve
-
-    problems = [program.problem for program in trainer.programs]
-    seed = options.seed or 0
-    for path in options.demonstrations:
-        plan = plan_files.Plan.load(path)
-        numbers = demonstrated([problem.digest for problem in problems], plan.problem, plan.program, path)
-        found = verify(problems[numbers[0]], plan)
+        problem = trainer.programs[index].problem
+        found = verify(problem, plan)
         if found.violations:
-            raise InputError(f"is no valid plan: {found.violations[0]}", source=path)
-        for number in numbers:
-            trainer.demonstrate(number, actions_of(problems[number], plan).actions)
-    for number, program in enumerate(trainer.programs):
-        limit = options.seconds_to_demonstrate(deadline, len(problems) - number)
-        if limit is None:
-            return
-        plan = solve(as_played(program.problem), time_limit=limit, seed=seed, cancel=cancel).plan
+            raise InputError(f"is no valid plan: {found.violations[0]}")
+        trainer.demonstrate(index, actions_of(problem, plan).actions)
+
+    def learn_from_own(self, trainer: Trainer, index: int, limit: float, deadline: Deadline) -> None:
+        """Find a plan, improve it by local search, and learn from the game that it is."""
+        from stowplan.learned_guidance.memory_mapping.game.local_search import improve_plan
+        from stowplan.learned_guidance.memory_mapping.game.programs import as_played
+        from stowplan.portfolio.solve import solve
+
+        game, seed = trainer.programs[index].game, self.seed or 0
+        played = as_played(trainer.programs[index].problem)
+        plan = solve(played, time_limit=limit, candidates=self.CANDIDATES, seed=seed, cancel=deadline.cancelled).plan
         if plan is not None:
             limit = LOCAL_SEARCH_SHARE * limit
-            improved = improve_plan(program.game, plan, seed=seed, time_limit=limit, should_stop=deadline.stopper())
+            improved = improve_plan(game, plan, seed=seed, time_limit=limit, should_stop=deadline.stopper())
             if improved.actions is not None:
-                trainer.demonstrate(number, improved.actions)
+                trainer.demonstrate(index, improved.actions)
 
+    def best_plans(self, trainer: Trainer) -> Iterator[Plan | None]:
+        from stowplan.learned_guidance.memory_mapping.muzero.play import Played
 
-def _write_plans(trainer: Trainer, folder: Path) -> None:
-    from stowplan.learned_guidance.memory_mapping.muzero.play import Played
+        for program, best in zip(trainer.programs, trainer.best, strict=True):
+            yield None if best.actions is None else Played.of(program.game, best.actions).plan
 
-    for number, (program, best) in enumerate(zip(trainer.programs, trainer.best, strict=True)):
-        if best.actions is not None:
-            Played.of(program.game, best.actions).plan.save(numbered_plan(folder, number))
+    def figures(self, trainer: Trainer) -> dict[str, Any]:
+        return {"training_steps": trainer.learner.steps, "games": trainer.games, "moves": trainer.moves}
 
+    def headline(self, trainer: Trainer) -> str:
+        return f"{trainer.learner.steps} training steps, {trainer.games} games"
 
-def _report(trainer: Trainer, trained: Training, as_json: bool) -> None:
-    rows = [
-        {
-            "program": program.problem.name,
-            "problem": program.problem.digest,
-            "moves": len(program.game.moves),
-            "games": best.games,
-            "return_ps": best.return_ps,
-            "normalised_return": None if best.return_ps is None else program.normalised(best.return_ps),
-        }
-        for program, best in zip(trainer.programs, trainer.best, strict=True)
-    ]
-    if as_json:
-        say_json(
+    def rows(self, trainer: Trainer) -> tuple[str, list[dict[str, Any]]]:
+        return "programs", [
             {
-                "outcome": trained.outcome,
-                "training_steps": trainer.learner.steps,
-                "games": trainer.games,
-                "moves": trainer.moves,
-                "seconds": round(trainer.seconds, 3),
-                "policy_sha256": trained.policy_sha256,
-                "programs": rows,
+                "program": program.problem.name,
+                "problem": program.problem.digest,
+                "moves": len(program.game.moves),
+                "games": best.games,
+                "return_ps": best.return_ps,
+                "normalised_return": None if best.return_ps is None else program.normalised(best.return_ps),
             }
-        )
-        return
-    lines = [f"{trainer.learner.steps} training steps, {trainer.games} games in {trainer.seconds:.1f} s ({trained.outcome})"]
-    for row in rows:
+            for program, best in zip(trainer.programs, trainer.best, strict=True)
+        ]
+
+    def line(self, row: dict[str, Any]) -> str:
         best = "no game finished" if row["return_ps"] is None else f"best R {row['normalised_return']:.4f}"
-        lines.append(f"  {files.printable(str(row['program']))}: {best}, {row['games']} games of {row['moves']} moves")
-    lines += trained.remarks(f"{trainer.config.training_steps} training steps", "--steps")
-    say("\n".join(lines))
+        return f"{best}, {row['games']} games of {row['moves']} moves"
+
+
+muzero_command = command(_Training)

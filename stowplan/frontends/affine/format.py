@@ -76,7 +76,7 @@ def _claims(source: Source) -> bool | None:
         return None
     from stowplan.frontends.hlo import read_module
 
-    return not read_module(source.path).is_scheduled or None
+    return not read_module(source.path).is_scheduled
 
 
 def _rows() -> list[TargetRow]:

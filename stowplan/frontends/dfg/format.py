@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to read a loop body, and the machine's rules for it. See docs/modulo-scheduling.md."""
+    """How to read a loop body, and the machine's rules for it. See docs/reference/loop-bodies.md."""
 
     rules: Rules = Rules()
     inputs: str = "variables"

@@ -63,7 +63,7 @@ def _cost_data(
 def _claims(source: Source) -> bool | None:
     from stowplan.frontends.hlo import read_module
 
-    return read_module(source.path).is_scheduled or None
+    return read_module(source.path).is_scheduled
 
 
 def _rows() -> list[TargetRow]:

@@ -1,4 +1,4 @@
-"""Layer files: a network's layers and edges as JSON. The format is in docs/networks.md.
+"""Layer files: a network's layers and edges as JSON. The format is in docs/reference/networks.md.
 
 A file of ours carries ``format`` and ``version``; files without them, as other tools write them, are read as well. Layers may
 stand in any order and have any whole numbers as ids: they are brought into an order in which inputs come first.

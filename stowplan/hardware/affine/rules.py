@@ -1,7 +1,7 @@
 """Bank rules of operators (section 2.2 of the paper): for each way to compute one, how operands and outputs are spread.
 
 A dimension stands for itself in the operator's own view of an operand. Element ``i`` of a spread dimension is in bank
-``i mod banks``; what is not spread is in one bank, and read from there by all (docs/bank-mapping.md).
+``i mod banks``; what is not spread is in one bank, and read from there by all (docs/reference/bank-mapping.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tier placement as a Gymnasium environment; see ``docs/tier-placement.md``, section Gymnasium."""
+"""Tier placement as a Gymnasium environment; see ``docs/reference/tier-placement.md``, section Gymnasium."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A network of layers as the graph that policies see: node features, normalised, and edges.
 
-Khadka et al., ICLR 2021, appendix A; ``docs/tier-placement.md``, section *Node features*, has a table of all columns.
+Khadka et al., ICLR 2021, appendix A; ``docs/reference/tier-placement.md``, section *Node features*, has a table of all columns.
 """
 
 from __future__ import annotations

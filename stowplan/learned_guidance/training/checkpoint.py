@@ -25,16 +25,14 @@ from torch import Tensor, nn
 
 from stowplan import files
 from stowplan.errors import InputError, StowplanError, brief
-from stowplan.learned_guidance.training.run import Agent
 from stowplan.version import VERSION
 
 C = TypeVar("C")
 S = TypeVar("S")
 N = TypeVar("N", bound=nn.Module)
-A = TypeVar("A", bound=Agent[Any])
 
 #: What a damaged file makes of an agent that is told to go on from it.
-_DAMAGE = (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError)
+DAMAGE = (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
         provenance = _provenance(found)
         # Version 1 had the agent's values beside the others.
         values = dict(found["values"] if "values" in found else {key: found[key] for key in found.keys() - _HEAD})
-    except (*_DAMAGE, msgspec.MsgspecError) as error:
+    except (*DAMAGE, msgspec.MsgspecError) as error:
         raise InputError(f"damaged {name} file: {error}", source=path) from error
     return Content(config, provenance, values, hashlib.sha256(data).hexdigest(), path)
 
@@ -153,7 +151,7 @@ def provenance_of(path: str | Path) -> Provenance:
     """Where an agent's file is from, of whatever format; raises InputError where it does not say or is damaged."""
     try:
         return _provenance(_read(path, "a policy")[1])
-    except (*_DAMAGE, msgspec.MsgspecError) as error:
+    except (*DAMAGE, msgspec.MsgspecError) as error:
         raise InputError(f"damaged policy: {error}", source=path, place="provenance") from error
 
 
@@ -196,39 +194,6 @@ def _read_config(text: Any, kind: type[C], renamed: Mapping[str, str], path: str
         raise InputError(f"{error}", source=path, place="config") from error
 
 
-def resume(content: Content[C], digests: Sequence[str], make: Callable[[C, int], A]) -> A:
-    """Go on from a checkpoint.
-
-    Parameters
-    ----------
-    content
-        Of a file whose values are an agent's ``state_dict``.
-    digests
-        Of the problems to go on with, which must be those it was made with, in their order.
-    make
-        The agent before its first tick, for a configuration and a seed.
-
-    Returns
-    -------
-    Agent
-        As it was when the checkpoint was written.
-
-    Raises
-    ------
-    InputError
-        If the checkpoint is damaged, or of other problems.
-    """
-    if [*content.provenance.digests] != [*digests]:
-        names = ", ".join(content.provenance.programs)
-        raise InputError(f"made with other problems ({names}), expected the same, in the same order", source=content.path)
-    try:
-        agent = make(content.config, content.provenance.seed)
-        agent.load_state_dict(content.values)
-    except _DAMAGE as error:
-        raise InputError(f"damaged checkpoint: {error}", source=content.path) from error
-    return agent
-
-
 def plain_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A network's ``state_dict`` as it is written: on the processor, without what training knows of it."""
     return {name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
@@ -253,7 +218,7 @@ def load_network(path: str | Path, file_format: FileFormat[C], shape: type[S], m
         with torch.random.fork_rng(devices=[]):
             network = make(sizes)
         network.load_state_dict(content.values["weights"])
-    except (*_DAMAGE, LookupError, ArithmeticError, msgspec.MsgspecError) as error:
+    except (*DAMAGE, LookupError, ArithmeticError, msgspec.MsgspecError) as error:
         raise InputError(f"its weights do not fit its network: {brief(str(error), 160)}", source=path) from error
     return content, network
 

@@ -1,4 +1,4 @@
-"""The run loop that every agent is trained by: limits, reports and checkpoints now and then.
+"""What every agent is trained by: a base trainer with its files, and the run loop with limits, reports and checkpoints.
 
 A run is a sequence of *ticks* that should depend on problems, configuration and seed alone: limits only say after which tick to
 stop. Where the agent's state holds all that the next tick needs, stopping and resuming then changes no bit.
@@ -7,13 +7,18 @@ stop. Where the agent's state holds all that the next tick needs, stopping and r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
-from stowplan.arguments import number
+from stowplan.arguments import number, whole
+from stowplan.errors import InputError
+from stowplan.learned_guidance.training import checkpoint
+from stowplan.learned_guidance.training.checkpoint import FileFormat, Provenance
 
+C = TypeVar("C")
 P = TypeVar("P")
-P_co = TypeVar("P_co", covariant=True)
 
 Outcome = Literal["steps_done", "time_limit", "stopped"]
 
@@ -57,36 +62,157 @@ class Allowance:
         return self.outcome is not None
 
 
-class Agent(Protocol[P_co]):
-    """What the run loop asks of an agent."""
+class Counts(NamedTuple):
+    """What a trainer has done so far, for the provenance of its files."""
+
+    training_steps: int
+    games: int
+    """Finished episodes."""
+    moves: int
+    """Decisions in all of them."""
+
+
+class BaseTrainer(ABC, Generic[C, P]):
+    """An agent while it learns: what the run loop asks of it, and its files.
+
+    Parameters
+    ----------
+    problems
+        What to learn on.
+    seed
+        Of everything random.
+
+    Raises
+    ------
+    InputError
+        There are no problems.
+    UsageError
+        The seed is none.
+    """
+
+    CHECKPOINT: ClassVar[FileFormat[Any]]
+    POLICY: ClassVar[FileFormat[Any]]
+    COLUMNS: ClassVar[tuple[str, ...]]
+    """Of the training curve."""
+
+    def __init__(self, problems: Sequence[Any], config: C, *, seed: int = 0, clock: Callable[[], float] = time.monotonic):
+        if not problems:
+            raise InputError("found no problems to train on, expected at least one")
+        self.problems, self.config, self.seed = tuple(problems), config, whole("seed {}", seed, 0)
+        self._clock, self._began = clock, clock()
 
     @property
+    def seconds(self) -> float:
+        """Of training, earlier runs included."""
+        return self._clock() - self._began
+
+    @property
+    @abstractmethod
     def done(self) -> bool:
         """Whether all is learned that was asked for."""
 
+    @property
+    @abstractmethod
+    def iteration(self) -> int:
+        """Reports so far, those of earlier runs included."""
+
+    @property
+    @abstractmethod
+    def counts(self) -> Counts:
+        """What has been done so far."""
+
+    @abstractmethod
     def tick(self, allowance: Allowance) -> None:
         """A piece of work, short or at least one that stops soon once the allowance is over.
 
         A tick that stops early leaves the agent as it was before, so that it is done again when the run is resumed.
         """
 
-    def progress(self) -> P_co | None:
+    @abstractmethod
+    def progress(self) -> P | None:
         """What the ticks since the last report came to; None where there is nothing to report yet. Asked after each tick."""
 
+    @abstractmethod
+    def policy_values(self) -> dict[str, Any]:
+        """What a policy file holds: the network by itself."""
+
     def state_dict(self) -> dict[str, Any]:
-        """All that the next tick depends on: tensors and plain values."""
+        """All that the next tick depends on: tensors and plain values. Agents add theirs."""
+        return {"seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from such a state; KeyError, TypeError, ValueError and the like where it is none."""
+        self._began = self._clock() - float(state["seconds"])
+
+    @classmethod
+    def made_with(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of the constructor, beside configuration and seed, that the values of a checkpoint say."""
+        return {}
+
+    def provenance(self) -> Provenance:
+        """Where the network comes from."""
+        return Provenance(
+            programs=tuple(problem.name for problem in self.problems),
+            digests=tuple(problem.digest for problem in self.problems),
+            seed=self.seed,
+            seconds=round(self.seconds, 3),
+            **self.counts._asdict(),
+        )
+
+    def save_policy(self, path: str | Path) -> str:
+        """Write the network by itself, to plan with; the file's sha256."""
+        return checkpoint.save(path, self.POLICY, self.config, self.provenance(), self.policy_values())
+
+    def save(self, path: str | Path) -> str:
+        """Write a checkpoint; the file's sha256."""
+        return checkpoint.save(path, self.CHECKPOINT, self.config, self.provenance(), self.state_dict())
+
+    @classmethod
+    def resume(
+        cls, path: str | Path, problems: Sequence[Any], *, changes: Mapping[str, Any] | None = None, **others: Any
+    ) -> Self:
+        """Go on from a checkpoint.
+
+        Parameters
+        ----------
+        problems
+            Those that it was made with, in their order.
+        changes
+            Fields of the configuration to change: how long to train, not how.
+        others
+            Other arguments of the constructor, such as ``clock``.
+
+        Returns
+        -------
+        BaseTrainer
+            As it was when the checkpoint was written.
+
+        Raises
+        ------
+        InputError
+            The file is no checkpoint, is damaged or of another version, or is of other problems.
+        """
+        content: checkpoint.Content[Any] = checkpoint.load(path, cls.CHECKPOINT)
+        provenance = content.provenance
+        if [*provenance.digests] != [problem.digest for problem in problems]:
+            names = ", ".join(provenance.programs)
+            raise InputError(f"made with other problems ({names}), expected the same, in the same order", source=path)
+        try:
+            config = content.config.changed(**changes) if changes else content.config
+            trainer = cls(problems, config, seed=provenance.seed, **cls.made_with(content.values), **others)
+            trainer.load_state_dict(content.values)
+        except checkpoint.DAMAGE as error:
+            raise InputError(f"damaged checkpoint: {error}", source=path) from error
+        return trainer
 
 
 def run(
-    agent: Agent[P],
+    agent: BaseTrainer[Any, P],
     *,
     time_limit: float | None = None,
     should_stop: Callable[[], bool] | None = None,
     max_reports: int | None = None,
-    on_progress: Callable[[P], None] | None = None,
+    on_progress: Callable[[P], object] | None = None,
     save: Callable[[], object] | None = None,
     save_every: float = 60.0,
     clock: Callable[[], float] = time.monotonic,

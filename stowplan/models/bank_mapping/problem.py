@@ -1,4 +1,4 @@
-"""The instance of bank mapping: tensors with layouts, operators with ways to compute. See docs/bank-mapping.md.
+"""The instance of bank mapping: tensors with layouts, operators with ways to compute. See docs/reference/bank-mapping.md.
 
 Tensors may be put in tiles: blocks of rows that are tensors of their own, so that part of a large tensor can stay on chip (the
 rule is there, "Tiles").

@@ -1,6 +1,6 @@
 """Says whether a bank-mapping plan is valid, and how many bytes it moves: one pass over the operators, without any solver.
 
-Written from docs/bank-mapping.md alone; it shares no code with models or heuristics.
+Written from docs/reference/bank-mapping.md alone; it shares no code with models or heuristics.
 """
 
 from __future__ import annotations

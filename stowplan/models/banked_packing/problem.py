@@ -1,4 +1,6 @@
-"""The instance of banked packing: buffers of fixed lives, and banks of memory of fixed sizes. See docs/banked-packing.md.
+"""The instance of banked packing: buffers of fixed lives, and banks of memory of fixed sizes.
+
+See docs/reference/banked-packing.md.
 
 A bound, and why nothing fits, can be said of it at once.
 """

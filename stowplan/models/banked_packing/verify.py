@@ -1,6 +1,6 @@
 """Says whether a banked packing is valid, and what it costs: a sweep over time for each bank, without any solver.
 
-Written from docs/banked-packing.md alone; it shares no code with models, bounds or heuristics, and none with packing.
+Written from docs/reference/banked-packing.md alone; it shares no code with models, bounds or heuristics, and none with packing.
 """
 
 from __future__ import annotations

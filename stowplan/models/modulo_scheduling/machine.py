@@ -53,7 +53,7 @@ class AsynchronousFabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
-    """A validated machine; tile ``row * columns + column``. See docs/modulo-scheduling.md."""
+    """A validated machine; tile ``row * columns + column``. See docs/reference/modulo-scheduling.md."""
 
     name: str
     rows: int

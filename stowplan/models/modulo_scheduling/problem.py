@@ -1,6 +1,6 @@
 """The instance of modulo scheduling: a loop body of instructions, and the machine it shall run on.
 
-The rules are in docs/modulo-scheduling.md.
+The rules are in docs/reference/modulo-scheduling.md.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 
 class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the constraints of the machine are read; the defaults are those of docs/modulo-scheduling.md."""
+    """How the constraints of the machine are read; the defaults are those of docs/reference/modulo-scheduling.md."""
 
     max_delay: int | None = None
     """Clocks a value may wait at its consumer; None for any number."""

@@ -1,6 +1,6 @@
 """Says whether a schedule is valid, and how good it is, without any solver.
 
-Written from docs/modulo-scheduling.md alone; it shares no code with models, bounds, heuristics or the simulator.
+Written from docs/reference/modulo-scheduling.md alone; it shares no code with models, bounds, heuristics or the simulator.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The instance of operator order: operators, the tensors they read and write, and what must come before what.
 
-See docs/operator-order.md.
+See docs/reference/operator-order.md.
 """
 
 from __future__ import annotations

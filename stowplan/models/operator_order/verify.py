@@ -1,6 +1,6 @@
 """Says whether an operator-order plan is valid, its peak and its arena: a run through the order, without any solver.
 
-Written from docs/operator-order.md alone; it shares no code with structure, bounds, models or heuristics.
+Written from docs/reference/operator-order.md alone; it shares no code with structure, bounds, models or heuristics.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The instance of packing: buffers that live at fixed times and want an offset each. See docs/packing.md."""
+"""The instance of packing: buffers that live at fixed times and want an offset each. See docs/reference/packing.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Says whether a packing plan is valid, and how high it is: a sweep over time, without any solver.
 
-Written from docs/packing.md alone; it shares no code with models, bounds or heuristics.
+Written from docs/reference/packing.md alone; it shares no code with models, bounds or heuristics.
 """
 
 from __future__ import annotations

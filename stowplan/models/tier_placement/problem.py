@@ -1,4 +1,7 @@
-"""The instance of tier placement: layers in the order they run, and memories of unlike speed. See docs/tier-placement.md."""
+"""The instance of tier placement: layers in the order they run, and memories of unlike speed.
+
+See docs/reference/tier-placement.md.
+"""
 
 from __future__ import annotations
 

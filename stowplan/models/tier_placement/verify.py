@@ -1,6 +1,6 @@
 """Says whether a memory map is valid, and how long the network takes with it: a walk over the steps, without any solver.
 
-Written from docs/tier-placement.md alone; it shares no code with models, bounds, heuristics or hardware.
+Written from docs/reference/tier-placement.md alone; it shares no code with models, bounds, heuristics or hardware.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -17,6 +17,7 @@ from stowplan import files
 from stowplan.arguments import flag, show, whole
 from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.file_lock import try_lock
+from stowplan.frontends.options import SharedOptions
 from stowplan.models.document import Document
 from stowplan.portfolio.arguments import FAMILIES, check_options
 from stowplan.portfolio.context import Options
@@ -32,34 +33,17 @@ CANCELLED = 130
 #: Settings that are options of solve, too.
 OF_SOLVE = Options.__struct_fields__
 
-#: Settings that are texts, where there are any.
-_NAMES = ("cost_model", "stalls", "donation", "evictions", "prefetches", "precision", "granularity", "op_table", "baseline")
 
+class Settings(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to read and solve every input of a batch; see :func:`stowplan.read` and :func:`stowplan.solve`.
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to read and solve every input of a batch; see :func:`stowplan.read` and :func:`stowplan.solve`."""
+    Options of inputs are given to those that take them.
+    """
 
     target: str | tuple[str, ...] | None = None
     """One for each kind of input that needs one; problem files and CSV files stand without."""
-    capacity: int | None = None
-    cost_model: str | None = None
-    stalls: str | None = None
-    donation: str | None = None
-    """Given to compiled programs."""
-    evictions: str | None = None
-    """Given to compiled programs."""
-    prefetches: str | None = None
-    """Given to compiled programs."""
-    precision: str | None = None
-    """Given to networks."""
-    granularity: str | None = None
-    """Given to networks that are ONNX models."""
-    address_spaces: bool = False
-    """Given to networks."""
-    rules: tuple[str, ...] = ()
-    """``NAME=VALUE``, given to data-flow graphs."""
     op_table: str | None = None
-    """Path of a file, given to data-flow graphs."""
+    """Path of a file."""
     time_limit: float = 30.0
     """Seconds for each input, reading included."""
     candidates: tuple[str, ...] = FAMILIES
@@ -110,9 +94,9 @@ def check_settings(settings: Settings) -> Settings:
         One of ``xla_plans`` is no folder.
     """
     shared = msgspec.structs.asdict(check_options(Options(**{name: getattr(settings, name) for name in OF_SOLVE})))
-    for name in _NAMES:
-        value = getattr(settings, name)
-        if value is not None and not isinstance(value, str):
+    for name, kind in get_type_hints(Settings).items():
+        value = getattr(settings, name, None)
+        if kind == str | None and value is not None and not isinstance(value, str):
             raise UsageError(f"found {name} {show(value)}, expected a name")
     if isinstance(settings.xla_plans, str) or not all(isinstance(each, str) for each in settings.xla_plans):
         raise UsageError(f"found xla_plans {show(settings.xla_plans)}, expected folders")

@@ -14,7 +14,7 @@ from stowplan import files, kinds
 from stowplan.arguments import flag, whole
 from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.frontends import formats
-from stowplan.frontends.targets import check_targets
+from stowplan.frontends.formats import check_targets
 from stowplan.portfolio.batch.records import (
     CANCELLED,
     INTERNAL_ERROR,

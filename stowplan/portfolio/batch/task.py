@@ -17,10 +17,9 @@ from stowplan.deadline import limit_after, reading_within
 from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.frontends import formats
 from stowplan.frontends.format import Opened
-from stowplan.frontends.formats import is_input
+from stowplan.frontends.formats import is_input, target_for
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_with
-from stowplan.frontends.targets import target_for
 from stowplan.kinds import KindModules
 from stowplan.portfolio.arguments import XLA
 from stowplan.portfolio.batch.records import OF_SOLVE, Record, Settings, describe_failure

@@ -15,7 +15,7 @@ from stowplan import files
 from stowplan.arguments import whole
 from stowplan.deadline import Deadline, limit_after, reading_within
 from stowplan.errors import InputError
-from stowplan.frontends.targets import check_targets
+from stowplan.frontends.formats import check_targets
 from stowplan.portfolio.batch import Item, Settings, check_settings, describe_failure, read_problem
 from stowplan.portfolio.kind import Kind, check, kind_of
 from stowplan.portfolio.solve import solve

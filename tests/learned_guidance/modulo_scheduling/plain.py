@@ -1,7 +1,7 @@
 """Which places are legal beside what is placed, in plain Python: the reference of the compiled form.
 
-Written from docs/modulo-scheduling.md. Instructions that variables tie to one tile take it together, with all their words and
-slots; so do those that a pin or a bound variable ties to a tile, from the start.
+Written from docs/reference/modulo-scheduling.md. Instructions that variables tie to one tile take it together, with all their
+words and slots; so do those that a pin or a bound variable ties to a tile, from the start.
 """
 
 from __future__ import annotations

@@ -165,6 +165,6 @@ def test_errors() -> None:
 
 
 def test_the_documentation_names_all_columns() -> None:
-    text = (ROOT / "docs" / "tier-placement.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "tier-placement.md").read_text(encoding="utf-8")
     for name in columns("chip", 2):
         assert f"`{name.replace('tier_1', 'tier_T')}`" in text, name

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,9 +22,9 @@ import stowplan
 from stowplan.cli.signals import stopping
 from stowplan.errors import InputError
 from stowplan.learned_guidance.training import checkpoint
-from stowplan.learned_guidance.training.checkpoint import Content, FileFormat, Provenance
+from stowplan.learned_guidance.training.checkpoint import Content, FileFormat
 from stowplan.learned_guidance.training.curve import CurveFile
-from stowplan.learned_guidance.training.run import Allowance, run
+from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts, run
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,27 @@ FORMAT = FileFormat("stowplan.toy.checkpoint", ToyConfig, version=3, renamed={2:
 COLUMNS = ("tick", "loss")
 
 
-class ToyAgent:
+class ToyProblem(NamedTuple):
+    digest: str = "digest"
+    name: str = "toy"
+
+
+class ToyAgent(BaseTrainer[ToyConfig, list[str]]):
     """Learns by two weights that a coin of 7 is drawn, whatever noise there is on it."""
 
-    def __init__(self, config: ToyConfig, seed: int = 0):
-        self.config, self.seed, self.ticks, self.loss = config, seed, 0, 0.0
+    CHECKPOINT = POLICY = FORMAT
+    COLUMNS = COLUMNS
+
+    def __init__(
+        self,
+        problems: Sequence[ToyProblem],
+        config: ToyConfig,
+        *,
+        seed: int = 0,
+        clock: Callable[[], float] = lambda: 0.0,
+    ):
+        super().__init__(problems, config, seed=seed, clock=clock)
+        self.ticks, self.loss = 0, 0.0
         self.weights = torch.zeros(2, requires_grad=True)
         self.optimizer = torch.optim.Adam([self.weights], lr=config.rate)
         self.rng = np.random.default_rng(seed)
@@ -49,6 +65,17 @@ class ToyAgent:
     @property
     def done(self) -> bool:
         return self.ticks >= self.config.steps
+
+    @property
+    def iteration(self) -> int:
+        return self.ticks // 4
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(self.ticks, 0, 0)
+
+    def policy_values(self) -> dict[str, Any]:
+        return {"weights": self.weights.detach()}
 
     def tick(self, allowance: Allowance) -> None:
         loss = (self.weights.sum() - 7.0 - float(self.rng.normal())) ** 2
@@ -61,7 +88,7 @@ class ToyAgent:
         return None if self.ticks % 4 else [str(self.ticks // 4), f"{self.loss:.6g}"]
 
     def state_dict(self) -> dict[str, Any]:
-        return {
+        return super().state_dict() | {
             "weights": self.weights.detach(),
             "optimizer": self.optimizer.state_dict(),
             "rng": checkpoint.pack_generator(self.rng),
@@ -69,18 +96,19 @@ class ToyAgent:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
         with torch.no_grad():
             self.weights.copy_(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.rng, self.ticks = checkpoint.unpack_generator(state["rng"]), state["ticks"]
 
-    def save(self, path: Path) -> str:
-        came_from = Provenance(("toy",), ("digest",), self.seed, self.ticks, 0, 0, 0.0)
-        return checkpoint.save(path, FORMAT, self.config, came_from, self.state_dict())
+
+def toy(config: ToyConfig, seed: int = 0) -> ToyAgent:
+    return ToyAgent([ToyProblem()], config, seed=seed)
 
 
-def resumed(path: Path, digests: tuple[str, ...] = ("digest",)) -> ToyAgent:
-    return checkpoint.resume(checkpoint.load(path, FORMAT), digests, ToyAgent)
+def resumed(path: Path, digest: str = "digest") -> ToyAgent:
+    return ToyAgent.resume(path, [ToyProblem(digest)])
 
 
 def content(path: Path) -> Content[ToyConfig]:
@@ -88,7 +116,7 @@ def content(path: Path) -> Content[ToyConfig]:
 
 
 def test_it_learns_and_says_that_it_is_done() -> None:
-    agent = ToyAgent(ToyConfig(rate=0.2, steps=200))
+    agent = toy(ToyConfig(rate=0.2, steps=200))
     assert run(agent) == "steps_done"
     assert float(agent.weights.detach().sum()) == pytest.approx(7.0, abs=1.0)
 
@@ -100,11 +128,11 @@ def stopped_at(agent: ToyAgent, ticks: int, path: Path) -> ToyAgent:
 
 @pytest.mark.parametrize("stops", [(3, 9, 17), (1, 2, 39), (40,)])
 def test_a_resumed_run_is_the_same_run_bit_for_bit(tmp_path: Path, stops: tuple[int, ...]) -> None:
-    straight = ToyAgent(ToyConfig(), seed=5)
+    straight = toy(ToyConfig(), seed=5)
     run(straight)
     straight.save(tmp_path / "straight")
 
-    agent = ToyAgent(ToyConfig(), seed=5)
+    agent = toy(ToyConfig(), seed=5)
     for stop in stops:
         agent = stopped_at(agent, stop, tmp_path / "part")
         assert agent.ticks == stop
@@ -130,13 +158,13 @@ def test_limits_stop_it_and_say_so() -> None:
         ({"max_reports": 0}, "stopped"),
         ({"time_limit": 0.0}, "time_limit"),
     ):
-        agent = ToyAgent(ToyConfig())
+        agent = toy(ToyConfig())
         assert run(agent, **options) == outcome  # type: ignore[arg-type]
         assert agent.ticks == 0
-    agent = ToyAgent(ToyConfig())
+    agent = toy(ToyConfig())
     assert run(agent, max_reports=2) == "stopped"
     assert agent.ticks == 8
-    agent = ToyAgent(ToyConfig())
+    agent = toy(ToyConfig())
     # The limit is looked at once before each tick.
     assert run(agent, time_limit=10.0, clock=Clock()) == "time_limit"
     assert agent.ticks == 8
@@ -154,13 +182,13 @@ def test_long_ticks_can_ask_what_is_left() -> None:
 
 def test_checkpoints_are_written_as_often_as_asked() -> None:
     for every, expected in ((0.0, [4, 8, 12, 16, 20, 20]), (1e9, [20])):
-        agent, written = ToyAgent(ToyConfig(steps=20)), []
+        agent, written = toy(ToyConfig(steps=20)), []
         run(agent, save=lambda: written.append(agent.ticks), save_every=every)  # noqa: B023
         assert written == expected
 
 
 def test_its_curve_has_its_columns_and_goes_on_where_it_was_resumed(tmp_path: Path) -> None:
-    path, agent = tmp_path / "curve.csv", ToyAgent(ToyConfig())
+    path, agent = tmp_path / "curve.csv", toy(ToyConfig())
     run(agent, max_reports=4, on_progress=CurveFile(path, COLUMNS).append)
     before = path.read_text().splitlines()
     assert before[0] == "tick,loss"
@@ -182,7 +210,7 @@ def test_an_interrupt_ends_the_run_after_its_tick_and_keeps_what_was_learned(tmp
                 os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
-    agent = Interrupted(ToyConfig())
+    agent = Interrupted([ToyProblem()], ToyConfig())
     with stopping() as event:
         assert run(agent, should_stop=event.is_set, save=lambda: agent.save(tmp_path / "x")) == "stopped"
         assert event.is_set()
@@ -193,7 +221,7 @@ def test_an_interrupt_ends_the_run_after_its_tick_and_keeps_what_was_learned(tmp
 
 
 def test_its_files_have_its_format_version_configuration_and_origin(tmp_path: Path) -> None:
-    path, agent = tmp_path / "x", ToyAgent(ToyConfig(rate=0.5), seed=9)
+    path, agent = tmp_path / "x", toy(ToyConfig(rate=0.5), seed=9)
     digest = agent.save(path)
     found = content(path)
     assert (found.config, found.digest, found.provenance.seed) == (ToyConfig(rate=0.5), digest, 9)
@@ -203,7 +231,7 @@ def test_its_files_have_its_format_version_configuration_and_origin(tmp_path: Pa
     with pytest.raises(InputError, match=r"version: found version 3, expected 4 \(learn it again\)"):
         checkpoint.load(path, FileFormat(FORMAT.name, ToyConfig, version=4, hint="learn it again"))
     with pytest.raises(InputError, match="made with other problems"):
-        resumed(path, ("another",))
+        resumed(path, "another")
 
 
 def test_a_checkout_that_is_not_installed_can_keep_what_it_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +243,7 @@ def test_a_checkout_that_is_not_installed_can_keep_what_it_learned(tmp_path: Pat
         return asked(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    ToyAgent(ToyConfig(), seed=1).save(tmp_path / "x")
+    toy(ToyConfig(), seed=1).save(tmp_path / "x")
     assert content(tmp_path / "x").provenance.versions["stowplan"] == stowplan.__version__
 
 
@@ -225,7 +253,7 @@ def changed(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> N
 
 def test_earlier_names_of_its_configuration_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    ToyAgent(ToyConfig()).save(path)
+    toy(ToyConfig()).save(path)
     earlier = msgspec.json.encode({"speed": 0.25, "steps": 3}).decode()
     changed(path, lambda values: values | {"version": 2, "config": earlier})
     assert content(path).config == ToyConfig(rate=0.25, steps=3)
@@ -240,16 +268,16 @@ def test_earlier_names_of_its_configuration_can_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["[" * 100_000, "{", 3, '{"rate": ' + "7" * 5000 + "}"])
 def test_a_configuration_that_is_none_is_bad_input(tmp_path: Path, text: object) -> None:
     path = tmp_path / "x"
-    ToyAgent(ToyConfig()).save(path)
+    toy(ToyConfig()).save(path)
     changed(path, lambda values: values | {"config": text})
     with pytest.raises(InputError, match="config: "):
         content(path)
 
 
-@pytest.mark.parametrize("name", ["weights", "optimizer", "rng", "ticks"])
+@pytest.mark.parametrize("name", ["weights", "optimizer", "rng", "ticks", "seconds"])
 def test_a_state_that_lacks_a_part_is_damaged(tmp_path: Path, name: str) -> None:
     path = tmp_path / "x"
-    ToyAgent(ToyConfig()).save(path)
+    toy(ToyConfig()).save(path)
     changed(path, lambda values: values | {"values": {key: each for key, each in values["values"].items() if key != name}})
     with pytest.raises(InputError, match="damaged checkpoint"):
         resumed(path)
@@ -257,7 +285,7 @@ def test_a_state_that_lacks_a_part_is_damaged(tmp_path: Path, name: str) -> None
 
 def test_nothing_is_left_of_a_write_that_failed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot write"):
-        ToyAgent(ToyConfig()).save(tmp_path / "no folder" / "x.pt")
+        toy(ToyConfig()).save(tmp_path / "no folder" / "x.pt")
     assert not [*tmp_path.iterdir()]
 
 

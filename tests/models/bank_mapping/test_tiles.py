@@ -1,4 +1,7 @@
-"""Tiles: the rule of docs/bank-mapping.md by brute force over whole tensors, against models and verifier on tiled problems."""
+"""Tiles by brute force over whole tensors, against models and verifier on tiled problems.
+
+Written from the rule of docs/reference/bank-mapping.md.
+"""
 
 from __future__ import annotations
 

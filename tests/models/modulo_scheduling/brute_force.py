@@ -1,4 +1,7 @@
-"""All plans of tiny problems, one by one: the judge of verifier and models. Written from docs/modulo-scheduling.md."""
+"""All plans of tiny problems, one by one: the judge of verifier and models.
+
+Written from docs/reference/modulo-scheduling.md.
+"""
 
 from __future__ import annotations
 

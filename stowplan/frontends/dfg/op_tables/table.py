@@ -1,7 +1,7 @@
 """Op tables: names and patterns of ops, with meaning, class, latency and tiles.
 
 The package brings tables for its own operations, for LLVM IR and MLIR, and for the graphs of CGRA suites. A table of one's own
-lies over them: whatever it leaves open is as they have it. docs/modulo-scheduling.md has the fields.
+lies over them: whatever it leaves open is as they have it. docs/reference/loop-bodies.md has the fields.
 """
 
 from __future__ import annotations

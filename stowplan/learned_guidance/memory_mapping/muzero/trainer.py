@@ -1,20 +1,17 @@
 """Training of MMap-MuZero on one or more programs: self-play and training steps in turn, in one process.
 
-A tick is one move of all games, or one training step; before them, one warm-start episode. The trainer is an agent of
-:mod:`stowplan.learned_guidance.training.run`.
+A tick is one move of all games, or one training step; before them, one warm-start episode.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.arguments import whole
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import (
@@ -28,7 +25,7 @@ from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import (
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner, make_batch
 from stowplan.learned_guidance.memory_mapping.muzero.network import TorchModel
-from stowplan.learned_guidance.memory_mapping.muzero.progress import Progress, Tally
+from stowplan.learned_guidance.memory_mapping.muzero.progress import COLUMNS, Progress, Tally
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay, Trajectory
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
     NO_BIAS,
@@ -42,7 +39,7 @@ from stowplan.learned_guidance.memory_mapping.muzero.self_play import (
 )
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import mean
-from stowplan.learned_guidance.training.run import Allowance
+from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.problem import Problem
 
@@ -56,7 +53,7 @@ EPISODE_COST = 300
 WARM_START_SHARE = 0.5
 
 
-class Trainer:
+class Trainer(BaseTrainer[TrainingConfig, Progress]):
     """See the module.
 
     Parameters
@@ -75,10 +72,12 @@ class Trainer:
     Raises
     ------
     InputError
-        If a program has no moves.
+        If there is no program, or one has no moves.
     UsageError
         If the seed is none.
     """
+
+    CHECKPOINT, POLICY, COLUMNS = CHECKPOINT, POLICY, COLUMNS
 
     def __init__(
         self,
@@ -91,8 +90,7 @@ class Trainer:
         weights: dict[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.config = config
-        self.seed = whole("seed {}", seed, 0)
+        super().__init__(problems, config, seed=seed, clock=clock)
         shown = hints or [None] * len(problems)
         self.programs = [ProgramGame(problem, config, hint) for problem, hint in zip(problems, shown, strict=True)]
         self.learner = Learner(config, seed, device)
@@ -101,22 +99,15 @@ class Trainer:
         self.replay = Replay(config, len(self.programs))
         self._model = TorchModel(self.learner.network)
         self._target_model = TorchModel(self.learner.target)
-        self._clock = clock
         self.best = [Best(clock=clock) for _ in self.programs]
         """Best game of each program."""
         self.games = self.moves = self.ticks = 0
         self._warm_start_moves = 0
         self._is_warm = config.warm_start_moves == 0
         self._is_search_due = False
-        self._began = clock()
         self._play_rng, self._start_rng, self._learning_rng = (np.random.default_rng([seed, number]) for number in range(3))
         self._self_play = SelfPlay(self.programs, config, self._draw_start)
         self._iteration, self._report = Tally(), False
-
-    @property
-    def seconds(self) -> float:
-        """Spent training, earlier runs included."""
-        return self._clock() - self._began
 
     @property
     def iteration(self) -> int:
@@ -279,62 +270,21 @@ class Trainer:
 
     # Files
 
-    def provenance(self) -> checkpoint.Provenance:
-        """Where the network comes from."""
-        return checkpoint.Provenance(
-            programs=tuple(program_game.problem.name for program_game in self.programs),
-            digests=tuple(program_game.problem.digest for program_game in self.programs),
-            seed=self.seed,
-            training_steps=self.learner.steps,
-            games=self.games,
-            moves=self.moves,
-            seconds=round(self.seconds, 3),
-        )
+    @property
+    def counts(self) -> Counts:
+        """What has been done so far."""
+        return Counts(self.learner.steps, self.games, self.moves)
 
-    def save_policy(self, path: str | Path) -> str:
-        """Write the network by itself, to play with; the file's sha256."""
-        weights = checkpoint.plain_weights(self.learner.network.state_dict())
-        return checkpoint.save(path, POLICY, self.config, self.provenance(), {"weights": weights})
-
-    def save(self, path: str | Path) -> str:
-        """Write a checkpoint; the file's sha256."""
-        return checkpoint.save(path, CHECKPOINT, self.config, self.provenance(), self.state_dict())
-
-    @classmethod
-    def resume(
-        cls,
-        path: str | Path,
-        problems: Sequence[Problem],
-        *,
-        device: str = "cpu",
-        changes: dict[str, Any] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> Trainer:
-        """Go on from a checkpoint; ``problems`` must be those it was made with.
-
-        Parameters
-        ----------
-        changes
-            Fields of the configuration to change: how long to train, not how.
-
-        Raises
-        ------
-        InputError
-            If the file is no checkpoint, is damaged or of another version, or is of other programs.
-        """
-
-        def make(config: TrainingConfig, seed: int) -> Trainer:
-            return cls(problems, config.changed(**(changes or {})), seed=seed, device=device, clock=clock)
-
-        return checkpoint.resume(checkpoint.load(path, CHECKPOINT), [problem.digest for problem in problems], make)
+    def policy_values(self) -> dict[str, Any]:
+        """The network's weights."""
+        return {"weights": checkpoint.plain_weights(self.learner.network.state_dict())}
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next tick depends on."""
         learner, replay, episodes = self.learner, self.replay, self._self_play.episodes
-        return {
+        return super().state_dict() | {
             "counters": [self.ticks, self.games, self.moves, self._warm_start_moves, learner.steps],
             "flags": [self._is_warm, self._is_search_due, self._report],
-            "seconds": self.seconds,
             "network": learner.network.state_dict(),
             "target": learner.target.state_dict(),
             "optimizer": learner.optimizer.state_dict(),
@@ -351,10 +301,10 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from such a state; KeyError, TypeError, ValueError and the like where it is none."""
+        super().load_state_dict(state)
         learner, discount = self.learner, self.config.discount
         self.ticks, self.games, self.moves, self._warm_start_moves, learner.steps = state["counters"]
         self._is_warm, self._is_search_due, self._report = state["flags"]
-        self._began = self._clock() - state["seconds"]
         learner.network.load_state_dict(state["network"])
         learner.target.load_state_dict(state["target"])
         learner.optimizer.load_state_dict(state["optimizer"])

@@ -2,7 +2,7 @@
 
 A tick is some steps of imitation, or one round: placements in all environments side by side, and updates on them. Each round
 begins new episodes and draws everything random from the run's seed and its own number, so that a run that was stopped between
-two ticks goes on bit for bit. The trainer is an agent of :mod:`stowplan.learned_guidance.training.run`.
+two ticks goes on bit for bit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -23,19 +22,18 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import Tensor
 
-from stowplan.arguments import whole
 from stowplan.errors import InputError
 from stowplan.learned_guidance.modulo_scheduling.body import Body
 from stowplan.learned_guidance.modulo_scheduling.ppo.checkpoint import CHECKPOINT, POLICY, policy_values
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
 from stowplan.learned_guidance.modulo_scheduling.ppo.lessons import Curriculum, Examples, Lesson, imitate, lessons, limits_of
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
-from stowplan.learned_guidance.modulo_scheduling.ppo.progress import Progress
+from stowplan.learned_guidance.modulo_scheduling.ppo.progress import COLUMNS, Progress
 from stowplan.learned_guidance.modulo_scheduling.ppo.sb3 import BalancedBuffer, MapperPolicy, Watcher
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import mean
-from stowplan.learned_guidance.training.run import Allowance
+from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
@@ -46,7 +44,7 @@ IMITATIONS = 20
 FALLING = 0.6
 
 
-class Trainer:
+class Trainer(BaseTrainer[PpoConfig, Progress]):
     """See the module.
 
     Parameters
@@ -66,6 +64,8 @@ class Trainer:
         The seed is none.
     """
 
+    CHECKPOINT, POLICY, COLUMNS = CHECKPOINT, POLICY, COLUMNS
+
     def __init__(
         self,
         problems: Sequence[Problem],
@@ -75,13 +75,9 @@ class Trainer:
         weights: dict[str, Tensor] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        if not problems:
-            raise InputError("found no problems to train on, expected at least one")
-        self.config, self.seed = config, whole("seed {}", seed, 0)
-        self.problems = tuple(problems)
+        super().__init__(problems, config, seed=seed, clock=clock)
         self.curriculum = Curriculum(self.problems, config.interval)
         self.rounds = self.imitated = self.episodes = 0
-        self._clock, self._began = clock, clock()
         self._report: Progress | None = None
         environments = lessons(self.problems, config, self.curriculum)
         with _seeded(seed, 0):
@@ -136,11 +132,6 @@ class Trainer:
     def iteration(self) -> int:
         """Reports so far, those of earlier runs included."""
         return self.rounds + self.imitated // IMITATIONS
-
-    @property
-    def seconds(self) -> float:
-        """Of training, earlier runs included."""
-        return self._clock() - self._began
 
     @property
     def done(self) -> bool:
@@ -235,59 +226,19 @@ class Trainer:
             mapping.place(tiles[mapping.current], slots[mapping.current])
         return mapping.plan(list_scheduled=True)
 
-    def provenance(self) -> checkpoint.Provenance:
-        """Where the network comes from."""
-        return checkpoint.Provenance(
-            programs=tuple(problem.name for problem in self.problems),
-            digests=tuple(problem.digest for problem in self.problems),
-            seed=self.seed,
-            training_steps=self.rounds + self.imitated,
-            games=self.episodes,
-            moves=self.steps,
-            seconds=round(self.seconds, 3),
-        )
+    @property
+    def counts(self) -> Counts:
+        """What has been done so far; moves are placements."""
+        return Counts(self.rounds + self.imitated, self.episodes, self.steps)
 
-    def save_policy(self, path: str | Path) -> str:
-        """Write the network by itself, to place with; the file's sha256."""
-        return checkpoint.save(path, POLICY, self.config, self.provenance(), policy_values(self.network))
-
-    def save(self, path: str | Path) -> str:
-        """Write a checkpoint; the file's sha256."""
-        return checkpoint.save(path, CHECKPOINT, self.config, self.provenance(), self.state_dict())
-
-    @classmethod
-    def resume(
-        cls,
-        path: str | Path,
-        problems: Sequence[Problem],
-        *,
-        changes: dict[str, Any] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> Trainer:
-        """Go on from a checkpoint; ``problems`` must be those it was made with.
-
-        Parameters
-        ----------
-        changes
-            Fields of the configuration to change: how long to train, not how.
-
-        Raises
-        ------
-        InputError
-            If the file is no checkpoint, is damaged or of another version, or is of other problems.
-        """
-        content = checkpoint.load(path, CHECKPOINT)
-
-        def make(config: PpoConfig, seed: int) -> Trainer:
-            return cls(problems, config.changed(**(changes or {})), seed=seed, clock=clock)
-
-        return checkpoint.resume(content, [problem.digest for problem in problems], make)
+    def policy_values(self) -> dict[str, Any]:
+        """Actor and critic."""
+        return policy_values(self.network)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next tick depends on."""
-        return {
+        return super().state_dict() | {
             "counters": [self.rounds, self.imitated, self.episodes, self.steps],
-            "seconds": self.seconds,
             "weights": checkpoint.plain_weights(self.network.state_dict()),
             "optimizer": self.model.policy.optimizer.state_dict(),
             "curriculum": self.curriculum.state_dict(),
@@ -296,9 +247,9 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from such a state; KeyError, TypeError, ValueError and the like where it is none."""
+        super().load_state_dict(state)
         self.rounds, self.imitated, self.episodes, steps = (int(each) for each in state["counters"])
         self.model.num_timesteps = steps
-        self._began = self._clock() - float(state["seconds"])
         self.network.load_state_dict(state["weights"])
         self.model.policy.optimizer.load_state_dict(state["optimizer"])
         self.curriculum.load_state_dict(state["curriculum"])

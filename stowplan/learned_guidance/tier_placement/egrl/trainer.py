@@ -2,24 +2,21 @@
 
 A generation is of one network: members propose maps, the learner's policy some more, and all are evaluated. Graph networks are
 one population for all networks; chromosomes are of one network each. A tick is one forward pass of as many members as are quick
-together (the last one of a generation evaluates all proposals, and selects), or one step of the learner. The trainer is an
-agent of :mod:`stowplan.learned_guidance.training.run`.
+together (the last one of a generation evaluates all proposals, and selects), or one step of the learner.
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from stowplan.arguments import whole
 from stowplan.errors import InputError, UsageError
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import (
     CHECKPOINT,
@@ -33,12 +30,12 @@ from stowplan.learned_guidance.tier_placement.egrl.checkpoint import (
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.learner import Learner
 from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Evolution, Member, restored
-from stowplan.learned_guidance.tier_placement.egrl.progress import Progress, Tally
+from stowplan.learned_guidance.tier_placement.egrl.progress import COLUMNS, Progress, Tally
 from stowplan.learned_guidance.tier_placement.egrl.proposals import Proposer
 from stowplan.learned_guidance.tier_placement.egrl.workload import Network, Replay
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import mean
-from stowplan.learned_guidance.training.run import Allowance
+from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -46,7 +43,7 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 
-class Trainer:
+class Trainer(BaseTrainer[EgrlConfig, Progress]):
     """See the module.
 
     Parameters
@@ -68,6 +65,8 @@ class Trainer:
         The seed is none, or the noise is out of range.
     """
 
+    CHECKPOINT, POLICY, COLUMNS = CHECKPOINT, POLICY, COLUMNS
+
     def __init__(
         self,
         problems: Sequence[Problem],
@@ -78,7 +77,8 @@ class Trainer:
         weights: Floats | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.config, self.seed, self.noise = config, whole("seed {}", seed, 0), noise
+        super().__init__(problems, config, seed=seed, clock=clock)
+        self.noise = noise
         self.networks = [Network(problem, config, noise, seed + number) for number, problem in enumerate(problems)]
         _check_tiers(self.networks)
         self.learner = Learner(config, [network.graph for network in self.networks], seed)
@@ -93,8 +93,6 @@ class Trainer:
         self.evaluations = self.generations = 0
         self._due = 0.0
         """Steps of the learner that are owed to evaluations."""
-        self._clock = clock
-        self._began = clock()
         self.members: list[Member] = []
         """Of the present generation: graph networks, and the chromosomes of its network."""
         self._set_aside: list[list[Member]] = []
@@ -119,11 +117,6 @@ class Trainer:
     def done(self) -> bool:
         """Whether all evaluations are spent, and learned from."""
         return self.evaluations >= self.config.evaluations and self._due < 1
-
-    @property
-    def seconds(self) -> float:
-        """Spent training, earlier runs included."""
-        return self._clock() - self._began
 
     @property
     def iteration(self) -> int:
@@ -325,17 +318,11 @@ class Trainer:
 
     # Files
 
-    def provenance(self) -> checkpoint.Provenance:
-        """Where the graph networks come from."""
-        return checkpoint.Provenance(
-            programs=tuple(network.problem.name for network in self.networks),
-            digests=tuple(network.problem.digest for network in self.networks),
-            seed=self.seed,
-            training_steps=self.learner.steps,
-            games=self.evaluations,
-            moves=sum(network.best.evaluations * len(network.movable) for network in self.networks),
-            seconds=round(self.seconds, 3),
-        )
+    @property
+    def counts(self) -> Counts:
+        """What has been done so far; games are evaluations."""
+        moves = sum(network.best.evaluations * len(network.movable) for network in self.networks)
+        return Counts(self.learner.steps, self.evaluations, moves)
 
     @property
     def has_network(self) -> bool:
@@ -364,54 +351,25 @@ class Trainer:
             rewards += [network.reward(tiers) for tiers in self._proposer(number).likeliest(rows)]
         return rows[int(rewards.argmax())]
 
-    def save_policy(self, path: str | Path) -> str:
-        """Write :meth:`best_policy` by itself, to place networks with; the file's sha256."""
+    def policy_values(self) -> dict[str, Any]:
+        """The network of :meth:`best_policy`; UsageError as there."""
         actor = copy.deepcopy(self.learner.actor)
         with torch.no_grad():
             actor.row.copy_(torch.from_numpy(self.best_policy()))
-        return checkpoint.save(path, POLICY, self.config, self.provenance(), policy_values(actor))
-
-    def save(self, path: str | Path) -> str:
-        """Write a checkpoint; the file's sha256."""
-        return checkpoint.save(path, CHECKPOINT, self.config, self.provenance(), self.state_dict())
+        return policy_values(actor)
 
     @classmethod
-    def resume(
-        cls,
-        path: str | Path,
-        problems: Sequence[Problem],
-        *,
-        changes: dict[str, Any] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> Trainer:
-        """Go on from a checkpoint; ``problems`` must be those it was made with.
-
-        Parameters
-        ----------
-        changes
-            Fields of the configuration to change: how long to train, not how.
-
-        Raises
-        ------
-        InputError
-            If the file is no checkpoint, is damaged or of another version, or is of other networks.
-        """
-        content = checkpoint.load(path, CHECKPOINT)
-
-        def make(config: EgrlConfig, seed: int) -> Trainer:
-            noise = content.values["noise"]
-            if not 0.0 <= noise < 1.0:
-                raise ValueError(f"found noise {noise}")
-            return cls(problems, config.changed(**(changes or {})), seed=seed, noise=noise, clock=clock)
-
-        return checkpoint.resume(content, [problem.digest for problem in problems], make)
+    def made_with(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The noise of measurements."""
+        if not 0.0 <= values["noise"] < 1.0:
+            raise ValueError(f"found noise {values['noise']}")
+        return {"noise": values["noise"]}
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next tick depends on."""
-        return {
+        return super().state_dict() | {
             "counters": [self.evaluations, self.generations, self._judged, self._last, self._reported],
             "due": self._due,
-            "seconds": self.seconds,
             "noise": self.noise,
             "members": pack_members(self.members),
             "visitors": pack_members(self._visitors),
@@ -428,9 +386,9 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from such a state; KeyError, TypeError, ValueError and the like where it is none."""
+        super().load_state_dict(state)
         self.evaluations, self.generations, self._judged, self._last, self._reported = state["counters"]
         self._due = float(state["due"])
-        self._began = self._clock() - state["seconds"]
         self.members = self._unpacked(self._number, state["members"])
         self._visitors = self._unpacked(self._number, state["visitors"])
         self._set_aside = [self._unpacked(at, packed) for at, packed in enumerate(state["set_aside"])]

@@ -43,7 +43,7 @@ def test_large_networks(policy: Policy) -> None:
     large = stacked(problem, 5_000, scaled=True)
     plan = policy.place(large)
     assert verify(large, plan).ok
-    # 9.393 ms is the bound of the linear relaxation (docs/benchmarks-tier-placement.md).
+    # 9.393 ms is the bound of the linear relaxation (docs/results/tier-placement.md).
     assert plan.objective_ps < 1.008 * 9_393_000_000
 
 

@@ -1,4 +1,4 @@
-"""``export``: a problem's MILP as a file for solvers that are not called from here."""
+"""``convert`` and ``export``: a problem as a file, and its MILP as one for solvers that are not called from here."""
 
 from __future__ import annotations
 
@@ -6,17 +6,9 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from stowplan.cli.common import (
-    DEFAULT_TIME_LIMIT,
-    Input,
-    Quiet,
-    check_outputs,
-    files_of,
-    with_input_options,
-)
+from stowplan.cli.options import DEFAULT_TIME_LIMIT, Input, Quiet, option, with_input_options
 from stowplan.cli.output import note
+from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
 
@@ -25,23 +17,40 @@ MAX_WINDOWS = 200_000
 
 
 @with_input_options()
+def convert_command(
+    source: Input,
+    output: Annotated[Path, option("-o --output", "FILE", "Write the problem here.")],
+    *,
+    options: ReadOptions,
+) -> None:
+    """Turn an input and a target into a problem file."""
+    from stowplan.frontends.read import open_input
+    from stowplan.portfolio.kind import kind_of
+
+    check_outputs((output,), inputs=(source, *options.files))
+    problem = open_input(source, options).problem
+    problem.save(output)
+    kind = kind_of(problem)
+    facts = kind.facts(problem, None)
+    counts = ", ".join(f"{facts[name]} {name}" for name in kind.counts)
+    note(f"{output}: {counts}")
+
+
+@with_input_options()
 def export_command(
     source: Input,
-    output: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="FILE", help="Write the model here: .mps or .lp, with .gz after it to pack it."),
-    ],
-    relaxed: Annotated[bool, typer.Option("--relaxed", help="Without integers: the linear relaxation.")] = False,
+    output: Annotated[Path, option("-o --output", "FILE", "Write the model here: .mps or .lp, with .gz after it to pack it.")],
+    relaxed: Annotated[bool, option("--relaxed", "", "Without integers: the linear relaxation.")] = False,
     windows: Annotated[
         str,
-        typer.Option(
+        option(
             "--windows",
-            metavar="WHICH",
-            help="Rows of the copy channels: linear (those the linear relaxation needs), all (small programs), or none.",
+            "WHICH",
+            "Rows of the copy channels: linear (those the linear relaxation needs), all (small programs), or none.",
         ),
     ] = "linear",
     time_limit: Annotated[
-        float, typer.Option("--time-limit", metavar="SECONDS", help="For finding the rows of the copy channels, at most.")
+        float, option("--time-limit", "SECONDS", "For finding the rows of the copy channels, at most.")
     ] = DEFAULT_TIME_LIMIT,
     quiet: Quiet = False,
     *,
@@ -58,7 +67,7 @@ def export_command(
         raise UsageError(f"--windows: found {windows!r}, expected linear, all or none")
     if not time_limit > 0:
         raise UsageError(f"--time-limit: found {time_limit} s, expected more than 0")
-    check_outputs((output,), inputs=(source, *files_of(options)))
+    check_outputs((output,), inputs=(source, *options.files))
     from stowplan.frontends.read import open_input
     from stowplan.models.memory_mapping.problem import Problem
 

@@ -1,0 +1,170 @@
+"""Arguments and options that several commands share; those of inputs come from :mod:`stowplan.frontends.options`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from stowplan.errors import UsageError
+from stowplan.frontends.options import OPTIONS, ReadOptions, spelt
+
+
+def option(flags: str, metavar: str, text: str, **others: Any) -> Any:
+    """An option: its flags, what stands for its value (nothing for a switch), and its help."""
+    return typer.Option(*flags.split(), metavar=metavar or None, help=text, **others)
+
+
+Input = Annotated[
+    Path,
+    typer.Argument(
+        metavar="INPUT",
+        help="Compiled program (scheduled HLO text), network (layer file, ONNX), data-flow graph (JSON, DOT), buffers to pack "
+        "(CSV), graph of operators (JSON), TensorFlow Lite model, program of torch.export (.pt2), HLO before optimisation, or "
+        "problem file; plain or gzip. Most can be planned for several targets.",
+    ),
+]
+Suites = Annotated[
+    list[Path],
+    typer.Argument(metavar="SUITE", help="Folders, files or quoted glob patterns of inputs, as 'solve' takes."),
+]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file, as 'stowplan solve -o' writes it.")]
+Targets = Annotated[
+    list[str] | None,
+    option(
+        "--target",
+        "NAME",
+        "Target by name, or the path of a target file; again and again, one for each kind of input that needs one.",
+    ),
+]
+TimeLimit = Annotated[float, option("--time-limit", "SECONDS", "Time limit, reading the input included.")]
+Candidates = Annotated[str, option("--candidates", "NAMES", "Families or names of candidates, separated by commas.")]
+Baseline = Annotated[
+    str | None,
+    option(
+        "--baseline",
+        "NAME",
+        "Baseline that the result is no worse than, and is compared with: greedy, all_slow, xla, compiler ...; or prod.",
+    ),
+]
+Prod = Annotated[
+    bool,
+    option("--prod", "", "The same as --baseline prod: XLA's own plan where --xla-plan has it, else the kind's own baseline."),
+]
+Gap = Annotated[float, option("--gap", "GAP", "Stop at this gap between plan and bound, e.g. 0.01.")]
+Deterministic = Annotated[
+    bool, option("--deterministic", "", "Limit work, not time: the same plan, byte for byte, on every run.")
+]
+
+
+def size(text: str) -> int:
+    """Bytes, as an option says them: ``2 GB``, ``512MiB``, ``1000000``."""
+    from stowplan.hardware.targets.toml_files import Bytes
+
+    try:
+        return int(text) if text.isdecimal() else int(Bytes.parse(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+MemoryLimit = Annotated[
+    int | None,
+    option(
+        "--memory-limit",
+        "SIZE",
+        "Memory for the process of each candidate, e.g. 2GB: one that takes more has failed, the others go on.",
+        parser=size,
+    ),
+]
+Seed = Annotated[int, option("--seed", "N", "Seed of everything random.")]
+Workers = Annotated[int, option("--workers", "N", "Processes side by side, at most.")]
+Quiet = Annotated[bool, option("-q --quiet", "", "No progress on standard error.")]
+XlaPlans = Annotated[
+    list[Path] | None,
+    option(
+        "--xla-plans",
+        "FOLDER",
+        "For compiled programs, again and again: the modules after XLA's assignment, under the inputs' names; "
+        "their plans are 'xla'.",
+    ),
+]
+Report = Annotated[Path | None, option("--report", "FILE", "Write an HTML report here.")]
+Picture = Annotated[Path | None, option("--png", "FILE", "Draw the plan here: .png, .svg or .pdf (needs the viz extra).")]
+#: As in :mod:`stowplan.portfolio.plan_cache`, which a command line without a cache does without.
+MOST_BYTES = 1 << 28
+
+CacheFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache",
+        metavar="DIR",
+        envvar="STOWPLAN_CACHE",
+        # A cache that cannot be read costs a warning, not the result.
+        readable=False,
+        help="Keep results here, and take those that are here for the same problem, options and versions.",
+    ),
+]
+CacheBytes = Annotated[int, option("--cache-bytes", "BYTES", "Keep results of so many bytes at most, those used last.", min=1)]
+
+DEFAULT_CANDIDATES = "heuristic,learned,exact"
+DEFAULT_TIME_LIMIT = 30.0
+DEFAULT_WORKERS = 2
+
+#: Options of inputs that all inputs of a suite may share.
+SHARED = tuple(name for name, each in OPTIONS.items() if each.is_shared)
+
+
+def with_input_options(names: Collection[str] = tuple(OPTIONS)) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options of inputs, by their names; it gets them as one keyword argument, ``options``."""
+    return functools.partial(_with_options, names=names)
+
+
+def _with_options(command: Callable[..., None], names: Collection[str]) -> Callable[..., None]:
+    own = inspect.signature(command, eval_str=True).parameters
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own.values() if each.name != "options"]
+    parameters += [_parameter(name) for name in OPTIONS if name in names]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        options = ReadOptions(**{name: values.pop(name) for name in names})
+        command(**values, options=options)
+
+    return with_parameters(run, parameters)
+
+
+def with_parameters(command: Callable[..., None], parameters: Collection[inspect.Parameter]) -> Callable[..., None]:
+    """A command with the parameters that its command line is made of, whatever its own signature is."""
+    command.__signature__ = inspect.Signature(list(parameters))  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__dict__.pop("__wrapped__", None)
+    return command
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    """An option of inputs as a parameter of a command; what has several values is given again and again."""
+    declared, kind = OPTIONS[name], get_type_hints(ReadOptions)[name]
+    parts = get_args(kind) or (kind,)
+    if bool in parts:
+        annotation, default = Annotated[bool, option(spelt(name), "", declared.help)], False
+    else:
+        one: Any = Path if declared.metavar == "FILE" else int if int in parts else str
+        is_several = any(get_origin(each) is tuple for each in (kind, *parts))
+        told = option(spelt(name), declared.metavar, declared.help)
+        annotation, default = Annotated[(list[one] if is_several else one) | None, told], None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def named_baseline(baseline: str | None, prod: bool) -> str | None:
+    """The baseline of ``--baseline`` or ``--prod``; raises UsageError where both are given."""
+    if prod and baseline is not None:
+        raise UsageError("found --prod and --baseline, which name two baselines: expected one of them")
+    return "prod" if prod else baseline
+
+
+def one_or_all(targets: list[str] | None) -> str | tuple[str, ...] | None:
+    """Targets of a suite as its settings have them: one is kept as text, as in records of earlier versions."""
+    return targets[0] if targets and len(targets) == 1 else tuple(targets or ()) or None
