@@ -131,7 +131,7 @@ class _Training(Training["Trainer"]):
     def new(self, problems: list[Any], config: PpoConfig) -> Trainer:
         if self.start_from is None:
             return super().new(problems, config)
-        from stowplan.learned_guidance.modulo_scheduling.ppo.checkpoint import load_policy
+        from stowplan.learned_guidance.modulo_scheduling.ppo.config import load_policy
 
         content, network = load_policy(self.start_from)
         # The policy's network replaces the preset's.

@@ -18,9 +18,8 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledG
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import POLICY, with_hints
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork, TorchModel
-from stowplan.learned_guidance.memory_mapping.muzero.progress import Progress
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, as_f32, bias_preferences, first_rows
-from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+from stowplan.learned_guidance.memory_mapping.muzero.trainer import Progress, Trainer
 from stowplan.learned_guidance.memory_mapping.observation.layout import Observations, empty_observations
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.run import run

@@ -1,13 +1,16 @@
-"""Everything that decides how the PPO mapper is trained: values for processors, the paper's reading, and the ablations."""
+"""Everything that decides how the PPO mapper is trained: values for processors, the paper's reading, the ablations; its files."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.modulo_scheduling.ppo.network import Shape
+from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, Shape
+from stowplan.learned_guidance.training import checkpoint
+from stowplan.learned_guidance.training.checkpoint import Content, FileFormat
 from stowplan.learned_guidance.training.settings import Fraction, Range, check
 
 
@@ -108,3 +111,12 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def changed(self, **changes: Any) -> PpoConfig:
         """The same with other values for some fields."""
         return msgspec.structs.replace(self, **changes)
+
+
+POLICY = FileFormat("stowplan.ppo.policy", PpoConfig, version=1)
+CHECKPOINT = FileFormat("stowplan.ppo.checkpoint", PpoConfig, version=1)
+
+
+def load_policy(path: str | Path) -> tuple[Content[PpoConfig], Network]:
+    """A policy file, and the network in it; InputError as of :func:`checkpoint.load_network`."""
+    return checkpoint.load_network(path, POLICY, Shape, Network)

@@ -15,8 +15,7 @@ import torch
 
 from stowplan.learned_guidance.modulo_scheduling.body import Body
 from stowplan.learned_guidance.modulo_scheduling.observation import Observation, observe
-from stowplan.learned_guidance.modulo_scheduling.ppo.checkpoint import load_policy
-from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
+from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig, load_policy
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, as_tensors
 from stowplan.learned_guidance.modulo_scheduling.rollouts import Choice, Player
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
@@ -27,8 +26,7 @@ from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
 if TYPE_CHECKING:
-    from stowplan.learned_guidance.modulo_scheduling.ppo.progress import Progress
-    from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Trainer
+    from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import Progress, Trainer
 
 #: Mappings that one forward pass takes.
 BATCH = 128

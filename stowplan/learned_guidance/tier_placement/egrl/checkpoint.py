@@ -23,11 +23,6 @@ POLICY = FileFormat("stowplan.egrl.policy", EgrlConfig, version=1)
 CHECKPOINT = FileFormat("stowplan.egrl.checkpoint", EgrlConfig, version=1)
 
 
-def policy_values(actor: Actor) -> dict[str, Any]:
-    """What a policy file holds: a graph network's weights and its sizes."""
-    return checkpoint.network_values(actor, actor.shape)
-
-
 def load_policy(path: str | Path) -> tuple[Content[EgrlConfig], Actor]:
     """A policy file, and the network in it; InputError as of :func:`checkpoint.load_network`."""
     return checkpoint.load_network(path, POLICY, Shape, Actor)

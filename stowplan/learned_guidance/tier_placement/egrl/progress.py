@@ -47,10 +47,6 @@ class Progress(Report):
         )
 
 
-#: Columns of the training curve.
-COLUMNS = Progress.columns()
-
-
 @dataclass
 class Tally:
     """What is counted of one generation."""

@@ -23,16 +23,15 @@ from stowplan.learned_guidance.tier_placement.egrl.checkpoint import (
     POLICY,
     pack_maps,
     pack_members,
-    policy_values,
     unpack_maps,
     unpack_members,
 )
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.learner import Learner
 from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Evolution, Member, restored
-from stowplan.learned_guidance.tier_placement.egrl.progress import COLUMNS, Progress, Tally
+from stowplan.learned_guidance.tier_placement.egrl.progress import Progress, Tally
 from stowplan.learned_guidance.tier_placement.egrl.proposals import Proposer
-from stowplan.learned_guidance.tier_placement.egrl.workload import Network, Replay
+from stowplan.learned_guidance.tier_placement.egrl.workload import Network, Replay, check_tiers
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import mean
 from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts
@@ -65,7 +64,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         The seed is none, or the noise is out of range.
     """
 
-    CHECKPOINT, POLICY, COLUMNS = CHECKPOINT, POLICY, COLUMNS
+    CHECKPOINT, POLICY, COLUMNS = CHECKPOINT, POLICY, Progress.columns()
 
     def __init__(
         self,
@@ -80,7 +79,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         super().__init__(problems, config, seed=seed, clock=clock)
         self.noise = noise
         self.networks = [Network(problem, config, noise, seed + number) for number, problem in enumerate(problems)]
-        _check_tiers(self.networks)
+        check_tiers(self.networks)
         self.learner = Learner(config, [network.graph for network in self.networks], seed)
         if weights is not None:
             if len(weights) != len(self.learner.weights()):
@@ -263,7 +262,8 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             self.members[at] = Member(member.encoding, reward, is_judged=True)
         if self.members and self.config.migrate_rollouts:
             for tiers, reward in zip(maps[len(asked) :], rewards[len(asked) :], strict=True):
-                self._visitors.append(Member(self._chromosome(tiers), reward, is_judged=True))
+                believed = Chromosome.believing(tiers, self.networks[number].graph.tiers, self.config.seeded_temperature)
+                self._visitors.append(Member(believed, reward, is_judged=True))
         self.evaluations += count
         self._judged += count
         self._tally.rewards += rewards
@@ -303,10 +303,6 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             weakest = min(places, key=lambda at: members[at].fitness)
             members[weakest] = Member(self.learner.weights())
         return members
-
-    def _chromosome(self, tiers: Ints) -> Chromosome:
-        """One that believes in a map."""
-        return Chromosome.believing(tiers, self.networks[self._number].graph.tiers, self.config.seeded_temperature)
 
     def _learn(self) -> None:
         number, config = self._last, self.config
@@ -356,7 +352,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         actor = copy.deepcopy(self.learner.actor)
         with torch.no_grad():
             actor.row.copy_(torch.from_numpy(self.best_policy()))
-        return policy_values(actor)
+        return checkpoint.network_values(actor, actor.shape)
 
     @classmethod
     def made_with(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -409,13 +405,3 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         network = self.networks[number]
         shape = (len(network.problem.layers), 2, network.graph.tiers)
         return unpack_members(packed, len(self.learner.weights()), shape)
-
-
-def _check_tiers(networks: Sequence[Network]) -> None:
-    first = networks[0]
-    for network in networks:
-        if network.graph.tiers != first.graph.tiers:
-            raise InputError(
-                f"found chips of unlike tiers: {first.graph.tiers} for {first.problem.name}, {network.graph.tiers} for "
-                f"{network.problem.name}; expected as many for all networks"
-            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -194,3 +195,14 @@ class Network:
         self.shown = unpack_maps(state["shown"], layers)
         self.chip.evaluations, self.chip.inferences = state["chip"]
         self.chip.noise_generator.bit_generator.state = checkpoint.unpack_generator(state["noise"]).bit_generator.state
+
+
+def check_tiers(networks: Sequence[Network]) -> None:
+    """InputError where networks are on chips of unlike many tiers."""
+    first = networks[0]
+    for network in networks:
+        if network.graph.tiers != first.graph.tiers:
+            raise InputError(
+                f"found chips of unlike tiers: {first.graph.tiers} for {first.problem.name}, {network.graph.tiers} for "
+                f"{network.problem.name}; expected as many for all networks"
+            )

@@ -18,9 +18,8 @@ from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero import trainer as training
 from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import CHECKPOINT, POLICY
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
-from stowplan.learned_guidance.memory_mapping.muzero.progress import COLUMNS, Progress
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import play_warm_start
-from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
+from stowplan.learned_guidance.memory_mapping.muzero.trainer import COLUMNS, Progress, Trainer
 from stowplan.learned_guidance.training.checkpoint import load, save
 from stowplan.learned_guidance.training.curve import CurveFile
 from stowplan.learned_guidance.training.run import run

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
-from stowplan.learned_guidance.modulo_scheduling.ppo.progress import COLUMNS
+from stowplan.learned_guidance.modulo_scheduling.ppo.trainer import COLUMNS
 from tests.paths import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "ppo.md").read_text(encoding="utf-8")
