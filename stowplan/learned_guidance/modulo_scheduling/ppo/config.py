@@ -1,4 +1,4 @@
-"""Everything that decides how the PPO mapper is trained: values for processors, the paper's reading, the ablations; its files."""
+"""Everything that decides how the PPO mapper is trained: values for processors, the paper's reading, ablations; its files."""
 
 from __future__ import annotations
 

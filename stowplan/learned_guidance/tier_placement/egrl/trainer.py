@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from stowplan.errors import InputError, UsageError
@@ -28,7 +27,7 @@ from stowplan.learned_guidance.tier_placement.egrl.checkpoint import (
 )
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.learner import Learner
-from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Evolution, Member, restored
+from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Evolution, Floats, Ints, Member, restored
 from stowplan.learned_guidance.tier_placement.egrl.progress import Progress, Tally
 from stowplan.learned_guidance.tier_placement.egrl.proposals import Proposer
 from stowplan.learned_guidance.tier_placement.egrl.workload import Network, Replay, check_tiers
@@ -37,9 +36,6 @@ from stowplan.learned_guidance.training.curve import mean
 from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
 
 
 class Trainer(BaseTrainer[EgrlConfig, Progress]):
@@ -110,8 +106,6 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         self._last, self._reported = 0, 0
         self._tally = Tally()
 
-    # What the run loop asks for
-
     @property
     def done(self) -> bool:
         """Whether all evaluations are spent, and learned from."""
@@ -180,8 +174,6 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         tiers = network.demonstration(found)
         network.shown.append(tiers)
         self.replay.add(number, tiers, network.reward(tiers))
-
-    # Generations
 
     @property
     def _number(self) -> int:
@@ -311,8 +303,6 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         shown = [*network.shown, *([network.best.tiers] if network.best.tiers is not None else [])]
         picked = shown[int(self._learning_rng.integers(len(shown)))] if shown and config.imitation else None
         self._tally.losses.append(self.learner.update(number, maps, rewards, picked, self._learning_rng))
-
-    # Files
 
     @property
     def counts(self) -> Counts:
