@@ -6,6 +6,7 @@ A policy learns on programs of a few hundred moves. Ranges of steps of large pro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib import resources
 from itertools import accumulate
 
 import numpy as np
@@ -16,17 +17,14 @@ from stowplan.learned_guidance.memory_mapping.game.moves import moves_of
 from stowplan.models.memory_mapping.accesses import Boundaries, TensorAccesses, access_sequences
 from stowplan.models.memory_mapping.problem import (
     Loop,
-    Piece,
     Problem,
-    Step,
     Tensor,
-    Use,
     loops_within,
     restricted,
     sub_problem,
 )
 
-#: Length of a window, as part of the moves asked for.
+#: Length of an excerpt, as part of the moves asked for.
 LENGTHS = 0.5, 1.0
 
 #: Fast memory of a variant: part of the most bytes that are live in one step of it.
@@ -38,15 +36,15 @@ SAME_CAPACITY = 0.3
 #: Copies of a variant take so many times as long, at least and at most.
 COPY_TIMES = 0.5, 2.0
 
-#: A window in which fast memory could save less than this part of the time teaches nothing.
+#: An excerpt in which fast memory could save less than this part of the time teaches nothing.
 LEAST_GAIN = 0.01
 
 
-def window(problem: Problem, start: int, end: int) -> Problem:
+def excerpt(problem: Problem, start: int, end: int) -> Problem:
     """The steps ``[start, end)`` as a problem of their own, widened so that no loop is cut.
 
     What is written before and needed in it is an input, what is written in it and needed later an output: slow memory holds
-    all that is live at the borders. Plans of consecutive windows, one after the other, are therefore a plan of the whole
+    all that is live at the borders. Plans of consecutive excerpts, one after the other, are therefore a plan of the whole
     program, with the sum of their objectives (stalls forbidden).
     """
     if not 0 <= start < end <= problem.horizon:
@@ -103,14 +101,14 @@ def peak_live_bytes(problem: Problem) -> int:
 
 
 def training_variants(problem: Problem, rng: np.random.Generator, *, moves: int = 400, count: int = 1) -> Iterator[Problem]:
-    """Random windows of about ``moves`` moves at most, with other capacities and copy times; the whole program where it is
-    short. Fewer than ``count`` where hardly any window has something to gain.
+    """Random excerpts of about ``moves`` moves at most, with other capacities and copy times; the whole program where it is
+    short. Fewer than ``count`` where hardly any excerpt has something to gain.
     """
     made_at = [move.start for move in moves_of(problem)]
     for _ in range(10 * count):
         if count == 0 or not made_at:
             return
-        variant = _random_window(problem, made_at, moves, rng)
+        variant = _random_excerpt(problem, made_at, moves, rng)
         if variant.all_slow_ps - variant.floor_ps < LEAST_GAIN * variant.all_slow_ps:
             continue
         if rng.random() >= SAME_CAPACITY:
@@ -123,7 +121,7 @@ def training_variants(problem: Problem, rng: np.random.Generator, *, moves: int 
         yield variant
 
 
-def _random_window(problem: Problem, made_at: Sequence[int], moves: int, rng: np.random.Generator) -> Problem:
+def _random_excerpt(problem: Problem, made_at: Sequence[int], moves: int, rng: np.random.Generator) -> Problem:
     """Steps that hold about so many of the moves, ``made_at`` their steps, ascending."""
     length = int(rng.uniform(*LENGTHS) * moves)
     if length >= len(made_at):
@@ -131,11 +129,11 @@ def _random_window(problem: Problem, made_at: Sequence[int], moves: int, rng: np
     first = int(rng.integers(0, len(made_at) - length + 1))
     start = made_at[first]
     # At least one step, however many moves are made in it.
-    return window(problem, start, max(start + 1, made_at[first + length - 1]))
+    return excerpt(problem, start, max(start + 1, made_at[first + length - 1]))
 
 
 def _at_borders(tensor: Tensor, sequence: TensorAccesses, loops: Sequence[Loop], start: int, end: int) -> Tensor:
-    """The tensor as input or output of a window that uses it."""
+    """The tensor as input or output of an excerpt that uses it."""
     inside = [number for number, access in enumerate(sequence.accesses) if start <= access.step < end]
     first, last = inside[0], inside[-1]
     is_written_before = tensor.is_input or sequence.last_write[first] >= 0
@@ -151,66 +149,10 @@ def _at_borders(tensor: Tensor, sequence: TensorAccesses, loops: Sequence[Loop],
     return replace(tensor, is_input=is_input, is_output=is_output)
 
 
-#: Picoseconds a byte, read or written by a step; a copy takes what slow memory does.
-SLOW_PS, FAST_PS = 10, 1
-
-#: Bytes of each layer's weights, and of what goes into the first layer and comes out of each.
-WEIGHTS = (3072, 4096, 2048, 1024)
-ACTIVATIONS = (1024, 2048, 2048, 1024, 512)
-
-
 def demo_problem() -> Problem:
-    """A training step of four layers: forward, then backward with each layer's weights updated in place; 34 moves.
+    """A small program to try MMapGame on without any file: a training step of four dense layers; 34 moves.
 
     Fast memory is scarce, steps are bound by slow memory, and copies must share one channel: all three actions have their
-    moments. Latencies follow a roofline, the larger of computing and moving bytes. The best game has a normalised return of
-    0.823, as ``benchmarks/lib/memory_mapping/optimum.py`` proves in a minute or so.
+    moments. ``benchmarks/lib/memory_mapping/demo.py`` made it.
     """
-    layers = range(len(WEIGHTS))
-    weight = {layer: layer for layer in layers}
-    activation = {layer: len(WEIGHTS) + layer for layer in range(len(ACTIVATIONS))}
-    gradient = {layer: len(WEIGHTS) + len(ACTIVATIONS) + layer for layer in range(len(ACTIVATIONS))}
-    tensors = (
-        *(_tensor(f"weights.{layer}", WEIGHTS[layer], is_input=True, is_output=True) for layer in layers),
-        *(_tensor(f"activation.{layer}", size, is_input=layer == 0) for layer, size in enumerate(ACTIVATIONS)),
-        *(_tensor(f"gradient.{layer}", size, is_output=layer == 0) for layer, size in enumerate(ACTIVATIONS)),
-    )
-    forward = [
-        _step(tensors, f"forward.{layer}", (activation[layer], weight[layer]), (activation[layer + 1],)) for layer in layers
-    ]
-    loss = _step(tensors, "loss", (activation[len(WEIGHTS)],), (gradient[len(WEIGHTS)],))
-    backward = [
-        _step(
-            tensors,
-            f"backward.{layer}",
-            (gradient[layer + 1], activation[layer], weight[layer]),
-            (gradient[layer], weight[layer]),
-        )
-        for layer in reversed(layers)
-    ]
-    return Problem(
-        name="demo",
-        target="demo",
-        cost_model="roofline",
-        capacity=8192,
-        alignment=512,
-        tensors=tensors,
-        steps=(*forward, loss, *backward),
-    )
-
-
-def _tensor(name: str, size: int, *, is_input: bool = False, is_output: bool = False) -> Tensor:
-    return Tensor(name, size, SLOW_PS * size, SLOW_PS * size, is_input=is_input, is_output=is_output)
-
-
-def _step(tensors: tuple[Tensor, ...], name: str, reads: tuple[int, ...], writes: tuple[int, ...]) -> Step:
-    uses = tuple(
-        Use(tensor, is_output, tensors[tensor].size)
-        for is_output, group in ((False, reads), (True, writes))
-        for tensor in group
-    )
-    moved = sum(use.bytes for use in uses)
-    still = (0,) * len(uses)
-    compute = Piece(base_ps=5 * moved, slow_ps=still, fast_ps=still)
-    memory = Piece(0, slow_ps=tuple(SLOW_PS * use.bytes for use in uses), fast_ps=tuple(FAST_PS * use.bytes for use in uses))
-    return Step(name, "dense", weight=1, uses=uses, pieces=(compute, memory))
+    return Problem.load(str(resources.files(__package__) / "demo.json"))
