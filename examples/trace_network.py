@@ -31,7 +31,7 @@ def main() -> None:
     model, arguments = torch_networks.build(sys.argv[1], sequence)
     name = f"{sys.argv[1]}_s{sequence}" if sys.argv[1] == "bert_base" else sys.argv[1]
     network = read_torch(model, arguments, name=name)
-    save_layers(network, sys.argv[2], source=f"benchmarks/tier_placement/torch_networks.py, torch {torch.__version__}")
+    save_layers(network, sys.argv[2], source=f"benchmarks/lib/torch_networks.py, torch {torch.__version__}")
     print(f"{sys.argv[2]}: {len(network.layers)} layers, {network.macs:,} MACs, {network.weight_elements:,} weights")
 
 

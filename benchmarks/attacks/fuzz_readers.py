@@ -30,8 +30,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import stowplan
-from benchmarks.attacks import fuzz_inputs
-from benchmarks.attacks.damage import Mutator
+from benchmarks.lib import fuzz_inputs
+from benchmarks.lib.damage import Mutator
 from benchmarks.lib.places import ROOT
 from stowplan import files, kinds
 from stowplan.backends.emit import emit

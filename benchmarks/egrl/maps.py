@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 from scipy.spatial.distance import cdist, pdist
 
-from benchmarks.egrl.runs import Run, arrays_of, problem_of
+from benchmarks.egrl.runs import Run, problem_of
 from benchmarks.egrl.tables import Place, Records
+from benchmarks.lib.runs import arrays_of
 from benchmarks.lib.tables import table
 from stowplan.models.tier_placement.plan import Plan
 
@@ -43,7 +44,7 @@ def tiers_of(plan: Plan) -> np.ndarray:
 def gather(runs: Sequence[Run], folder: Path, compiler: Plan, records: Records) -> Maps:
     """Maps that runs on one place kept, with the compiler's and the optimum."""
     place = (runs[0].network, runs[0].precision)
-    kept = [arrays_of(run, folder) for run in runs]
+    kept = [arrays_of(run.file(folder)) for run in runs]
     tiers, kinds = [tiers_of(compiler)[None]], ["compiler"]
     for kind in ("near", "best"):
         found = [arrays[kind] for arrays in kept if kind in arrays and len(arrays[kind])]

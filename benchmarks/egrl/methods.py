@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 
 import stowplan
-from benchmarks.egrl.runs import Arrays, Record, Run, code_digest
+from benchmarks.egrl.runs import Record, Run, code_digest
+from benchmarks.lib.runs import Arrays
 from benchmarks.tier_placement.networks import cooled, never
 from stowplan.hardware.nnp_i.chip import Chip, Evaluations
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig

@@ -16,9 +16,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -26,9 +23,10 @@ from pathlib import Path
 from benchmarks.egrl import charts, tables, transfer
 from benchmarks.egrl import maps as map_pictures
 from benchmarks.egrl.methods import GREEDY, METHODS, OPTIMUM, VARIANTS, perform, run_of, seeds_of
-from benchmarks.egrl.runs import ROOT, Run, finished, make_all, outlook, problem_of
+from benchmarks.egrl.runs import Record, Run, finished, problem_of
 from benchmarks.egrl.tables import Records
-from benchmarks.lib.one_core import ONE_THREAD
+from benchmarks.lib.places import ROOT
+from benchmarks.lib.runs import in_processes, make_all, outlook
 from benchmarks.lib.tables import write_into
 from stowplan.hardware.nnp_i.compiler import compiler_plan
 
@@ -97,23 +95,12 @@ def make(options: argparse.Namespace) -> None:
     """Make what is missing, in so many processes."""
     runs = _all_runs(options)
     if not options.worker:
-        print(outlook(runs, options.folder), file=sys.stderr, flush=True)
+        print(outlook(runs, options.folder, Record), file=sys.stderr, flush=True)
     if options.processes == 1:
         if make_all(runs, options.folder, perform, lambda line: print(line, file=sys.stderr, flush=True)):
             sys.exit("a run failed; what is finished is kept")
         return
-    command = [sys.executable, "-m", "benchmarks.egrl.paper", *sys.argv[1:], "--processes", "1", "--worker"]
-    workers = [subprocess.Popen(command, env={**os.environ, **ONE_THREAD}) for _ in range(options.processes)]
-    try:
-        failed = [worker.wait() for worker in workers]
-    except BaseException:
-        # As Ctrl-C ends this process, so it ends them; a terminal has told them already.
-        for worker in workers:
-            worker.send_signal(signal.SIGINT)
-        for worker in workers:
-            worker.wait()
-        raise
-    if any(failed):
+    if not in_processes("benchmarks.egrl.paper", [*sys.argv[1:], "--processes", "1", "--worker"], options.processes):
         sys.exit(1)
 
 
@@ -240,7 +227,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     except KeyboardInterrupt:
         if not options.worker:
             runs = _all_runs(options)
-            print(f"stopped; {outlook(runs, options.folder)}", file=sys.stderr)
+            print(f"stopped; {outlook(runs, options.folder, Record)}", file=sys.stderr)
         sys.exit(130)
     if options.runs_only or options.worker:
         return

@@ -12,8 +12,9 @@ import msgspec
 import numpy as np
 
 from benchmarks.egrl.methods import MOMENTS
-from benchmarks.egrl.runs import Run, arrays_of, load, problem_of
+from benchmarks.egrl.runs import Run, problem_of
 from benchmarks.egrl.tables import Records
+from benchmarks.lib.runs import arrays_of
 from benchmarks.lib.tables import mean_and_deviation, table
 from stowplan.errors import InputError
 from stowplan.hardware.nnp_i.chip import Chip
@@ -58,9 +59,9 @@ class Trial:
 def trials(runs: Sequence[Run], networks: Sequence[str], folder: Path) -> Iterator[Trial]:
     """Policies of finished runs of EGRL on all networks but their own."""
     for run in runs:
-        if run.config is None or run.network not in SOURCES or load(run, folder) is None:
+        if run.config is None or run.network not in SOURCES or not run.file(folder).exists():
             continue
-        kept = arrays_of(run, folder)
+        kept = arrays_of(run.file(folder))
         for target in networks:
             if target == run.network:
                 continue

@@ -18,7 +18,7 @@ from executorch.exir import ExecutorchBackendConfig, to_edge
 from executorch.exir.banked_memory_planning import Bank, TargetMemoryMap
 from executorch.exir.banked_memory_planning import banked_memory_planning_pass as stock_pass
 
-from benchmarks.executorch.models import MODELS
+from benchmarks.lib.torch_models import MODELS
 from stowplan.backends.executorch import banked_memory_planning_pass, memory_planning_pass
 
 CASES = (

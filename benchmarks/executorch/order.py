@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from executorch.exir import to_edge
 
-from benchmarks.executorch.models import MODELS
+from benchmarks.lib.torch_models import MODELS
 from stowplan.backends.executorch import plan
 
 DEFAULT = (

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.executorch.models import MODELS
+from benchmarks.lib.torch_models import MODELS
 from stowplan.backends.executorch import memory_planning_pass
 from stowplan.backends.executorch.planning import PlanningWarning
 from stowplan.portfolio.packing import quick

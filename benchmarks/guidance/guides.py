@@ -10,7 +10,6 @@ Each module of ../shared/corpus/tpu_v4 or tpu_v4_large (or below $STOWPLAN_SHARE
 * ``learned``: the learned guide and no relaxation; ``both``: the relaxation after it, as the portfolio does;
 * ``shuffled_learned``: the learned guide's values shuffled;
 * ``untrained``: the same network with random weights;
-* ``trees``: gradient-boosted trees on the same features, one for each value (``benchmarks.guidance.train trees`` trains them);
 * ``filled``: no learning at all: gaps are kept where those that save as much or more for their room and time leave room;
 * ``plan``: what the best plan known serves and keeps, from the start: the ceiling of what any policy could say;
 * ``placed``: that with the plan's places, as a hint of a plan has them.
@@ -34,7 +33,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pickle
 import random
 import subprocess
 import sys
@@ -51,13 +49,10 @@ import stowplan
 from benchmarks.guidance.data import SHARED, family
 from benchmarks.guidance.tables import ends, summary, worth
 from benchmarks.lib.memory_mapping.guide_file import save
-from stowplan.learned_guidance.memory_mapping.guide.features import features
 from stowplan.learned_guidance.memory_mapping.guide.guide import Weights, filled_hint, learned_hint, load
 from stowplan.learned_guidance.memory_mapping.guide.network import shapes
-from stowplan.learned_guidance.memory_mapping.guide.program import program
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.hint import PLACE, of_plan
-from stowplan.models.memory_mapping.hint import hint as hint_of
 from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.plan import Plan
@@ -103,16 +98,6 @@ def untrained(path: Path, weights: Weights, seed: int) -> None:
     save(path, made)
 
 
-def of_trees(problem: Problem, path: Path) -> tuple[Hint, float]:
-    """The hint of two models of trees, and the processor seconds that it took."""
-    models = pickle.loads(path.read_bytes())
-    models[0].predict(np.zeros((1, models[0].n_features_in_)))
-    began = time.process_time()
-    rows = features(program(problem))
-    fast, keep = (np.clip(model.predict(rows), 0.0, 1.0).tolist() for model in models)
-    return hint_of(problem, fast, keep, source="trees"), time.process_time() - began
-
-
 def filled(problem: Problem) -> tuple[Hint, float]:
     """The hint that learns nothing, and the processor seconds that it took."""
     began = time.process_time()
@@ -131,9 +116,7 @@ class Module:
         self.best, self._lock = self._folder / f"{name}.best.json", threading.Lock()
         self._at = self._folder / f"{name}.problem.json"
         self.problem.save(self._at)
-        self._network, self._trees = (
-            None if given is None else guide_file(given, name) for given in (arguments.networks, arguments.trees)
-        )
+        self._network = None if arguments.networks is None else guide_file(arguments.networks, name)
         began = time.process_time()
         hint, proven = relaxation_hint(self.problem, Effort(end=time.monotonic() + 600.0))
         self.seconds = time.process_time() - began
@@ -146,7 +129,6 @@ class Module:
         began = time.process_time()
         self._learned = learned_hint(self.problem, self._network)
         self.learned_seconds = time.process_time() - began
-        self._tree_hint = None if self._trees is None else of_trees(self.problem, self._trees)
 
     def _solve(self, seconds: float) -> None:
         """Have the best plan that a full run finds as the best plan known, and its bound, where it is better."""
@@ -169,9 +151,6 @@ class Module:
             network = self._network
         if guide == "shuffled_learned":
             hint, spent = self._learned, self.learned_seconds
-        if guide == "trees":
-            assert self._tree_hint is not None
-            hint, spent = self._tree_hint
         if guide == "filled":
             hint, spent = filled(self.problem)
         if guide == "untrained":
@@ -221,7 +200,6 @@ def main() -> None:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--guides", default="relaxation,none,shuffled,learned,both")
     parser.add_argument("--networks", default=WITHOUT_FAMILY, help="files of weights, with {family} (default: %(default)s)")
-    parser.add_argument("--trees", help="files of trees, with {family}")
     parser.add_argument("--processes", type=int, default=1, help="searches side by side")
     parser.add_argument("--until", type=float, default=float("inf"), help="begin no search after so many seconds")
     parser.add_argument("--plans", type=Path, default=Path("out/guidance-plans"), help="where plans and hints are kept")
@@ -234,9 +212,8 @@ def main() -> None:
     rows: dict[str, Any] = json.loads(kept.read_bytes()) if kept is not None and kept.exists() else {}
     if not arguments.only_tables:
         for name in arguments.modules.split(","):
-            for given in filter(None, (arguments.networks, arguments.trees)):
-                if not (path := guide_file(given, name)).is_file():
-                    parser.error(f"{name}: there is no guide {path}; name another by --networks or --trees")
+            if arguments.networks and not (path := guide_file(arguments.networks, name)).is_file():
+                parser.error(f"{name}: there is no guide {path}; name another by --networks")
         measure(arguments, rows)
     names = [name for name in arguments.modules.split(",") if name in rows]
     for each in (summary, ends, worth):

@@ -4,10 +4,9 @@
     python -m benchmarks.guidance.train train out/guide-data -o guide.npz --seconds 300 --device cpu
     python -m benchmarks.guidance.train train out/guide-data -o 'out/guides/{family}.npz' --without resnet,wavenet,nmt,gpt2
     python -m benchmarks.guidance.train seconds
-    python -m benchmarks.guidance.train trees out/guide-data -o out/guides/nmt.pkl --without nmt
 
 ``prepare`` makes the programs again and keeps them as arrays. ``train`` trains a network without each of the families named,
-side by side; ``none`` leaves out nothing. ``trees`` trains gradient-boosted trees on the same features and values: a control.
+side by side; ``none`` leaves out nothing.
 ``seconds`` measures what the shipped guide takes, loading included, in a process of its own with one thread.
 """
 
@@ -16,7 +15,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
@@ -126,30 +124,6 @@ def train(arguments: argparse.Namespace) -> None:
         print(path)
 
 
-def trees(arguments: argparse.Namespace) -> None:
-    """Train a regressor for each of the two values, on some of the accesses, and pickle them."""
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
-    from benchmarks.lib.memory_mapping.guide_training import example
-
-    rng = np.random.default_rng(arguments.seed)
-    parts: list[tuple[np.ndarray, ...]] = []
-    for _, *each in read_examples(arguments.folder, arguments.target, {arguments.without}):
-        seen = example(*each)
-        chosen = np.flatnonzero(rng.random(len(seen.fast)) < arguments.sample)
-        parts.append((seen.graph.features[chosen], seen.fast[chosen], seen.keep[chosen], seen.weight[chosen]))
-    rows, fast, keep, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
-    print(f"{len(parts)} programs, {len(rows)} accesses", file=sys.stderr, flush=True)
-    models = [
-        HistGradientBoostingRegressor(
-            max_iter=arguments.trees, learning_rate=0.1, max_leaf_nodes=63, early_stopping=False, random_state=arguments.seed
-        ).fit(rows, values, weight)
-        for values in (fast, keep)
-    ]
-    arguments.output.write_bytes(pickle.dumps(models))
-    print(arguments.output)
-
-
 #: What is measured: from the first import of the guide's code to its values, beside what a search has loaded anyway.
 MEASURED = """
 import sys, time
@@ -191,23 +165,16 @@ def main() -> None:
     two.add_argument("--batch", type=int, default=40_000, help="accesses in a batch")
     two.add_argument("--device", default="cpu")
     two.set_defaults(run=train)
-    three = commands.add_parser("trees")
-    three.add_argument("--trees", type=int, default=300)
-    three.add_argument("--sample", type=float, default=0.2, help="part of the accesses")
-    three.set_defaults(run=trees)
     four = commands.add_parser("seconds")
     four.add_argument("--moves", default="1000,5000,20000,50000", help="of generated programs")
     four.add_argument("--form", default="training")
     four.add_argument("--seed", type=int, default=0)
     four.set_defaults(run=seconds)
-    for each in (two, three):
-        each.add_argument("folder", type=Path)
-        each.add_argument("-o", "--output", type=Path, required=True)
-        each.add_argument("--without", default="none", help="family that is left out; of networks several, separated by commas")
-        each.add_argument(
-            "--target", default="relaxation", help="relaxation, plan, or both for their mean; of networks several"
-        )
-        each.add_argument("--seed", type=int, default=0)
+    two.add_argument("folder", type=Path)
+    two.add_argument("-o", "--output", type=Path, required=True)
+    two.add_argument("--without", default="none", help="family that is left out; of networks several, separated by commas")
+    two.add_argument("--target", default="relaxation", help="relaxation, plan, or both for their mean; of networks several")
+    two.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     arguments.run(arguments)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 import stowplan
+from benchmarks.lib.modulo_scheduling.equal_work import HEURISTICS
 from stowplan.errors import VerificationError
 from stowplan.frontends.dfg import Dfg, kernels, lower, read_dot, read_json
 from stowplan.hardware.se import compare, load_machine
@@ -23,8 +24,7 @@ from stowplan.models.modulo_scheduling.plan import Plan, decode_objective
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling.body import Body
-from stowplan.portfolio.modulo_scheduling.evolution import Evolution
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, random_play
+from stowplan.portfolio.modulo_scheduling.search import Tally
 
 #: Kernels of the paper. An IFFT is the same graph as the FFT of its size: only the data, the twiddle factors, differ.
 KERNELS = ("vector_add", "multiply_add", "distance", "fft8", "fft16", "fft32", "fft64")
@@ -204,7 +204,7 @@ def _milp(problem: Problem, options: Options, watch: _Watch) -> None:
     watch.know(None if other.plan is None else other.plan.objective, other.bound)
 
 
-def _counted(play: Callable[[Tally, Options, Callable[[], bool]], None]) -> Callable[[Problem, Options, _Watch], None]:
+def _counted(play: Callable[[Tally, int, int, Callable[[], bool]], None]) -> Callable[[Problem, Options, _Watch], None]:
     """A method that is counted in evaluations."""
 
     def run(problem: Problem, options: Options, watch: _Watch) -> None:
@@ -212,7 +212,8 @@ def _counted(play: Callable[[Tally, Options, Callable[[], bool]], None]) -> Call
             watch.status = "infeasible"
             return
         tally = Tally(Body(problem))
-        play(tally, options, lambda: watch.seconds > options.time_limit or tally.evaluations >= options.evaluations)
+        over = lambda: watch.seconds > options.time_limit or tally.evaluations >= options.evaluations  # noqa: E731
+        play(tally, options.seed, options.evaluations, over)
         watch.evaluations = tally.evaluations
         if tally.best is not None:
             watch.plan, watch.status, watch.found_after = tally.best, "feasible", tally.progress[-1][0]
@@ -220,34 +221,15 @@ def _counted(play: Callable[[Tally, Options, Callable[[], bool]], None]) -> Call
     return run
 
 
-def _search(tally: Tally, options: Options, stop: Callable[[], bool]) -> None:
-    begin(tally, options.seed, stop)
-    search = Search(tally, options.seed + 1)
-    while not stop():
-        search.step(tally.body.least_ii, stop)
-
-
-def _random(tally: Tally, options: Options, stop: Callable[[], bool]) -> None:
-    random_play(tally, options.seed, options.evaluations, stop)
-
-
-def _evolution(tally: Tally, options: Options, stop: Callable[[], bool]) -> None:
-    run = Evolution(tally, options.seed)
-    while not stop():
-        run.generation(stop)
-
+#: Methods that are counted in evaluations.
+COUNTED = ("search", "random", "evolution")
 
 #: Methods by name; ``milp:SOLVER`` besides.
 METHODS: dict[str, Callable[[Problem, Options, _Watch], None]] = {
     "portfolio": _portfolio,
     "cpsat": _cpsat,
-    "search": _counted(_search),
-    "random": _counted(_random),
-    "evolution": _counted(_evolution),
+    **{name: _counted(HEURISTICS[name]) for name in COUNTED},
 }
-
-#: Those that are counted in evaluations.
-COUNTED = ("search", "random", "evolution")
 
 
 def method_of(name: str) -> Callable[[Problem, Options, _Watch], None]:

@@ -20,12 +20,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.lib.memory_mapping.players import ABLATION, METHODS, PLAYERS, Policies, settings_of
 from benchmarks.lib.places import SHARED
+from benchmarks.lib.runs import save
 from benchmarks.lib.tables import table
 from benchmarks.muzero import charts, speedups
 from benchmarks.muzero import small as small_programs
-from benchmarks.muzero.methods import ABLATION, METHODS, PLAYERS, Policies, settings_of
-from benchmarks.muzero.runs import Record, Run, perform, run_all, save
+from benchmarks.muzero.runs import Record, Run, perform, run_all
 from stowplan.portfolio.memory_mapping.learned import POLICY
 
 CORPUS = SHARED / "corpus" / "tpu_v4"
@@ -91,7 +92,7 @@ def run(options: argparse.Namespace) -> None:
         os.sched_setaffinity(0, {options.core})
     given = json.loads(options.run)
     this = Run(**{**given, "settings": tuple(given["settings"])})
-    save(perform(this, METHODS[this.method]), this, options.folder)
+    save(this.file(options.folder), perform(this, METHODS[this.method]))
 
 
 def _seeds(options: argparse.Namespace) -> str:

@@ -9,7 +9,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -18,9 +18,10 @@ from queue import SimpleQueue
 
 import msgspec
 
+from benchmarks.lib.memory_mapping.players import WARM_UP_SECONDS, Method
+from benchmarks.lib.memory_mapping.small_programs import small_program
 from benchmarks.lib.one_core import ONE_THREAD
-from benchmarks.muzero.programs import small_program
-from stowplan import files
+from benchmarks.lib.runs import load
 from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
@@ -73,13 +74,6 @@ class Record(msgspec.Struct, frozen=True):
     took: float
     """Seconds that the method took; more than the limit where a game or a training step was under way."""
     peak_mib: float
-
-
-Method = Callable[[CompiledGame, int, float, Sequence[str]], Best]
-"""Game, seed, seconds, settings -> the best game and its curve."""
-
-#: Seconds of a first, short run that compiles and loads code.
-WARM_UP_SECONDS = 3.0
 
 
 def perform(run: Run, method: Method) -> Record:
@@ -135,18 +129,6 @@ def normalised(problem: Problem, return_ps: int) -> float:
     return problem.normalised_return(problem.all_slow_ps - return_ps)
 
 
-def load(run: Run, folder: Path) -> Record | None:
-    """The record of an earlier run; None where there is none."""
-    path = run.file(folder)
-    return msgspec.json.decode(path.read_bytes(), type=Record) if path.exists() else None
-
-
-def save(found: Record, run: Run, folder: Path) -> None:
-    """Keep a record."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files.write_atomic(run.file(folder), msgspec.json.format(msgspec.json.encode(found), indent=1))
-
-
 def run_all(runs: Sequence[Run], folder: Path, *, cores: Iterable[int]) -> list[Record]:
     """Records of all runs; those that are not there yet are made, one process at a time on each core.
 
@@ -157,7 +139,7 @@ def run_all(runs: Sequence[Run], folder: Path, *, cores: Iterable[int]) -> list[
     for core in cores:
         free.put(core)
         count += 1
-    missing = [run for run in runs if load(run, folder) is None]
+    missing = [run for run in runs if load(run.file(folder), Record) is None]
     began = time.monotonic()
 
     def perform_one(numbered: tuple[int, Run]) -> None:
@@ -167,7 +149,7 @@ def run_all(runs: Sequence[Run], folder: Path, *, cores: Iterable[int]) -> list[
             _in_a_process(run, folder, core)
         finally:
             free.put(core)
-        found = load(run, folder)
+        found = load(run.file(folder), Record)
         result = "failed" if found is None else f"R {found.best:.4f} after {found.games:,} games"
         passed = f"{number}/{len(missing)}, {time.monotonic() - began:.0f} s"
         print(f"[{passed}] {run.name} {run.method} seed {run.seed}: {result}", file=sys.stderr, flush=True)
@@ -175,7 +157,7 @@ def run_all(runs: Sequence[Run], folder: Path, *, cores: Iterable[int]) -> list[
     with ThreadPoolExecutor(count) as pool:
         for _ in pool.map(perform_one, enumerate(missing, 1)):
             pass
-    records = [load(run, folder) for run in runs]
+    records = [load(run.file(folder), Record) for run in runs]
     return [found for found in records if found is not None]
 
 

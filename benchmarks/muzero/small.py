@@ -10,10 +10,11 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.lib.memory_mapping.players import METHODS, settings_of
+from benchmarks.lib.memory_mapping.small_programs import prove, small_programs, small_windows
+from benchmarks.lib.runs import load, save
 from benchmarks.lib.tables import table
-from benchmarks.muzero.methods import METHODS, settings_of
-from benchmarks.muzero.programs import prove, small_programs, small_windows
-from benchmarks.muzero.runs import Record, Run, load, normalised, perform, save
+from benchmarks.muzero.runs import Record, Run, normalised, perform
 from stowplan import files
 from stowplan.models.memory_mapping.problem import Problem
 
@@ -99,8 +100,8 @@ def optimum(problem: Problem, path: Path) -> Optimum:
 
 
 def _result(run: Run, folder: Path) -> Record:
-    found = load(run, folder)
+    found = load(run.file(folder), Record)
     if found is None:
         found = perform(run, METHODS[run.method])
-        save(found, run, folder)
+        save(run.file(folder), found)
     return found

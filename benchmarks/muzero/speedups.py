@@ -5,22 +5,20 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from benchmarks.lib.memory_mapping.players import Player
 from benchmarks.lib.tables import table
 from stowplan import files
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input
 from stowplan.frontends.xla_plan import import_xla_plan
 from stowplan.models.memory_mapping.plan import Plan
-from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping.baseline import WITHOUT_STALLS, stronger_greedy
-
-Player = Callable[[Problem], Plan]
 
 #: Mean, largest, smallest speedup, and models improved, over XLA on TPU v4i hardware; alone, and the better of it and XLA.
 PAPER = {"alone": ("1.0059", "1.8787", "0.4853", "33/60"), "prod": ("1.0405", "1.8787", "1.0", "33/60")}

@@ -69,7 +69,7 @@ def single(arguments: argparse.Namespace) -> None:
     """How often mappings come to their end at once, without copies of others: what a policy knows, and decoding does not."""
     setting = setting_of(arguments)
     least = proven([each for each in load(arguments.folder) if setting.covers(each)])
-    found = [each[2] for each in setting.graphs(arguments.graphs) if each[0] != "kernels" and each[2].digest in least]
+    found = [each[2] for each in setting.graphs(arguments.graphs) if each[2].digest in least]
     bodies = [(Mapped(problem), least[problem.digest]) for problem in {each.digest: each for each in found}.values()]
     judge = _likeliest if setting.first == "latency" else _complete
     judged = [(method.partition("=")[0], judge(method, bodies)) for method in arguments.method]

@@ -17,7 +17,8 @@ import msgspec
 import numpy as np
 
 from benchmarks.lib.modulo_scheduling.collection import read_collection
-from stowplan import files
+from benchmarks.lib.modulo_scheduling.equal_work import HEURISTICS
+from benchmarks.lib.runs import save
 from stowplan.frontends.dfg import kernels, lower
 from stowplan.hardware.se import load_machine
 from stowplan.learned_guidance.modulo_scheduling.body import Body as Mapped
@@ -27,8 +28,7 @@ from stowplan.models.modulo_scheduling.plan import decode_objective, encode_obje
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
 from stowplan.portfolio.context import Context, Options
 from stowplan.portfolio.modulo_scheduling.body import Body
-from stowplan.portfolio.modulo_scheduling.evolution import Evolution
-from stowplan.portfolio.modulo_scheduling.search import Search, Tally, begin, list_scheduling, random_play
+from stowplan.portfolio.modulo_scheduling.search import Tally, list_scheduling
 
 #: Methods beside the reference, in the order of tables.
 METHODS = ("list", "random", "evolution", "uniform", "untrained", "ppo")
@@ -82,18 +82,12 @@ class Setting:
         return spent + "-repair" * self.repair + "-latency" * (self.first == "latency")
 
     def graphs(self, folder: Path) -> Iterable[tuple[str, str, Problem]]:
-        """(suite, name, problem) of the suites and of the paper's kernels, but those that bounds say cannot be mapped."""
-        rules, machine = Rules(max_delay=self.max_delay), load_machine(self.machine)
-        found = [
-            ("kernels", kernel.name, lower(kernel, machine, rules=rules))
-            for kernel in (kernels.vector_add(), kernels.multiply_add(), kernels.distance())
-        ]
-        suites = read_collection(folder, self.machine, rules=rules).suites
-        found += [(suite, problem.name, problem) for suite, problems in suites.items() for problem in problems]
-        for suite, name, problem in found:
-            fits = self.least < len(problem.instructions) <= self.most and (not self.only or name in self.only)
-            if fits and find_obstacle(problem) is None:
-                yield suite, name, problem
+        """(suite, name, problem) of the suites, but those that bounds say cannot be mapped."""
+        for suite, problems in read_collection(folder, self.machine, rules=Rules(max_delay=self.max_delay)).suites.items():
+            for problem in problems:
+                fits = self.least < len(problem.instructions) <= self.most and (not self.only or problem.name in self.only)
+                if fits and find_obstacle(problem) is None:
+                    yield suite, problem.name, problem
 
     def covers(self, run: Run) -> bool:
         """Whether a run was made so."""
@@ -233,17 +227,8 @@ def play(method: str, problem: Problem, seed: int, setting: Setting) -> tuple[in
 
     if method == "list":
         list_scheduling(tally, seed, over)
-    elif method == "random":
-        random_play(tally, seed, 1 << 40, over)
-    elif method == "evolution":
-        run = Evolution(tally, seed)
-        while not over():
-            run.generation(over)
-    elif method == "search":
-        begin(tally, seed, over)
-        search = Search(tally, seed + 1)
-        while not over():
-            search.step(tally.body.least_ii, over)
+    elif method in HEURISTICS:
+        HEURISTICS[method](tally, seed, 1 << 40, over)
     else:
         from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 
@@ -301,11 +286,11 @@ def refer(problem: Problem, seconds: float) -> tuple[int, Progress, bool]:
 def make(
     graphs: Path, folder: Path, setting: Setting, methods: Sequence[str], seeds: int, count: int, reference: float
 ) -> None:
-    """All runs of a setting that are not there yet, of so many graphs of the suites; 0: of all, and the kernels."""
+    """All runs of a setting that are not there yet, of so many graphs of the suites; 0: of all."""
     folder.mkdir(parents=True, exist_ok=True)
     known = {each[2].digest: each for each in setting.graphs(graphs)}
     # In no order of size or suite, so that a part of the runs is a fair part.
-    chosen = sorted((each for each in known.values() if not count or each[0] != "kernels"), key=lambda each: each[2].digest)
+    chosen = sorted(known.values(), key=lambda each: each[2].digest)
     for suite, name, problem in chosen[: count or None]:
         for method in methods:
             label = method.partition("=")[0]
@@ -342,7 +327,7 @@ def make(
                     path=critical_path(problem),
                     infeasible=infeasible,
                 )
-                files.write_atomic(file, msgspec.json.encode(run))
+                save(file, run)
                 print(label, suite, name, run.instructions, seed, run.ii(), f"{run.seconds:.1f} s", flush=True)
 
 

@@ -26,7 +26,7 @@ def shared(runs: Sequence[Run]) -> list[Run]:
 def texts_of(runs: Sequence[Run], setting: Setting, name: str) -> tuple[dict[str, str], int]:
     """Tables of a setting by their markers, and of how many graphs."""
     covered = [run for run in runs if setting.covers(run)]
-    judged = [run for run in covered if run.suite != "kernels"]
+    judged = covered
     if setting.first == "latency":
         judged = shared(judged)
         texts = {name: by_latency(judged)}
@@ -40,7 +40,6 @@ def texts_of(runs: Sequence[Run], setting: Setting, name: str) -> tuple[dict[str
         if name == "ppo":
             texts[f"{name} seconds"] = by_budget(judged, least, "seconds", SECONDS)
             texts[f"{name} suites"] = by_suite(judged, least)
-            texts[f"{name} kernels"] = by_kernel(covered)
     return texts, len({run.digest for run in judged})
 
 
@@ -90,19 +89,6 @@ def by_suite(runs: Sequence[Run], least: dict[str, int]) -> str:
             row.append(f"{100 * near:.0f} / {100 * best:.0f}")
         rows.append(row)
     return table(rows, ["suite", "graphs", *methods])
-
-
-def by_kernel(runs: Sequence[Run]) -> str:
-    """II and latency of the paper's kernels, the worst of the seeds, and the proven optimum of the interval."""
-    rows, methods = [], named(runs)
-    for graph in ("vector_add", "multiply_add", "distance"):
-        own = [run for run in runs if (run.suite, run.graph) == ("kernels", graph)]
-        row: list[object] = [graph]
-        for method in ("reference", *methods):
-            values = [found for run in own if run.name == method and (found := run.best()) is not None]
-            row.append("{} / {}".format(*max(values)) if values else "")
-        rows.append(row)
-    return table(rows, ["kernel", "reference", *methods])
 
 
 def by_graph(runs: Sequence[Run]) -> str:

@@ -14,6 +14,7 @@ import benchmarks.egrl.methods
 import benchmarks.egrl.paper
 import benchmarks.egrl.runs
 import benchmarks.egrl.tables
+import benchmarks.lib.runs
 import benchmarks.lib.tables
 from stowplan.errors import InputError
 from stowplan.hardware.nnp_i.chip import Chip
@@ -55,14 +56,16 @@ def test_a_run_is_made_once(tmp_path: Path) -> None:
 
     wanted = [benchmarks.egrl.methods.run_of("egrl", "resnet50", "int8", seed, 200) for seed in range(3)]
     shown: list[str] = []
-    assert runs.make_all(wanted[:2], tmp_path, perform, shown.append) == 0
+    assert benchmarks.lib.runs.make_all(wanted[:2], tmp_path, perform, shown.append) == 0
     assert made == [0, 1]
-    assert runs.make_all(wanted, tmp_path, perform, shown.append) == 0
+    assert benchmarks.lib.runs.make_all(wanted, tmp_path, perform, shown.append) == 0
     assert made == [0, 1, 2]
     assert len(shown) == 3
     assert [found.seed for found in runs.finished(wanted, tmp_path)] == [0, 1, 2]
-    assert runs.arrays_of(wanted[0], tmp_path)["near"].shape == (1, 2, 2)
-    assert runs.outlook(wanted, tmp_path).startswith(f"3 runs, 3 of them in {tmp_path}, 0 to be done")
+    assert benchmarks.lib.runs.arrays_of(wanted[0].file(tmp_path))["near"].shape == (1, 2, 2)
+    assert benchmarks.lib.runs.outlook(wanted, tmp_path, runs.Record).startswith(
+        f"3 runs, 3 of them in {tmp_path}, 0 to be done"
+    )
 
 
 def test_other_configurations_are_other_runs(tmp_path: Path) -> None:
@@ -102,10 +105,10 @@ def test_a_killed_run_is_begun_anew(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        benchmarks.egrl.runs.make_all([run], tmp_path, killed, print)
+        benchmarks.lib.runs.make_all([run], tmp_path, killed, print)
     assert list(tmp_path.iterdir()) == []
     perform = lambda run: (record(run.method, run.seed, 1.5), {})  # noqa: E731
-    assert benchmarks.egrl.runs.make_all([run], tmp_path, perform, print) == 0
+    assert benchmarks.lib.runs.make_all([run], tmp_path, perform, print) == 0
     assert run.file(tmp_path).exists()
 
 
@@ -118,7 +121,7 @@ def test_a_run_that_fails_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixt
         return record(run.method, run.seed, 1.5), {}
 
     shown: list[str] = []
-    assert benchmarks.egrl.runs.make_all([first, second], tmp_path, perform, shown.append) == 1
+    assert benchmarks.lib.runs.make_all([first, second], tmp_path, perform, shown.append) == 1
     assert [found.seed for found in benchmarks.egrl.runs.finished([first, second], tmp_path)] == [1]
     assert shown[0] == "resnet50 int8, ea, seed 0: failed"
     assert "what went wrong" in capsys.readouterr().err
@@ -129,9 +132,9 @@ def test_a_run_that_another_process_has_in_hand_is_left_to_it(tmp_path: Path) ->
     runs = benchmarks.egrl.runs
     first, second = (benchmarks.egrl.methods.run_of("ea", "resnet50", "int8", seed, 200) for seed in range(2))
     perform = lambda run: (record(run.method, run.seed, 1.5), {})  # noqa: E731
-    with runs.claim(first.file(tmp_path)) as mine:
+    with benchmarks.lib.runs.claim(first.file(tmp_path)) as mine:
         assert mine
-        assert runs.make_all([first, second], tmp_path, perform, print) == 0
+        assert benchmarks.lib.runs.make_all([first, second], tmp_path, perform, print) == 0
     assert [found.seed for found in runs.finished([first, second], tmp_path)] == [1]
 
 

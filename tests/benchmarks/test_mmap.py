@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import benchmarks.lib.memory_mapping.players
 import benchmarks.muzero.attribution
 import benchmarks.muzero.compare
 import benchmarks.muzero.demonstrations
-import benchmarks.muzero.methods
 import benchmarks.muzero.own_games
 import benchmarks.muzero.policy
 from benchmarks.lib.memory_mapping.synthetic import synthetic
@@ -110,7 +110,7 @@ def test_attribution_compares_at_equal_time(tmp_path: Any, capsys: Any) -> None:
 
 
 def test_the_paper_has_its_own_preset(monkeypatch: Any) -> None:
-    module = benchmarks.muzero.methods
+    module = benchmarks.lib.memory_mapping.players
     seen: list[Any] = []
     monkeypatch.setattr(module, "_train", lambda *_, preset=None, **__: seen.append(preset))
     module.METHODS["paper"](CompiledGame(small()), 0, 1.0, [])

@@ -45,7 +45,6 @@ def spend(
         Another name.
     """
     tally = Tally(Body(problem), anneal=anneal)
-    runs = {"list": _lists, "search": _searches, "random": _randoms, "evolution": _generations}
 
     def stop() -> bool:
         return tally.evaluations >= evaluations or should_stop()
@@ -54,10 +53,10 @@ def spend(
         run = RollOuts(tally, player, seed)
         while not stop():
             run.step(tally.body.least_ii, should_stop, evaluations - tally.evaluations)
-    elif name in runs:
-        runs[name](tally, seed, evaluations, stop)
+    elif name in HEURISTICS:
+        HEURISTICS[name](tally, seed, evaluations, stop)
     else:
-        raise UsageError(f"found the heuristic {name!r}, expected one of {', '.join(runs)}, or rollouts with a player")
+        raise UsageError(f"found the heuristic {name!r}, expected one of {', '.join(HEURISTICS)}, or rollouts with a player")
     return tally
 
 
@@ -82,3 +81,12 @@ def _generations(tally: Tally, seed: int, evaluations: int, stop: Callable[[], b
     run = Evolution(tally, seed)
     while not stop():
         run.generation(stop)
+
+
+#: Heuristics by name: (tally, seed, evaluations at most, stop) goes on until it is told to stop.
+HEURISTICS: dict[str, Callable[[Tally, int, int, Callable[[], bool]], None]] = {
+    "list": _lists,
+    "search": _searches,
+    "random": _randoms,
+    "evolution": _generations,
+}

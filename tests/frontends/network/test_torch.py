@@ -23,7 +23,7 @@ def torch() -> Any:
 
 @pytest.fixture(scope="module")
 def models(torch: Any) -> Any:
-    from benchmarks.tier_placement import torch_networks
+    from benchmarks.lib import torch_networks
 
     return torch_networks
 

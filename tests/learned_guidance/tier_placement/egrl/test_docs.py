@@ -28,11 +28,11 @@ def test_the_table_has_the_values_of_both_presets() -> None:
         for field in msgspec.structs.fields(EgrlConfig)
     ]
     table = PAGE.partition("## Hyperparameters")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \| ([^|]*) \| [^|]* \|$", table, flags=re.MULTILINE) == expected
+    assert re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \| ([^|]*) \|$", table, flags=re.MULTILINE) == expected
 
 
 def test_the_paper_s_column_agrees_with_its_preset() -> None:
-    found = re.findall(r"^\| `(\w+)` \| [^|]* ([\d.e-]+) \| ([^|]*) \|", PAGE, flags=re.MULTILINE)
+    found = re.findall(r"^\| `(\w+)` \| ([\d.e-]*\d[\d.e-]*) \| ([^|]*) \|", PAGE, flags=re.MULTILINE)
     assert len(found) == 15
     assert [name for name, printed, value in found if float(printed) != float(value)] == []
 

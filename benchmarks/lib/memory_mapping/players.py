@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.lib.memory_mapping.evolution import evolve
 from benchmarks.lib.memory_mapping.random_play import play_at_random
+from benchmarks.lib.memory_mapping.small_programs import small_program
 from benchmarks.lib.memory_mapping.tree_search import search_games
-from benchmarks.muzero.programs import small_program
-from benchmarks.muzero.runs import WARM_UP_SECONDS, Method
-from benchmarks.muzero.speedups import Player
 from stowplan.learned_guidance.memory_mapping.game.best import Best
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState, play_greedy
@@ -27,6 +25,14 @@ from stowplan.portfolio.memory_mapping.convert import export_plan
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.muzero.play import Played
+
+Method = Callable[[CompiledGame, int, float, Sequence[str]], Best]
+"""Game, seed, seconds, settings -> the best game and its curve."""
+
+Player = Callable[[Problem], Plan]
+
+#: Seconds of a first, short run that compiles and loads code.
+WARM_UP_SECONDS = 3.0
 
 #: Games that a policy searches side by side.
 SIDE_BY_SIDE = 16

@@ -1,6 +1,8 @@
 """Small programs whose best game can be proven: miniatures of training steps, inference and decoding, and windows of real ones.
 
-    python -m benchmarks.muzero.programs --count 12 --time-limit 10   # how large they are, and how long the proof takes
+    python -m benchmarks.lib.memory_mapping.small_programs --count 12 --time-limit 10
+
+prints how large they are, and how long the proof takes.
 
 A program is drawn from a seed, the same on every machine. Costs are a roofline's, sizes are kibibytes to mebibytes, and fast
 memory holds a part of what the program would like to keep there, so that there is something to decide.
