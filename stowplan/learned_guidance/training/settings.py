@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -28,6 +28,17 @@ class Range:
 
 #: A number from 0 to 1.
 Fraction = Annotated[float, Range(0, 1)]
+
+
+class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that decides how an agent is trained; UsageError where a value is not of its type, or out of its range."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def changed(self, **changes: Any) -> Self:
+        """The same with other values for some fields."""
+        return msgspec.structs.replace(self, **changes)
 
 
 def check(config: msgspec.Struct) -> None:

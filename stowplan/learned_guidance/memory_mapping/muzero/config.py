@@ -15,7 +15,7 @@ import msgspec
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.mcts.search import SearchConfig
 from stowplan.learned_guidance.memory_mapping.observation.layout import ObservationConfig, require, require_positive
-from stowplan.learned_guidance.training.settings import Fraction, Range, check
+from stowplan.learned_guidance.training.settings import Fraction, Hyperparameters, Range
 
 #: Residual blocks of the encoder, and of the dynamics, at most.
 MOST_BLOCKS = 1000
@@ -122,7 +122,7 @@ class NetworkConfig:
 Method = Literal["puct", "gumbel", "none"]
 
 
-class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
     """How to train. Times and returns are in moves and in units of ``CompiledGame.unit_ps``."""
 
     network: NetworkConfig = msgspec.field(default_factory=NetworkConfig)
@@ -210,7 +210,7 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Of the policy gradient: how far the policy may move from the one that played (Schulman et al. 2017)."""
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if not 0.0 < self.discount <= 1.0:
             raise UsageError(f"training: discount is {self.discount}, expected more than 0 and at most 1")
 
@@ -298,7 +298,3 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             local_search_moves=0,
             entropy_bonus=self.entropy_bonus or 0.01,
         )
-
-    def changed(self, **changes: Any) -> TrainingConfig:
-        """The same with other values for some fields."""
-        return msgspec.structs.replace(self, **changes)

@@ -10,7 +10,7 @@ of Plappert et al. 2018, with a few parameters that mean something in place of a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -248,16 +248,11 @@ def replayed(
     if not episode.state.is_over:
         raise ValueError(f"{len(actions)} actions do not end the game")
     game = episode.trajectory(discount)
-    return Trajectory(
-        program=program,
-        actions=game.actions,
+    return replace(
+        game,
         policy=np.eye(3, dtype=np.float32)[game.actions],
         value=game.returns[:-1].astype(np.float32),
-        legal=game.legal,
-        rewards=game.rewards,
-        return_ps=game.return_ps,
         is_demonstration=is_demonstration,
-        discount=discount,
     )
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
-
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network, Shape
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.checkpoint import Content, FileFormat
-from stowplan.learned_guidance.training.settings import Fraction, Range, check
+from stowplan.learned_guidance.training.settings import Fraction, Hyperparameters, Range
 
 
-class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PpoConfig(Hyperparameters, frozen=True, kw_only=True):
     """How to train."""
 
     steps: Annotated[int, Range(1)] = 200_000
@@ -69,7 +67,7 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     imitation_rate: Annotated[float, Range(0.0)] = 1e-3
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if self.hidden % self.heads:
             raise UsageError(f"training: hidden is {self.hidden}, expected a multiple of heads ({self.heads})")
         if self.batch_size > self.environments * self.rollout_steps:
@@ -107,10 +105,6 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             **changes,
         }
         return cls(**values)
-
-    def changed(self, **changes: Any) -> PpoConfig:
-        """The same with other values for some fields."""
-        return msgspec.structs.replace(self, **changes)
 
 
 POLICY = FileFormat("stowplan.ppo.policy", PpoConfig, version=1)

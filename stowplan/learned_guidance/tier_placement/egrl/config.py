@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import msgspec
-
 from stowplan.errors import UsageError
 from stowplan.learned_guidance.tier_placement.graph import FeatureSet
-from stowplan.learned_guidance.training.settings import Fraction, Range, check
+from stowplan.learned_guidance.training.settings import Fraction, Hyperparameters, Range
 
 
-class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EgrlConfig(Hyperparameters, frozen=True, kw_only=True):
     """How to train."""
 
     evaluations: Annotated[int, Range(1)] = 4_000
@@ -105,7 +103,7 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Weight of the cross entropy between the policy and the best maps: demonstrations, and the best found of each network."""
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         low, high = self.temperatures
         if not 0.0 < low <= high:
             raise UsageError(f"training: temperatures is {self.temperatures}, expected two above 0, the lower first")
@@ -158,7 +156,3 @@ class EgrlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def gradient_only(self) -> EgrlConfig:
         """The paper's ablation PG."""
         return self.changed(population=0)
-
-    def changed(self, **changes: Any) -> EgrlConfig:
-        """The same with other values for some fields."""
-        return msgspec.structs.replace(self, **changes)
