@@ -62,6 +62,40 @@ class Deadline:
         return lambda: self.expired
 
 
+class Watch:
+    """While it is open, looks at the clock and at ``should_stop`` from a thread of its own, and stops what runs beside it.
+
+    Parameters
+    ----------
+    seconds
+        Time from now.
+    should_stop
+        Asked at every look, ``look_every`` seconds apart.
+    stop
+        Called again and again once time is up or somebody says stop: what is only about to start does not hear it.
+    """
+
+    def __init__(
+        self, seconds: float, should_stop: Callable[[], bool] | None, stop: Callable[[], object], look_every: float = 0.05
+    ):
+        self._end = time.monotonic() + seconds
+        self._should_stop, self._stop, self._look_every = should_stop, stop, look_every
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._look_every):
+            if time.monotonic() >= self._end or (self._should_stop is not None and self._should_stop()):
+                self._stop()
+
+
 def limit_after(began: float, seconds: float) -> float:
     """What is left of a limit of ``seconds`` set at ``began`` (monotonic clock); never less than 0.2 s or the limit itself.
 

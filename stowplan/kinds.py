@@ -62,7 +62,7 @@ class KindModules(msgspec.Struct, frozen=True, kw_only=True):
     transfer: str = ""
     """``module:name`` of ``(problem, earlier problem, its hint) -> hint``, for kinds that know steps of a program again."""
     offsets: str = ""
-    """``module:name`` of ``(problem, plan) -> OffsetTable`` (:mod:`stowplan.models.offset_table`); empty for kinds whose plans
+    """``module:name`` of ``(problem, plan) -> OffsetTable`` (:mod:`stowplan.models.document`); empty for kinds whose plans
     have no offsets."""
     decisions: str = ""
     """Module with ``DECISIONS``, what its plans decide (:mod:`stowplan.models.decisions`); empty where plans are compared field

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from stowplan import files, kinds
 from stowplan.errors import UsageError
-from stowplan.models.offset_table import OffsetTable
+from stowplan.models.document import OffsetTable
 
 
 def table_of(problem: Any, plan: Any) -> OffsetTable:

@@ -1,16 +1,15 @@
 """One way to run CP-SAT, for the models of all kinds: limits, seed, stops, log, hints, and what its bounds prove.
 
-*What a bound proves.* Objectives are whole numbers, and so is the bound that CP-SAT keeps; but it is handed out as a double, in
-places after a division and a multiplication by the coefficients' common divisor. The rule, here and nowhere else
-(:func:`proven`): a number within :data:`ROUNDING` units in the last place of a whole number stands for that number; any other
-is rounded down; and where doubles are so far apart that this says nothing, that many units are taken off. The units are those
-of the bound or of the objective's constant, whichever are larger. It is never rounded to the nearest: 99.9999 proves 99.
+*What a bound proves.* Objectives are whole numbers, and so is the bound that CP-SAT keeps. But it is handed out as a double,
+in places after a division and a multiplication by the coefficients' common divisor. The rule is here and nowhere else
+(:func:`proven`). A number within :data:`ROUNDING` units in the last place of a whole number stands for that number; any other
+is rounded down. Where doubles are so far apart that this says nothing, that many units are taken off. The units are those of
+the bound or of the objective's constant, whichever are larger. It is never rounded to the nearest: 99.9999 proves 99.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any, Generic, Protocol, Required, TypedDict, TypeVar, Unpack
 
 from ortools.sat.python import cp_model
 
+from stowplan.deadline import Watch
 from stowplan.models.outcome import Outcome, Status
 
 #: Seconds between two looks at the clock and at ``should_stop``.
@@ -143,12 +143,65 @@ def run(
                 report(whole)
 
         solver.best_bound_callback = take_bound
-    with _Watch(solver, time.monotonic() + time_limit, should_stop):
+    with Watch(time_limit, should_stop, solver.stop_search, POLL_SECONDS):
         status = solver.solve(model, None if on_solution is None else _Collector(on_solution))
     is_found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     bound = proven(solver.best_objective_bound, offset) if is_found and has_objective else None
     spent = solver.wall_time, solver.response_proto.deterministic_time
     return Run(_STATUS.get(status, "unknown"), solver.value, bound, *spent)
+
+
+class Budget:
+    """Time for several models together; shares are parts of the whole.
+
+    With a deterministic limit, shares are measured in that, so that no choice depends on the clock; the time limit still ends
+    everything.
+    """
+
+    def __init__(self, seconds: float, deterministic: float | None, should_stop: Callable[[], bool] | None):
+        self._end = time.monotonic() + seconds
+        self._seconds = max(seconds, 1e-9)
+        self._whole = deterministic
+        self._used = 0.0
+        self.should_stop = should_stop
+
+    @property
+    def left_share(self) -> float:
+        """Part of the whole that is left, 1 to 0."""
+        if self._whole is not None:
+            return max(0.0, 1.0 - self._used / self._whole) if self._whole > 0 else 0.0
+        return max(0.0, (self._end - time.monotonic()) / self._seconds)
+
+    @property
+    def is_spent(self) -> bool:
+        """Nothing left, or told to stop."""
+        told = self.should_stop is not None and self.should_stop()
+        return told or self.left_share <= 0.0 or time.monotonic() >= self._end
+
+    def part(self, share: float) -> float:
+        """Seconds of a share, no more than are left."""
+        left = max(0.0, self._end - time.monotonic())
+        return left if self._whole is not None else min(left, share * self._seconds)
+
+    def deterministic_part(self, share: float) -> float | None:
+        """Deterministic seconds of a share, no more than are left; None where time alone counts."""
+        return None if self._whole is None else max(0.0, min(share * self._whole, self._whole - self._used))
+
+    def spend_part(self, share: float) -> None:
+        """Count a share as used, whatever of it was."""
+        self._used += share * (self._whole or 0.0)
+
+    def run(self, model: cp_model.CpModel, share: float, **options: Any) -> Run:
+        """Run CP-SAT with a share as its limits, and count what it used; options as :func:`run` takes them."""
+        found = run(
+            model,
+            time_limit=self.part(share),
+            deterministic_limit=self.deterministic_part(share),
+            should_stop=self.should_stop,
+            **options,
+        )
+        self._used += found.deterministic
+        return found
 
 
 P = TypeVar("P")
@@ -179,15 +232,20 @@ class PlanModel(Protocol[P]):
         """
 
 
-class Limits(TypedDict, total=False):
-    """Keyword arguments of :func:`run` that a kind hands on as they are."""
+class Work(TypedDict, total=False):
+    """Keyword arguments of :func:`run` that a kind hands on as they are, but for the time."""
 
-    time_limit: Required[float]
     workers: int
     seed: int
     deterministic_limit: float | None
     should_stop: Callable[[], bool] | None
     log: Callable[[str], None] | None
+
+
+class Limits(Work, total=False):
+    """The same with the time."""
+
+    time_limit: Required[float]
 
 
 class Search(Limits, Generic[P], total=False):
@@ -255,30 +313,6 @@ def find_plan(
     if done.bound is not None:
         take_bound(done.bound)
     return Outcome(done.status, built.extract(done.value) if done.is_found else None, best)
-
-
-class _Watch:
-    """While it is open, looks at the clock and at ``should_stop`` from a thread of its own, and stops a solver."""
-
-    def __init__(self, solver: cp_model.CpSolver, end: float, should_stop: Callable[[], bool] | None):
-        self._solver = solver
-        self._end = end
-        self._should_stop = should_stop
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *error: object) -> None:
-        self._closed.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._closed.wait(POLL_SECONDS):
-            if time.monotonic() >= self._end or (self._should_stop is not None and self._should_stop()):
-                # Again and again: one that is only about to start does not hear it.
-                self._solver.stop_search()
 
 
 class _Collector(cp_model.CpSolverSolutionCallback):

@@ -4,7 +4,7 @@ A hint guides searches and exact models. It proves nothing and forbids nothing: 
 
 A hint for an earlier version of a program says something of the version at hand, since most steps are the same. Steps are
 compared by what they are, their *signature*, and by the signatures around them, as in the colour refinement of Weisfeiler and
-Leman 1968: first those that agree far around are matched, then those that agree less far. So steps may be renamed and
+Leman 1968. First those that agree far around are matched, then those that agree less far. So steps may be renamed and
 reordered, as compilers do when a program changes elsewhere. Where several agree alike, their order decides, and where there
 are not as many of them in both, their names before it.
 """

@@ -1,11 +1,10 @@
 """CP-SAT without pandas and numba without SciPy, for processes of our own.
 
-The module ``ortools.sat.python.cp_model`` imports pandas for a few methods that take its series and indices, and this is more
-than half of what importing it takes: a quarter of a second and 40 MB a process. None of the models here has a series.
+The module ``ortools.sat.python.cp_model`` imports pandas for a few methods that take its series and indices. This is more
+than half of what importing it takes. None of the models here has a series.
 
 The module ``numba.np.arraymath``, which numba imports before it loads or compiles the first function, imports SciPy's linear
-algebra to see whether it is there: a sixth of what there is to load before the first heuristic. None of the functions here
-multiplies matrices.
+algebra to see whether it is there. None of the functions here multiplies matrices.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ class Future:
         position_of = {use: position for position, move in enumerate(game.moves) for use in move.uses}
         last_of_step = [-1] * game.problem.horizon
         for use, position in position_of.items():
-            step = game.step_of[use]
+            step = game.problem.step_of_use[use]
             last_of_step[step] = max(last_of_step[step], position)
         self.decided: list[tuple[int, ...]] = [
-            tuple(use for use, done in position_of.items() if done < position <= last_of_step[game.step_of[use]])
+            tuple(use for use, done in position_of.items() if done < position <= last_of_step[game.problem.step_of_use[use]])
             for position in range(count + 1)
         ]
         """By position: decided uses of steps that still have undecided ones; later rewards depend on them."""
@@ -113,14 +113,14 @@ class OptimisticReturn:
         for move in self.game.moves[state.position :]:
             can_be_fast[move.tensor] |= move.defines and self._may_place(state, move.tensor)
             for use in move.uses if can_be_fast[move.tensor] else ():
-                undecided.setdefault(self.game.step_of[use], set()).add(use)
+                undecided.setdefault(self.game.problem.step_of_use[use], set()).add(use)
             # Even where this write is dropped, what it writes may be copied in.
             can_be_fast[move.tensor] |= (
                 move.is_output and self.game.may_copy[move.tensor] and self._may_place(state, move.tensor)
             )
         total = state.return_ps
         for step, uses in undecided.items():
-            first = self.game.first_use[step]
+            first = self.game.problem.first_use[step]
             count = len(self.game.problem.steps[step].uses)
             served = tuple(OPEN if use in uses else FAST if state.fast[use] else SLOW for use in range(first, first + count))
             total += self._most_saved(step, served)

@@ -8,7 +8,7 @@ from typing import Any
 
 from stowplan import files
 from stowplan.backends.emit import FORMATS, check_form
-from stowplan.models.offset_table import Arena, OffsetRow, OffsetTable
+from stowplan.models.document import Arena, OffsetRow, OffsetTable
 
 
 def offset_table(program: Any, method: str = "forward") -> OffsetTable:

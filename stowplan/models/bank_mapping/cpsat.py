@@ -44,10 +44,7 @@ class Model:
         def hint(variable: cp_model.IntVar, value: bool) -> None:
             values.append((variable, int(value)))
 
-        # Where the structure knows better than the plan, the plan is not followed.
-        stays = [
-            known if known is not None else chosen for known, chosen in zip(self.structure.on_chip, plan.on_chip, strict=True)
-        ]
+        stays = self.structure.followed(plan.on_chip)
         better = assemble(self.problem, plan.options, stays)
         made = {(copy.tensor, copy.layout) for copy in better.copies}
         for number, variables in enumerate(self.options):
@@ -157,7 +154,7 @@ def _add_variables(built: Model) -> None:
 def _choosing(built: Model, number: int, tensor: int, layout: int) -> list[cp_model.IntVar]:
     """Options of an operator that write a tensor in a layout."""
     operator = built.problem.operators[number]
-    at = len(operator.reads) + operator.writes.index(tensor)
+    at = operator.write_place(tensor)
     return [variable for option, variable in zip(operator.options, built.options[number], strict=True) if option[at] == layout]
 
 
@@ -167,7 +164,7 @@ def _add_layouts(built: Model) -> None:
     for tensor, writers in enumerate(problem.writers):
         for number in writers[1:]:
             operator = problem.operators[number]
-            at = len(operator.reads) + operator.writes.index(tensor)
+            at = operator.write_place(tensor)
             layouts = {option[at] for option in operator.options} | set(built.structure.writable[tensor])
             for layout in layouts:
                 theirs = _choosing(built, number, tensor, layout)

@@ -6,18 +6,16 @@ the rest, each is wanted wholly or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
 
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import Structure, analyse, assemble, objective_bound, off_chip_cost
-from stowplan.models.mip.matrix import FloatArray, MatrixModel
-from stowplan.models.mip.outcome import Outcome, lowered
-from stowplan.models.mip.solve import solve as solve_matrix
+from stowplan.models.mip.matrix import FloatArray, MatrixModel, Program
+from stowplan.models.mip.outcome import lowered
 
 
 @dataclass(frozen=True)
@@ -40,9 +38,7 @@ class Model:
 
     def add_hint(self, plan: Plan) -> FloatArray:
         """The plan as a point ``[columns]`` to start from."""
-        stays = [
-            known if known is not None else chosen for known, chosen in zip(self.structure.on_chip, plan.on_chip, strict=True)
-        ]
+        stays = self.structure.followed(plan.on_chip)
         better = assemble(self.problem, plan.options, stays)
         point = np.zeros(self.matrix.columns)
         for first, option in zip(self.option_columns, plan.options, strict=True):
@@ -99,160 +95,8 @@ class Model:
         return max(objective_bound(self.problem), int(np.ceil(lowered(value, min(spread, abs(value) + 1.0)) * self.unit)))
 
 
-class _Rows:
-    """Rows of a sparse matrix being collected."""
-
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-        self.columns: list[int] = []
-        self.values: list[float] = []
-        self.lower: list[float] = []
-        self.upper: list[float] = []
-
-    def add(self, terms: list[tuple[int, float]], lower: float, upper: float) -> None:
-        for column, value in terms:
-            self.rows.append(len(self.lower))
-            self.columns.append(column)
-            self.values.append(value)
-        self.lower.append(lower)
-        self.upper.append(upper)
-
-
-def build(problem: Problem) -> Model:
-    """Variables, constraints, objective.
-
-    Returns
-    -------
-    Model
-        Its matrix ``[rows, columns]``, scaled, and what its columns stand for.
-    """
-    structure = analyse(problem)
-    columns = _Columns()
-    unit = float(max(1, max(map(abs, structure.gain), default=1)))
-    option_columns = []
-    for number, operator in enumerate(problem.operators):
-        option_columns.append(len(columns.cost))
-        for option in range(len(operator.options)):
-            columns.add(f"x_{number}_{option}")
-    own_columns: dict[tuple[int, int], int] = {}
-    stay_columns: dict[int, int] = {}
-    copy_columns: dict[tuple[int, int], int] = {}
-    constant = float(sum(off_chip_cost(problem, tensor) for tensor in range(len(problem.tensors))))
-    for tensor, known in enumerate(structure.on_chip):
-        if known is False:
-            continue
-        if not problem.writers[tensor]:
-            for layout in structure.writable[tensor]:
-                own_columns[tensor, layout] = columns.add(f"h_{tensor}_{layout + 1}")
-        if known is None:
-            stay_columns[tensor] = columns.add(f"r_{tensor}", -structure.gain[tensor] / unit)
-        else:
-            constant -= structure.gain[tensor]
-        for layout in structure.readable[tensor]:
-            price = problem.copy_weight * problem.tensors[tensor].layout_bytes(layout) / unit
-            copy_columns[tensor, layout] = columns.add(f"c_{tensor}_{layout + 1}", price, whole=False)
-    rows = _Rows()
-    _add_choices(problem, structure, rows, option_columns, own_columns)
-    _add_layouts(problem, structure, rows, option_columns, own_columns, stay_columns, copy_columns)
-    moments = _add_capacity(problem, structure, columns, rows, stay_columns, copy_columns)
-    size = len(columns.cost)
-    matrix = MatrixModel(
-        name="bank_mapping",
-        cost=np.array(columns.cost),
-        lower=np.zeros(size),
-        upper=np.array(columns.upper),
-        is_integer=np.array(columns.integer, dtype=bool),
-        matrix=sparse.csr_matrix((rows.values, (rows.rows, rows.columns)), shape=(len(rows.lower), size)),
-        row_lower=np.array(rows.lower),
-        row_upper=np.array(rows.upper),
-        offset=constant / unit,
-        column_names=columns.names,
-    )
-    return Model(problem, structure, matrix, unit, tuple(option_columns), own_columns, stay_columns, copy_columns, moments)
-
-
-def _choosing(problem: Problem, columns: list[int], number: int, at: int, layout: int) -> list[int]:
-    """Columns of the options of an operator that have a layout at one of its accesses."""
-    first = columns[number]
-    return [first + k for k, option in enumerate(problem.operators[number].options) if option[at] == layout]
-
-
-def _write_place(problem: Problem, number: int, tensor: int) -> int:
-    operator = problem.operators[number]
-    return len(operator.reads) + operator.writes.index(tensor)
-
-
-def _add_choices(
-    problem: Problem, structure: Structure, rows: _Rows, option_columns: list[int], own_columns: dict[tuple[int, int], int]
-) -> None:
-    """One option an operator, one own layout an input, writers that agree."""
-    for first, operator in zip(option_columns, problem.operators, strict=True):
-        rows.add([(first + k, 1.0) for k in range(len(operator.options))], 1.0, 1.0)
-    inputs: dict[int, list[int]] = {}
-    for (tensor, _), each in own_columns.items():
-        inputs.setdefault(tensor, []).append(each)
-    for columns in inputs.values():
-        rows.add([(each, 1.0) for each in columns], 1.0, 1.0)
-    for tensor, writers in enumerate(problem.writers):
-        for number in writers[1:]:
-            at = _write_place(problem, number, tensor)
-            layouts = {option[at] for option in problem.operators[number].options} | set(structure.writable[tensor])
-            for layout in sorted(layouts):
-                theirs = _choosing(problem, option_columns, number, at, layout)
-                first_at = _write_place(problem, writers[0], tensor)
-                mine = _choosing(problem, option_columns, writers[0], first_at, layout)
-                rows.add([*((each, 1.0) for each in theirs), *((each, -1.0) for each in mine)], 0.0, 0.0)
-
-
-def _add_layouts(
-    problem: Problem,
-    structure: Structure,
-    rows: _Rows,
-    option_columns: list[int],
-    own_columns: dict[tuple[int, int], int],
-    stay_columns: dict[int, int],
-    copy_columns: dict[tuple[int, int], int],
-) -> None:
-    """What a reader wants of a tensor on chip is its own layout or a copy: want - own - copy + stays <= 1."""
-    for number, operator in enumerate(problem.operators):
-        for at, tensor in enumerate(operator.reads):
-            if structure.on_chip[tensor] is False:
-                continue
-            for layout in sorted({option[at] for option in operator.options}):
-                terms = [(each, 1.0) for each in _choosing(problem, option_columns, number, at, layout)]
-                writers = problem.writers[tensor]
-                if writers:
-                    place = _write_place(problem, writers[0], tensor)
-                    own = _choosing(problem, option_columns, writers[0], place, layout)
-                    terms += [(each, -1.0) for each in own]
-                elif (tensor, layout) in own_columns:
-                    terms.append((own_columns[tensor, layout], -1.0))
-                terms.append((copy_columns[tensor, layout], -1.0))
-                if tensor in stay_columns:
-                    terms.append((stay_columns[tensor], 1.0))
-                rows.add(terms, -np.inf, 1.0 if tensor in stay_columns else 0.0)
-
-
 #: Small tensors at a moment, of those that save most, that get a row of their own: one of them on chip takes a unit.
 _MOST_SMALL = 3
-
-
-class _Columns:
-    """Columns being collected."""
-
-    def __init__(self) -> None:
-        self.cost: list[float] = []
-        self.upper: list[float] = []
-        self.integer: list[bool] = []
-        self.names: list[str] = []
-
-    def add(self, name: str, cost: float = 0.0, upper: float = 1.0, whole: bool = True) -> int:
-        """A column from 0 to ``upper``."""
-        self.cost.append(cost)
-        self.upper.append(upper)
-        self.integer.append(whole)
-        self.names.append(name)
-        return len(self.cost) - 1
 
 
 @dataclass(frozen=True)
@@ -265,111 +109,163 @@ class _Moment:
     """Units that the rests take."""
 
 
-def _add_capacity(
-    problem: Problem,
-    structure: Structure,
-    columns: _Columns,
-    rows: _Rows,
-    stay_columns: dict[int, int],
-    copy_columns: dict[tuple[int, int], int],
-) -> tuple[_Moment, ...]:
-    """What is on chip at every crowded moment fits, whole units and rests apart (see :attr:`Structure.unit`).
-
-    Moments share most of what lives: each load is the one before, less what died and plus what was born since. Rows of all that
-    lives would say the same in hundreds of times as many numbers.
-    """
-    unit = structure.unit
-    whole, spare = divmod(problem.capacity, unit)
-    moments: list[_Moment] = []
-    before: set[int] = set()
-    for number, each in enumerate(structure.crowded):
-        now = set(each)
-        moment = _Moment(
-            columns.add(f"m_{number}", upper=problem.capacity / unit, whole=False),
-            columns.add(f"w_{number}", upper=float(whole)),
-        )
-        whole_terms, rest_terms = [(moment.rounded, 1.0)], [(moment.rests, -1.0)]
-        fixed_whole = fixed_rest = 0.0
-        for tensor in each:
-            for column, size in _items(problem, structure, tensor, stay_columns, copy_columns):
-                units = size // unit
-                if column is None:
-                    fixed_whole += units
-                elif units:
-                    whole_terms.append((column, float(units)))
-        if moments and len(now ^ before) < len(now):
-            rest_terms.append((moments[-1].rests, 1.0))
-        else:
-            before = set()
-        for tensor in sorted(now ^ before):
-            sign = 1.0 if tensor in now else -1.0
-            for column, size in _items(problem, structure, tensor, stay_columns, copy_columns):
-                rest = sign * (size % unit) / unit
-                if column is None:
-                    fixed_rest += rest
-                elif rest:
-                    rest_terms.append((column, rest))
-        rows.add(whole_terms, -np.inf, whole - fixed_whole)
-        rows.add(rest_terms, -fixed_rest, -fixed_rest)
-        rows.add([(moment.rests, 1.0), (moment.rounded, -1.0)], -np.inf, spare / unit)
-        small = [tensor for tensor in each if tensor in stay_columns and spare < problem.tensors[tensor].bytes < unit]
-        for tensor in sorted(small, key=lambda one: -structure.gain[one])[:_MOST_SMALL]:
-            rows.add([(stay_columns[tensor], 1.0), (moment.rounded, -1.0)], -np.inf, 0.0)
-        moments.append(moment)
-        before = now
-    return tuple(moments)
-
-
-def _items(
-    problem: Problem,
-    structure: Structure,
-    tensor: int,
-    stay_columns: dict[int, int],
-    copy_columns: dict[tuple[int, int], int],
-) -> Iterator[tuple[int | None, int]]:
-    """(column, bytes) of a tensor and its copies; no column for what is on chip for certain."""
-    yield stay_columns.get(tensor), problem.tensors[tensor].bytes
-    for layout in structure.readable[tensor]:
-        yield copy_columns[tensor, layout], problem.tensors[tensor].layout_bytes(layout)
-
-
-def solve(
-    problem: Problem,
-    solver: str = "mathopt-highs",
-    *,
-    time_limit: float = 30.0,
-    seed: int = 0,
-    plan: Plan | None = None,
-    node_limit: int | None = None,
-    on_bound: Callable[[int], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> tuple[Outcome, Plan | None, int | None]:
-    """Solve the MILP of a problem.
-
-    Parameters
-    ----------
-    plan
-        A valid plan to start from.
-    on_bound
-        Called with bounds in weighted bytes.
-
-    Others are those of :func:`stowplan.models.mip.solve.solve`, which also says what is raised.
+def build(problem: Problem) -> Model:
+    """Variables, constraints, objective.
 
     Returns
     -------
-    tuple
-        What the solver said, its plan, and its bound in weighted bytes; None for what it did not find.
+    Model
+        Its matrix ``[rows, columns]``, scaled, and what its columns stand for.
     """
-    built = build(problem)
-    outcome = solve_matrix(
-        built.matrix,
-        solver,
-        time_limit=time_limit,
-        seed=seed,
-        start=None if plan is None else built.add_hint(plan),
-        node_limit=node_limit,
-        on_bound=None if on_bound is None else lambda bound: on_bound(built.bound(bound)),
-        should_stop=should_stop,
-    )
-    found = None if outcome.values is None else built.extract(outcome.values)
-    return outcome, found, None if outcome.bound is None else built.bound(outcome.bound)
+    return _Program(problem).built()
+
+
+class _Program(Program):
+    """Columns and rows as they are written, in the attributes of :class:`Model`."""
+
+    def __init__(self, problem: Problem):
+        super().__init__()
+        self.problem, self.structure = problem, analyse(problem)
+        self.unit = float(max(1, max(map(abs, self.structure.gain), default=1)))
+        self.option_columns: list[int] = []
+        self.own_columns: dict[tuple[int, int], int] = {}
+        self.stay_columns: dict[int, int] = {}
+        self.copy_columns: dict[tuple[int, int], int] = {}
+        self.moments: list[_Moment] = []
+        self._constant = float(sum(off_chip_cost(problem, tensor) for tensor in range(len(problem.tensors))))
+        self._add_columns()
+        self._add_choices()
+        self._add_layouts()
+        self._add_capacity()
+
+    def built(self) -> Model:
+        """The model."""
+        return Model(
+            self.problem,
+            self.structure,
+            self.model("bank_mapping", self._constant / self.unit),
+            self.unit,
+            tuple(self.option_columns),
+            self.own_columns,
+            self.stay_columns,
+            self.copy_columns,
+            tuple(self.moments),
+        )
+
+    def _add_columns(self) -> None:
+        problem, structure, unit = self.problem, self.structure, self.unit
+        for number, operator in enumerate(problem.operators):
+            self.option_columns.append(len(self.cost))
+            for option in range(len(operator.options)):
+                self.column(name=f"x_{number}_{option}")
+        for tensor, known in enumerate(structure.on_chip):
+            if known is False:
+                continue
+            if not problem.writers[tensor]:
+                for layout in structure.writable[tensor]:
+                    self.own_columns[tensor, layout] = self.column(name=f"h_{tensor}_{layout + 1}")
+            if known is None:
+                self.stay_columns[tensor] = self.column(cost=-structure.gain[tensor] / unit, name=f"r_{tensor}")
+            else:
+                self._constant -= structure.gain[tensor]
+            for layout in structure.readable[tensor]:
+                price = problem.copy_weight * problem.tensors[tensor].layout_bytes(layout) / unit
+                name = f"c_{tensor}_{layout + 1}"
+                self.copy_columns[tensor, layout] = self.column(cost=price, integer=False, name=name)
+
+    def _choosing(self, number: int, at: int, layout: int) -> list[int]:
+        """Columns of the options of an operator that have a layout at one of its accesses."""
+        first = self.option_columns[number]
+        return [first + k for k, option in enumerate(self.problem.operators[number].options) if option[at] == layout]
+
+    def _writing(self, tensor: int, layout: int) -> list[int]:
+        """Columns of the options of a tensor's first writer that make the layout its own."""
+        writer = self.problem.writers[tensor][0]
+        return self._choosing(writer, self.problem.operators[writer].write_place(tensor), layout)
+
+    def _add_choices(self) -> None:
+        """One option an operator, one own layout an input, writers that agree."""
+        problem = self.problem
+        for first, operator in zip(self.option_columns, problem.operators, strict=True):
+            self.add_row([(first + k, 1.0) for k in range(len(operator.options))], 1.0, 1.0)
+        inputs: dict[int, list[int]] = {}
+        for (tensor, _), each in self.own_columns.items():
+            inputs.setdefault(tensor, []).append(each)
+        for columns in inputs.values():
+            self.add_row([(each, 1.0) for each in columns], 1.0, 1.0)
+        for tensor, writers in enumerate(problem.writers):
+            for number in writers[1:]:
+                operator = problem.operators[number]
+                at = operator.write_place(tensor)
+                layouts = {option[at] for option in operator.options} | set(self.structure.writable[tensor])
+                for layout in sorted(layouts):
+                    theirs, mine = self._choosing(number, at, layout), self._writing(tensor, layout)
+                    self.add_row([*((each, 1.0) for each in theirs), *((each, -1.0) for each in mine)], 0.0, 0.0)
+
+    def _add_layouts(self) -> None:
+        """What a reader wants of a tensor on chip is its own layout or a copy: want - own - copy + stays <= 1."""
+        for number, operator in enumerate(self.problem.operators):
+            for at, tensor in enumerate(operator.reads):
+                if self.structure.on_chip[tensor] is False:
+                    continue
+                for layout in sorted({option[at] for option in operator.options}):
+                    terms = [(each, 1.0) for each in self._choosing(number, at, layout)]
+                    if self.problem.writers[tensor]:
+                        terms += [(each, -1.0) for each in self._writing(tensor, layout)]
+                    elif (tensor, layout) in self.own_columns:
+                        terms.append((self.own_columns[tensor, layout], -1.0))
+                    terms.append((self.copy_columns[tensor, layout], -1.0))
+                    if tensor in self.stay_columns:
+                        terms.append((self.stay_columns[tensor], 1.0))
+                    self.add_row(terms, upper=1.0 if tensor in self.stay_columns else 0.0)
+
+    def _add_capacity(self) -> None:
+        """What is on chip at every crowded moment fits, whole units and rests apart (see :attr:`Structure.unit`).
+
+        Moments share most of what lives: each load is the one before, less what died and plus what was born since. Rows of all
+        that lives would say the same in hundreds of times as many numbers.
+        """
+        problem, unit = self.problem, self.structure.unit
+        whole, spare = divmod(problem.capacity, unit)
+        before: set[int] = set()
+        for number, each in enumerate(self.structure.crowded):
+            now = set(each)
+            moment = _Moment(
+                self.column(problem.capacity / unit, integer=False, name=f"m_{number}"),
+                self.column(float(whole), name=f"w_{number}"),
+            )
+            whole_terms, rest_terms = [(moment.rounded, 1.0)], [(moment.rests, -1.0)]
+            fixed_whole = fixed_rest = 0.0
+            for tensor in each:
+                for column, size in self._items(tensor):
+                    units = size // unit
+                    if column is None:
+                        fixed_whole += units
+                    elif units:
+                        whole_terms.append((column, float(units)))
+            if self.moments and len(now ^ before) < len(now):
+                rest_terms.append((self.moments[-1].rests, 1.0))
+            else:
+                before = set()
+            for tensor in sorted(now ^ before):
+                sign = 1.0 if tensor in now else -1.0
+                for column, size in self._items(tensor):
+                    rest = sign * (size % unit) / unit
+                    if column is None:
+                        fixed_rest += rest
+                    elif rest:
+                        rest_terms.append((column, rest))
+            self.add_row(whole_terms, upper=whole - fixed_whole)
+            self.add_row(rest_terms, -fixed_rest, -fixed_rest)
+            self.add_row([(moment.rests, 1.0), (moment.rounded, -1.0)], upper=spare / unit)
+            small = [tensor for tensor in each if tensor in self.stay_columns and spare < problem.tensors[tensor].bytes < unit]
+            for tensor in sorted(small, key=lambda one: -self.structure.gain[one])[:_MOST_SMALL]:
+                self.add_row([(self.stay_columns[tensor], 1.0), (moment.rounded, -1.0)], upper=0.0)
+            self.moments.append(moment)
+            before = now
+
+    def _items(self, tensor: int) -> Iterator[tuple[int | None, int]]:
+        """(column, bytes) of a tensor and its copies; no column for what is on chip for certain."""
+        yield self.stay_columns.get(tensor), self.problem.tensors[tensor].bytes
+        for layout in self.structure.readable[tensor]:
+            yield self.copy_columns[tensor, layout], self.problem.tensors[tensor].layout_bytes(layout)

@@ -80,6 +80,10 @@ class Operator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     restricted: bool = False
     """Whether the compute unit sets the rule (convolutions, products, pooling), not only that operands must agree."""
 
+    def write_place(self, tensor: int) -> int:
+        """Place in each option of the layout that a tensor is written in."""
+        return len(self.reads) + self.writes.index(tensor)
+
 
 class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
@@ -139,7 +143,7 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
         shared: set[int] | None = None
         for number in numbers:
             operator = self.operators[number]
-            at = len(operator.reads) + operator.writes.index(tensor)
+            at = operator.write_place(tensor)
             possible = {option[at] for option in operator.options}
             if shared is not None and not shared & possible:
                 name = self.tensors[tensor].name

@@ -15,10 +15,7 @@ import numpy as np
 
 from stowplan.models.bank_mapping.milp import Model
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
-from stowplan.models.mip.with_highs import new_highs
-
-#: HiGHS's word for a point that satisfies all rows.
-_FEASIBLE = 2
+from stowplan.models.mip.with_highs import best_point, limit, new_highs
 
 #: Smallest tensors of the middle stage, as a part of a unit.
 _MIDDLE = 8
@@ -96,18 +93,12 @@ def solve_stage(
         The best point and what is proven; running out of time proves nothing.
     """
     highs = new_highs(matrix, seed)
-    highs.setOptionValue("time_limit", max(0.01, time_limit))
     highs.setOptionValue("mip_rel_gap", 0.0)
     highs.setOptionValue("mip_abs_gap", 1e-9)
     highs.setOptionValue("mip_heuristic_effort", 0.0)
     for heuristic in _HEURISTICS:
         highs.setOptionValue(f"mip_heuristic_run_{heuristic}", False)
-    if node_limit is not None:
-        highs.setOptionValue("mip_max_nodes", max(1, node_limit))
-    if start is not None:
-        known = highspy.HighsSolution()
-        known.col_value = start.tolist()
-        highs.setSolution(known)
+    limit(highs, time_limit, None if node_limit is None else max(1, node_limit), start)
     proven_so_far = -np.inf
 
     def interrupt(event: highspy.HighsCallbackEvent) -> None:
@@ -129,5 +120,4 @@ def solve_stage(
     status, info = highs.getModelStatus(), highs.getInfo()
     proven = status == highspy.HighsModelStatus.kOptimal
     bound = built.bound(info.mip_dual_bound + matrix.offset) if np.isfinite(info.mip_dual_bound) else None
-    values = np.array(highs.getSolution().col_value) if info.primal_solution_status == _FEASIBLE else None
-    return Found(proven, status == highspy.HighsModelStatus.kInfeasible, bound, values)
+    return Found(proven, status == highspy.HighsModelStatus.kInfeasible, bound, best_point(highs))

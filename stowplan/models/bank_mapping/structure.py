@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stowplan.models.bank_mapping.plan import BankCopy, Plan
 from stowplan.models.bank_mapping.problem import UNSPREAD, Problem
+from stowplan.models.packing.bounds import live_sets
 
 
 def off_chip_cost(problem: Problem, tensor: int) -> int:
@@ -32,7 +33,7 @@ def own_layouts(problem: Problem, options: Sequence[int]) -> list[int]:
         writers = problem.writers[tensor]
         if writers:
             operator = problem.operators[writers[0]]
-            layouts.append(operator.options[options[writers[0]]][len(operator.reads) + operator.writes.index(tensor)])
+            layouts.append(operator.options[options[writers[0]]][operator.write_place(tensor)])
             continue
         wanted: dict[int, int] = {}
         for number, at in problem.readers[tensor]:
@@ -119,6 +120,10 @@ class Structure:
     small ones; rows of units do not, and nearly all their numbers are 1.
     """
 
+    def followed(self, on_chip: Sequence[bool]) -> list[bool]:
+        """``[tensors]`` whether each stays on chip as a plan says, but for those of which more is known than the plan says."""
+        return [chosen if known is None else known for known, chosen in zip(self.on_chip, on_chip, strict=True)]
+
 
 def analyse(problem: Problem) -> Structure:
     """The structure of a problem."""
@@ -166,7 +171,7 @@ def _writable(problem: Problem, tensor: int, readable: tuple[int, ...]) -> tuple
     if not problem.writers[tensor]:
         return tuple(layout for layout in readable if layout < problem.tensors[tensor].rank) or (-1,)
     operator = problem.operators[problem.writers[tensor][0]]
-    at = len(operator.reads) + operator.writes.index(tensor)
+    at = operator.write_place(tensor)
     return tuple(sorted({option[at] for option in operator.options}))
 
 
@@ -178,26 +183,6 @@ def _most_copies(problem: Problem, tensor: int, readable: tuple[int, ...]) -> in
 
 def _crowded(problem: Problem, larger: list[int], off: list[bool]) -> list[tuple[int, ...]]:
     """Sets of tensors, at moments after which one of them dies, whose largest forms together exceed the capacity."""
-    begins: list[list[int]] = [[] for _ in problem.operators]
-    ends: list[list[int]] = [[] for _ in problem.operators]
-    for tensor in range(len(problem.tensors)):
-        life = problem.life(tensor)
-        if life is not None and not off[tensor]:
-            begins[life[0]].append(tensor)
-            ends[life[1] - 1].append(tensor)
-    found: list[tuple[int, ...]] = []
-    live: set[int] = set()
-    load = 0
-    grown = False
-    for number in range(len(problem.operators)):
-        live.update(begins[number])
-        load += sum(larger[tensor] for tensor in begins[number])
-        grown = grown or bool(begins[number])
-        # Until one dies the next set holds this one, and after a death nothing new is there until one is born.
-        if ends[number]:
-            if grown and load > problem.capacity:
-                found.append(tuple(sorted(live)))
-            grown = False
-            live.difference_update(ends[number])
-            load -= sum(larger[tensor] for tensor in ends[number])
-    return found
+    lives = ((tensor, *life) for tensor in range(len(off)) if not off[tensor] and (life := problem.life(tensor)) is not None)
+    together = (tuple(sorted(live)) for live in live_sets(lives))
+    return [each for each in together if sum(larger[tensor] for tensor in each) > problem.capacity]

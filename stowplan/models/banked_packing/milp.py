@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
 
 from stowplan.models.banked_packing.cpsat import Cut
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem, moments
 from stowplan.models.mip import outcome as mip_outcome
-from stowplan.models.mip.matrix import MatrixModel
+from stowplan.models.mip.matrix import MatrixModel, Program
 from stowplan.models.mip.solve import solve as solve_matrix
 from stowplan.models.outcome import Outcome
 
@@ -32,33 +31,21 @@ class Model:
 def build(problem: Problem, cuts: Sequence[Cut] = ()) -> Model:
     """One binary for each buffer and bank it may be in; a row for each buffer, each bank at each moment, and each cut."""
     pairs = tuple((number, bank) for number, banks in enumerate(problem.allowed) for bank in banks)
-    column = {pair: at for at, pair in enumerate(pairs)}
-    rows: list[tuple[float, float, list[tuple[int, float]]]] = []
+    costs = [problem.traffic(number) * problem.banks[bank].cost for number, bank in pairs]
+    unit = max([1, *costs])
+    program = Program()
+    column = {pair: program.column(cost=cost / unit) for pair, cost in zip(pairs, costs, strict=True)}
     for number, banks in enumerate(problem.allowed):
-        rows.append((1.0, 1.0, [(column[number, bank], 1.0) for bank in banks]))
+        program.add_row([(column[number, bank], 1.0) for bank in banks], 1.0, 1.0)
     for live in moments(problem):
         for bank in range(len(problem.banks)):
             terms = [(column[number, bank], problem.taken(number, bank)) for number in live if (number, bank) in column]
             room = problem.room(bank)
             if sum(size for _, size in terms) > room:
-                rows.append((-np.inf, 1.0, [(at, size / room) for at, size in terms]))
+                program.add_row([(at, size / room) for at, size in terms], upper=1.0)
     for bank, numbers in cuts:
-        rows.append((-np.inf, len(numbers) - 1.0, [(column[number, bank], 1.0) for number in numbers]))
-    costs = [problem.traffic(number) * problem.banks[bank].cost for number, bank in pairs]
-    unit = max([1, *costs])
-    entries = [(value, row, at) for row, (_, _, terms) in enumerate(rows) for at, value in terms]
-    values, at_rows, at_columns = zip(*entries, strict=True) if entries else ((), (), ())
-    matrix = MatrixModel(
-        name=problem.name or "banked_packing",
-        cost=np.array(costs, np.float64) / unit,
-        lower=np.zeros(len(pairs)),
-        upper=np.ones(len(pairs)),
-        is_integer=np.ones(len(pairs), bool),
-        matrix=sparse.csr_matrix((np.array(values, np.float64), (at_rows, at_columns)), shape=(len(rows), len(pairs))),
-        row_lower=np.array([low for low, _, _ in rows]),
-        row_upper=np.array([high for _, high, _ in rows]),
-    )
-    return Model(problem, matrix, pairs, unit)
+        program.add_row([(column[number, bank], 1.0) for number in numbers], upper=len(numbers) - 1.0)
+    return Model(problem, program.model(problem.name or "banked_packing"), pairs, unit)
 
 
 def solve(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import Document
-from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
+from stowplan.models.document import Document, OffsetRow, OffsetTable, make_table
 
 FORMAT = "stowplan.banked_packing.plan"
 VERSION = 1

@@ -16,6 +16,8 @@ import msgspec
 from stowplan import files
 from stowplan.errors import InputError
 from stowplan.models.document import Document
+from stowplan.models.packing.bounds import live_sets
+from stowplan.models.packing.problem import SizedLife
 
 FORMAT = "stowplan.banked_packing.problem"
 VERSION = 1
@@ -38,16 +40,9 @@ class Bank(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Bytes at its bottom that are not to be used."""
 
 
-class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Buffer(SizedLife, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Something that takes bytes of one bank, at one offset, for its whole life."""
 
-    id: str
-    lower: int
-    """First moment of its life."""
-    upper: int
-    """Moment after its last: the life is half-open, ``[lower, upper)``."""
-    size: int
-    """Bytes; a buffer of 0 bytes never collides."""
     uses: int = 1
     """How often all of its bytes are read or written."""
     alignment: int = 1
@@ -171,25 +166,8 @@ def floor(problem: Problem) -> int:
 
 def moments(problem: Problem) -> list[list[int]]:
     """Sets of buffers that live at once, the largest ones: what lives at any moment is part of one of them."""
-    events = sorted(
-        (moment, begins, number)
-        for number, buffer in enumerate(problem.buffers)
-        if buffer.size
-        for moment, begins in ((buffer.lower, True), (buffer.upper, False))
-    )
-    live: set[int] = set()
-    found: list[list[int]] = []
-    grown = False
-    for _, begins, number in events:
-        if begins:
-            live.add(number)
-            grown = True
-            continue
-        if grown:
-            found.append(sorted(live))
-            grown = False
-        live.remove(number)
-    return found
+    lives = ((number, buffer.lower, buffer.upper) for number, buffer in enumerate(problem.buffers) if buffer.size)
+    return [sorted(live) for live in live_sets(lives)]
 
 
 def find_overload(problem: Problem) -> Overload | None:

@@ -1,18 +1,140 @@
-"""Problem and plan as the verifier reads them: an index of both, and its own clock.
+"""Problem and plan as the verifier reads them: what can be wrong, an index of both, and the violations found so far.
 
-It is written apart from the simulator on purpose, so that an error in one of them shows as a difference.
+It is written apart from the models and the simulator on purpose, so that an error in one of them shows as a difference.
 """
 
 from __future__ import annotations
 
-import heapq
-from bisect import bisect_right
-from collections import defaultdict
-from itertools import accumulate, pairwise
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 
+from stowplan.models import outcome
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
-from stowplan.models.memory_mapping.problem import Problem, Step
-from stowplan.models.memory_mapping.violations import Reason, ViolationLog
+from stowplan.models.memory_mapping.problem import Problem
+
+#: Violations of one code beyond this many are counted, not listed.
+MAX_LISTED = 100
+
+
+class Reason(StrEnum):
+    """Why a plan is not valid; ``docs/reference/memory-mapping.md`` states each rule."""
+
+    WRONG_PROBLEM = "wrong_problem"
+    BAD_INDEX = "bad_index"
+    BAD_INTERVAL = "bad_interval"
+    BAD_OFFSET = "bad_offset"
+    OVERLAP = "overlap"
+    DOUBLE_RESIDENCY = "double_residency"
+    NO_SOURCE = "no_source"
+    BAD_PRELOAD = "bad_preload"
+    COPY_ORDER = "copy_order"
+    BAD_PART = "bad_part"
+    COPY_WITHOUT_RESIDENCY = "copy_without_residency"
+    COPY_IN_LATE = "copy_in_late"
+    COPY_OUT_EARLY = "copy_out_early"
+    FAST_USE_NOT_RESIDENT = "fast_use_not_resident"
+    COPY_DURING_WRITE = "copy_during_write"
+    STALE_SLOW = "stale_slow"
+    STALE_FAST = "stale_fast"
+    SPLIT_IN_PLACE = "split_in_place"
+    OUTPUT_NOT_SLOW = "output_not_slow"
+    LOOP_PARTIAL = "loop_partial"
+    LOOP_MIXED = "loop_mixed"
+    ALIAS_NOT_UNIFORM = "alias_not_uniform"
+    STALLED_COPY = "stalled_copy"
+    WRONG_OBJECTIVE = "wrong_objective"
+
+
+@dataclass(frozen=True)
+class Violation(outcome.Violation[Reason]):
+    """One broken rule, in one line for people and by number for programs."""
+
+    tensor: int | None = None
+    step: int | None = None
+    residencies: tuple[int, ...] = ()
+    """Places in ``plan.residencies``."""
+    copies: tuple[int, ...] = ()
+    """Places in ``plan.copies``."""
+    uses: tuple[int, ...] = ()
+    """Numbers of uses, counted through the whole program."""
+
+
+@dataclass(frozen=True)
+class Verification(outcome.Verification[Violation]):
+    """What :func:`verify` found: violations, and what the plan costs.
+
+    Violations are in the order of the codes; of each at most :data:`MAX_LISTED`, then one that says how many more there are.
+    """
+
+    objective_ps: int | None
+    """Recomputed objective; None where the plan is too malformed to run."""
+    stall_ps: int | None
+    """Part of the objective spent waiting for copies."""
+
+
+class ViolationLog:
+    """Violations by code, capped."""
+
+    def __init__(self) -> None:
+        self._listed: dict[Reason, list[Violation]] = {reason: [] for reason in Reason}
+        self._more: Counter[Reason] = Counter()
+
+    def has_room(self, code: Reason) -> bool:
+        """Whether another violation of this code would be listed."""
+        return len(self._listed[code]) < MAX_LISTED
+
+    def add(
+        self,
+        code: Reason,
+        message: str,
+        *,
+        tensor: int | None = None,
+        step: int | None = None,
+        residencies: Iterable[int] = (),
+        copies: Iterable[int] = (),
+        uses: Iterable[int] = (),
+    ) -> None:
+        """List a violation, or count it where the list of its code is full."""
+        if self.has_room(code):
+            self._listed[code].append(Violation(code, message, tensor, step, tuple(residencies), tuple(copies), tuple(uses)))
+        else:
+            self._more[code] += 1
+
+    def add_unlisted(self, code: Reason, count: int) -> None:
+        """Count violations without listing them."""
+        self._more[code] += count
+
+    def violations(self) -> Iterator[Violation]:
+        """Those listed, by code; after the last of a code that overflowed, how many more there are."""
+        for code, listed in self._listed.items():
+            yield from listed
+            if self._more[code]:
+                yield Violation(code, f"and {self._more[code]} more")
+
+
+class Ranges:
+    """Byte ranges now in memory; counts those that meet a given one without looking at each."""
+
+    def __init__(self) -> None:
+        self._lows: list[int] = []
+        self._highs: list[int] = []
+
+    def add(self, low: int, high: int) -> None:
+        insort(self._lows, low)
+        insort(self._highs, high)
+
+    def remove(self, low: int, high: int) -> None:
+        del self._lows[bisect_left(self._lows, low)]
+        del self._highs[bisect_left(self._highs, high)]
+
+    def meeting(self, low: int, high: int) -> int:
+        return bisect_left(self._lows, high) - bisect_right(self._highs, low)
+
+    def __len__(self) -> int:
+        return len(self._lows)
 
 
 def is_range(start: int, end: int, horizon: int) -> bool:
@@ -210,94 +332,3 @@ def _loops_around(problem: Problem) -> list[tuple[int, ...]]:
         now = (*(loop for loop in now if step < problem.loops[loop].end), *starting.get(step, ()))
         around.append(now)
     return around
-
-
-def duration_ps(audit: Audit, copy: Copy) -> int:
-    """What a copy takes on an idle channel."""
-    tensor = audit.problem.tensors[copy.tensor]
-    whole = tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
-    if copy.part is None:
-        return whole
-    # Rounded at the borders of the part, so that slices together take as long as the whole.
-    before, through = (whole * border // tensor.size for border in copy.part)
-    return through - before
-
-
-def _latency_ps(step: Step, fast: list[bool]) -> int:
-    """One run of a step, by its table or the largest of its pieces."""
-    if step.table is not None:
-        row = 0
-        for bit, use in enumerate(step.table.uses):
-            if fast[use]:
-                row |= 1 << bit
-        return step.table.latency_ps[row]
-    longest = None
-    for piece in step.pieces:
-        total = piece.base_ps
-        for use, is_fast in enumerate(fast):
-            total += piece.fast_ps[use] if is_fast else piece.slow_ps[use]
-        longest = total if longest is None or total > longest else longest
-    assert longest is not None
-    return longest
-
-
-def _floor_ps(step: Step) -> int:
-    if step.table is not None:
-        return min(step.table.latency_ps)
-    return max(piece.base_ps + sum(map(min, piece.slow_ps, piece.fast_ps)) for piece in step.pieces)
-
-
-def objective_ps(audit: Audit) -> tuple[int | None, int | None]:
-    """Objective and stalls (ps), or None for both; also reports copies that stall where none may."""
-    problem = audit.problem
-    copies = list(audit.copies.values())
-    playable = audit.copies_well_formed and all(one.start <= two.start for one, two in pairwise(copies))
-    if problem.stalls == "forbidden" and playable:
-        _check_supply(audit)
-    if not playable or any(not 0 <= use < len(audit.fast) for use in audit.plan.fast_uses):
-        return None, None
-    running = [
-        step.weight * _latency_ps(step, audit.fast[first : first + len(step.uses)])
-        for first, step in zip(audit.first_use, problem.steps, strict=True)
-    ]
-    end = sum(running) if problem.stalls == "forbidden" else _play(audit, running)
-    return end, end - sum(running)
-
-
-def _idle_engines(audit: Audit) -> list[int]:
-    """Heap of the moments (ps) at which the copy engines become free; no more of them than could be busy."""
-    return [0] * max(1, min(audit.problem.channels, len(audit.copies)))
-
-
-def _check_supply(audit: Audit) -> None:
-    """Play the copies against the least latencies, nothing ever waiting: the paper's equation 6, as a queue."""
-    clock = [0, *accumulate(step.weight * _floor_ps(step) for step in audit.problem.steps)]
-    free = _idle_engines(audit)
-    for number, copy in audit.copies.items():
-        done = max(clock[copy.start], free[0]) + duration_ps(audit, copy)
-        heapq.heapreplace(free, done)
-        if done > clock[copy.end]:
-            late = done - clock[copy.end]
-            audit.blame_copy(Reason.STALLED_COPY, number, f"is {late} ps late at the end of its window")
-
-
-def _play(audit: Audit, running_ps: list[int]) -> int:
-    """Moment (ps) at which the program ends when it waits for the copies it needs."""
-    queued: defaultdict[int, list[Copy]] = defaultdict(list)
-    for copy in audit.copies.values():
-        queued[copy.start].append(copy)
-    free = _idle_engines(audit)
-    needed_by: defaultdict[int, int] = defaultdict(int)
-    """Moment at which the last copy that a boundary waits for is complete."""
-    now = 0
-    for boundary in range(audit.horizon + 1):
-        # First what was queued before, then what is queued here and needed at once.
-        now = max(now, needed_by[boundary])
-        for copy in queued[boundary]:
-            done = max(now, free[0]) + duration_ps(audit, copy)
-            heapq.heapreplace(free, done)
-            needed_by[copy.end] = max(needed_by[copy.end], done)
-        now = max(now, needed_by[boundary])
-        if boundary < audit.horizon:
-            now += running_ps[boundary]
-    return now

@@ -1,11 +1,11 @@
 """Each tensor's sequence of accesses, and where its residencies and copies may begin and end.
 
-A tensor is touched at *accesses*, one for each step that uses it; between them lie *gaps*. Gap ``j`` stands before access ``j``
-and the last one after the last access, so a tensor of ``k`` accesses has ``k + 1`` gaps. Every decision of memory mapping is
-made at an access (served from fast memory or not) or in a gap (stay resident, leave, come in, be copied out).
+A tensor is touched at *accesses*, one for each step that uses it; between them lie *gaps*. Gap ``j`` stands before access
+``j`` and the last one after the last access, so a tensor of ``k`` accesses has ``k + 1`` gaps. Every decision of memory
+mapping is made at an access (served from fast memory or not) or in a gap (stay resident, leave, come in, be copied out).
 
-Loops restrict boundaries. A copy neither starts nor ends strictly inside any loop; a residency neither starts nor ends
-strictly inside a loop that its tensor is *outside* of; a tensor that is *internal* to a loop is never copied.
+Loops restrict boundaries. A copy neither starts nor ends strictly inside any loop. A residency neither starts nor ends
+strictly inside a loop that its tensor is *outside* of. A tensor that is *internal* to a loop is never copied.
 (``docs/reference/memory-mapping.md``, rule ``loop_partial``.)
 """
 
@@ -161,8 +161,8 @@ class TensorAccesses:
         return (start, end) if start <= end else None
 
 
-def access_sequences(problem: Problem) -> tuple[TensorAccesses, ...]:
-    """Access sequence of every tensor of the problem, in the order of ``problem.tensors``."""
+def accesses_of(problem: Problem) -> list[list[Access]]:
+    """Accesses of every tensor of the problem, in the order of ``problem.tensors``, each in step order."""
     found: list[list[Access]] = [[] for _ in problem.tensors]
     number = 0
     for index, step in enumerate(problem.steps):
@@ -173,6 +173,12 @@ def access_sequences(problem: Problem) -> tuple[TensorAccesses, ...]:
             number += 1
         for tensor in {**reads, **writes}:
             found[tensor].append(Access(index, reads.get(tensor), writes.get(tensor)))
+    return found
+
+
+def access_sequences(problem: Problem) -> tuple[TensorAccesses, ...]:
+    """Access sequence of every tensor of the problem, in the order of ``problem.tensors``."""
+    found = accesses_of(problem)
     tree = _LoopTree(problem)
     copy = Boundaries(problem.horizon, problem.loops)
     result = []

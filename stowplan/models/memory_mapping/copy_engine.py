@@ -132,12 +132,7 @@ def play(
 
 def step_durations(problem: Problem, fast: Sequence[bool]) -> list[int]:
     """Duration of every step, all its runs together, for the given choice of fast uses; in ps."""
-    durations, number = [], 0
-    for step in problem.steps:
-        count = len(step.uses)
-        durations.append(step.weight * step.latency_ps(fast[number : number + count]))
-        number += count
-    return durations
+    return [step.weight * step.latency_ps(here) for step, here in zip(problem.steps, problem.by_step(fast), strict=True)]
 
 
 def slices_of(plan: Plan) -> dict[tuple[int, int], list[int]]:
@@ -203,11 +198,6 @@ class ProblemFacts:
         savings = Savings(problem)
         self.is_candidate = [savings.is_candidate(sequence) for sequence in self.sequences]
         """Tensors that may be worth having in fast memory."""
-        self.first_use = [0]
-        """Number of the first use of each step."""
-        for step in problem.steps:
-            self.first_use.append(self.first_use[-1] + len(step.uses))
-        self.floor_ps = [step.weight * step.floor_ps for step in problem.steps]
         self.units = [-(-tensor.size // problem.alignment) for tensor in problem.tensors]
 
 
@@ -233,7 +223,7 @@ class PlanTimeline:
         self.windows = [copy_window(problem, copy) for copy in plan.copies]
         self.waits = problem.stalls == "allowed"
         self.moments = play(
-            self.windows, self.durations if self.waits else facts.floor_ps, waits=self.waits, channels=problem.channels
+            self.windows, self.durations if self.waits else problem.floors_ps, waits=self.waits, channels=problem.channels
         )
         self.objective_ps = self.moments.left[-1] if self.waits else sum(self.durations)
         self.residencies: defaultdict[int, list[Residency]] = defaultdict(list)
@@ -255,7 +245,7 @@ class PlanTimeline:
         return self.moments.begin[place] + self.windows[place].duration_ps
 
     def _changed_durations(self, before: PlanTimeline) -> list[int]:
-        problem, first_use = self.facts.problem, self.facts.first_use
+        problem, first_use = self.facts.problem, self.facts.problem.first_use
         durations = list(before.durations)
         changed = np.flatnonzero(np.array(self.fast) != np.array(before.fast))
         for index in set((np.searchsorted(first_use, changed, side="right") - 1).tolist()):

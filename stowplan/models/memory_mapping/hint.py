@@ -5,7 +5,7 @@ memory, ``keep`` whether the tensor stays there from this access to its next one
 the capacity. Accesses are those of :mod:`~stowplan.models.memory_mapping.accesses`: tensor by tensor, each in step order.
 
 Most steps of an earlier version are known again by what they use and what is around them (:mod:`stowplan.models.hint`). A
-change may alter steps all through a program, as another rule for updates does, which the compiler fuses with gradients: what
+change may alter steps all through a program, as another rule for updates does, which the compiler fuses with gradients. What
 is left is known by its place between steps that are known, where most of its bytes are the same. Boundaries of a plan move
 with the steps that are known again; then the verifier is asked, and tensors that it blames go back to slow memory, until it
 blames none. Values of a hint that have no counterpart are left open, with a confidence of 0.
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from stowplan.models.hint import Hint, Steps, aligned, carried, check, in_order, matched, of_values, plan_of, trust
-from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
+from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences, accesses_of
 from stowplan.models.memory_mapping.copy_engine import with_whole_copies
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem, Step
@@ -34,8 +34,7 @@ OPTIONAL = (PLACE,)
 
 def counts(problem: Problem) -> dict[str, int]:
     """How many values of each name a hint has: one for each access, that is for each pair of a step and a tensor it uses."""
-    accesses = sum(len({use.tensor for use in step.uses}) for step in problem.steps)
-    return dict.fromkeys((FAST, KEEP, PLACE), accesses)
+    return dict.fromkeys((FAST, KEEP, PLACE), sum(map(len, accesses_of(problem))))
 
 
 def hint(
@@ -228,13 +227,12 @@ class _Move:
         self._tensor: dict[int, int] = {}
         self._accesses: defaultdict[int, list[int]] = defaultdict(list)
         """For each tensor of the earlier version, the steps that use it and are known again, ascending."""
-        begins = [_first_uses(problem), _first_uses(earlier)]
         for old, new in sorted(self._step.items()):
             for place, other in paired_uses(problem, new, earlier, old):
                 mine, theirs = problem.steps[new].uses[place], earlier.steps[old].uses[other]
                 # A tensor that has become two, or the other way round, is that of its first use.
                 if self._tensor.setdefault(theirs.tensor, mine.tensor) == mine.tensor:
-                    self._use[begins[1][old] + other] = begins[0][new] + place
+                    self._use[earlier.first_use[old] + other] = problem.first_use[new] + place
                     self._accesses[theirs.tensor].append(old)
 
     def plan(self, plan: Plan) -> Plan:
@@ -296,14 +294,6 @@ class _Move:
         return self._new[place] + 1 if place >= 0 else 0
 
 
-def _first_uses(problem: Problem) -> list[int]:
-    found, count = [], 0
-    for step in problem.steps:
-        found.append(count)
-        count += len(step.uses)
-    return found
-
-
 def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     """The hint for a problem that a hint for an earlier version of it stands for.
 
@@ -349,10 +339,6 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
 
 def _accesses(problem: Problem) -> Iterator[tuple[int, int]]:
     """Tensor and step of every access, in the order of a hint's values."""
-    steps: list[dict[int, None]] = [{} for _ in problem.tensors]
-    for index, step in enumerate(problem.steps):
-        for use in step.uses:
-            steps[use.tensor][index] = None
-    for tensor, used in enumerate(steps):
-        for step_index in used:
-            yield tensor, step_index
+    for tensor, accesses in enumerate(accesses_of(problem)):
+        for access in accesses:
+            yield tensor, access.step

@@ -1,34 +1,26 @@
 """Latency of steps, reduced to what matters, and as linear terms over "this use is fast" that never exceed it.
 
-The largest of several affine pieces is bounded by each of them: exact for 0/1 values wherever latency is minimised. A table is
-bounded by its convex hull where it is short, and otherwise by the hull of its least entries over some of its uses and by affine
-functions that lie under all of its entries. No entry need be less than another: fast memory may make a step slower.
+The largest of several affine pieces is bounded by each of them: exact for 0/1 values wherever latency is minimised. A table
+is bounded by its convex hull where it is short. Else it is bounded by the hull of its least entries over some of its uses and
+by affine functions that lie under all of its entries. No entry need be less than another: fast memory may make a step slower.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step
 
-#: Uses whose subsets get a column each, at most. Three left gaps of some percent where tables are far from affine, eight are
-#: hardly tighter than five and take longer.
+if TYPE_CHECKING:
+    from stowplan.models.mip.matrix import Program
+
+#: Uses whose subsets get a column each, at most: fewer leave gaps where tables are far from affine, more are hardly tighter.
 MAX_HULL_USES = 5
-
-
-class RowSink(Protocol):
-    """What takes new columns and rows."""
-
-    def column(self, upper: int, *, lower: int = 0, cost: int = 0, integer: bool = True) -> int:
-        """Add a column; its number."""
-
-    def add_row(self, terms: Sequence[tuple[int, int]], lower: int = ..., upper: int = ...) -> None:
-        """Add ``lower <= sum(coefficient * column) <= upper``; without a side there is no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +81,28 @@ class StepLatency:
             return []
         return marginals(self.table, self.table_uses.index(use))
 
-    def add_to(self, sink: RowSink, fast: Sequence[Sequence[int]], weight: int) -> tuple[int, list[tuple[int, int]]]:
+    def add_to(self, program: Program, fast: Sequence[Sequence[int]], weight: int) -> tuple[int, list[tuple[int, int]]]:
         """``weight`` times a lower bound of the latency, as a constant and terms over columns.
 
         ``fast[i]`` lists columns whose sum says whether the i-th use is fast; an empty one is slow for certain.
         """
         if self.table:
-            return self._add_table(sink, fast, weight)
+            return self._add_table(program, fast, weight)
         pieces = self.possible([bool(columns) for columns in fast])
         if len(pieces) == 1:
             return weight * pieces[0].constant, _scaled(pieces[0].gain, fast, weight)
-        return _largest(sink, pieces, fast, weight)
+        return _largest(program, pieces, fast, weight)
 
-    def _add_table(self, sink: RowSink, fast: Sequence[Sequence[int]], weight: int) -> tuple[int, list[tuple[int, int]]]:
+    def _add_table(self, program: Program, fast: Sequence[Sequence[int]], weight: int) -> tuple[int, list[tuple[int, int]]]:
         table = open_entries(self.table, [bool(fast[use]) for use in self.table_uses])
         columns = [fast[use] for use in self.table_uses if fast[use]]
         if len(columns) <= MAX_HULL_USES:
-            return 0, _hull(sink, table, columns, weight)
+            return 0, _hull(program, table, columns, weight)
         # More entries than columns are wanted: affine functions of all uses, and the hull over those that decide most.
-        constant, terms = _largest(sink, affine_lower_bounds(table), columns, weight, table)
+        constant, terms = _largest(program, affine_lower_bounds(table), columns, weight, table)
         bits = hull_bits(table)
-        hull = _hull(sink, least_over(table, bits), [columns[bit] for bit in bits], 1)
-        sink.add_row([(terms[0][0], 1), *((column, -value) for column, value in hull)], 0)
+        hull = _hull(program, least_over(table, bits), [columns[bit] for bit in bits], 1)
+        program.add_row([(terms[0][0], 1), *((column, -value) for column, value in hull)], 0)
         return constant, terms
 
 
@@ -196,18 +188,18 @@ def _undominated(pieces: Sequence[Affine]) -> tuple[Affine, ...]:
     return tuple(kept)
 
 
-def _hull(sink: RowSink, table: Sequence[int], columns: Sequence[Sequence[int]], weight: int) -> list[tuple[int, int]]:
+def _hull(program: Program, table: Sequence[int], columns: Sequence[Sequence[int]], weight: int) -> list[tuple[int, int]]:
     """``weight`` times a point of the table's convex hull, as terms: a column for each entry."""
-    hull = [sink.column(1, integer=False) for _ in table]
-    sink.add_row([(column, 1) for column in hull], 1, 1)
+    hull = [program.column(1, integer=False) for _ in table]
+    program.add_row([(column, 1) for column in hull], 1, 1)
     for bit, parts in enumerate(columns):
         chosen = [(column, 1) for mask, column in enumerate(hull) if mask >> bit & 1]
-        sink.add_row(chosen + [(part, -1) for part in parts], 0, 0)
+        program.add_row(chosen + [(part, -1) for part in parts], 0, 0)
     return [(column, weight * value) for column, value in zip(hull, table, strict=True) if value]
 
 
 def _largest(
-    sink: RowSink, pieces: Sequence[Affine], fast: Sequence[Sequence[int]], weight: int, table: Sequence[int] = (0,)
+    program: Program, pieces: Sequence[Affine], fast: Sequence[Sequence[int]], weight: int, table: Sequence[int] = (0,)
 ) -> tuple[int, list[tuple[int, int]]]:
     """A column no less than any of the pieces, nor than the least entry of a table; it may take the largest.
 
@@ -215,7 +207,7 @@ def _largest(
     fractions it is tighter.
     """
     floor = max(0, min(table), *(piece.least() for piece in pieces))
-    column = sink.column(max(*table, *(piece.most() for piece in pieces)), lower=floor, integer=False)
+    column = program.column(max(*table, *(piece.most() for piece in pieces)), lower=floor, integer=False)
     for piece in pieces:
         together: dict[tuple[int, ...], int] = {}
         for gain, parts in zip(piece.gain, fast, strict=True):
@@ -224,7 +216,7 @@ def _largest(
         highest = piece.constant + sum(max(0, gain) for gain in together.values())
         terms = [(part, -max(gain, min(0, floor - highest))) for parts, gain in together.items() for part in parts]
         if highest > floor:
-            sink.add_row([(column, 1), *terms], piece.constant)
+            program.add_row([(column, 1), *terms], piece.constant)
     return 0, [(column, weight)]
 
 

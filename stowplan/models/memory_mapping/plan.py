@@ -9,9 +9,8 @@ from typing import Literal, TypeVar
 import msgspec
 
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import Document
+from stowplan.models.document import Document, OffsetRow, OffsetTable, make_table
 from stowplan.models.memory_mapping.problem import Problem, Use
-from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
 
 FORMAT = "stowplan.memory_mapping.plan"
 VERSION = 1

@@ -9,9 +9,10 @@ Segments of a bound, neighbourhoods of a plan and windows for training are probl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Literal
+from itertools import accumulate, pairwise
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +26,8 @@ VERSION = 1
 
 #: A table lists one latency for each subset of its uses, so it stays short.
 MAX_TABLE_USES = 8
+
+T = TypeVar("T")
 
 Stalls = Literal["forbidden", "allowed"]
 AliasRule = Literal["in_place", "uniform"]
@@ -158,14 +161,38 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
         return len(self.steps)
 
     @cached_property
+    def first_use(self) -> tuple[int, ...]:
+        """Number of the first use of each step, and last of all the number of uses; shape ``[T + 1]``."""
+        return (0, *accumulate(len(step.uses) for step in self.steps))
+
+    @property
     def use_count(self) -> int:
         """Number of uses."""
-        return sum(len(step.uses) for step in self.steps)
+        return self.first_use[-1]
 
     @cached_property
     def tensor_of_use(self) -> tuple[int, ...]:
         """Tensor of each use, by the use's number."""
         return tuple(use.tensor for step in self.steps for use in step.uses)
+
+    @cached_property
+    def step_of_use(self) -> tuple[int, ...]:
+        """Step of each use, by the use's number."""
+        return tuple(number for number, step in enumerate(self.steps) for _ in step.uses)
+
+    def by_step(self, of_uses: Sequence[T]) -> Iterator[Sequence[T]]:
+        """What is said of every use, step by step: for each step a part, in the order of its uses."""
+        return (of_uses[first:end] for first, end in pairwise(self.first_use))
+
+    @cached_property
+    def floors_ps(self) -> tuple[int, ...]:
+        """Least time of all runs of each step."""
+        return tuple(step.weight * step.floor_ps for step in self.steps)
+
+    @cached_property
+    def floor_until(self) -> tuple[int, ...]:
+        """Least time from the start of the program to each boundary, in ps; shape ``[T + 1]``."""
+        return (0, *accumulate(self.floors_ps))
 
     @cached_property
     def all_slow_ps(self) -> int:
@@ -177,10 +204,10 @@ class Problem(Document, frozen=True, forbid_unknown_fields=True, dict=True, kw_o
         """Total latency were every use served from fast memory; no plan need reach it."""
         return sum(step.weight * step.latency_ps([True] * len(step.uses)) for step in self.steps)
 
-    @cached_property
+    @property
     def floor_ps(self) -> int:
         """Total latency were every step served as it likes best; no plan undercuts it. Where fast never hurts, all fast."""
-        return sum(step.weight * step.floor_ps for step in self.steps)
+        return self.floor_until[-1]
 
     def normalised_return(self, objective_ps: int) -> float:
         """R = (L(all slow) - L) / (L(all slow) - L(floor)); 1.0 where there is nothing to gain.

@@ -7,32 +7,17 @@ The rules and their codes are those of ``docs/reference/memory-mapping.md``. Thi
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from stowplan.models import outcome
-from stowplan.models.memory_mapping._audit import Audit, is_range, objective_ps
+from stowplan.models.memory_mapping._audit import MAX_LISTED, Audit, Ranges, Reason, Verification, Violation, is_range
+from stowplan.models.memory_mapping._replay import objective_ps
 from stowplan.models.memory_mapping.plan import Copy, Plan
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.memory_mapping.violations import MAX_LISTED, Reason, Violation
 
 __all__ = ["MAX_LISTED", "Reason", "Verification", "Violation", "verify"]
-
-
-@dataclass(frozen=True)
-class Verification(outcome.Verification[Violation]):
-    """What :func:`verify` found: violations, and what the plan costs.
-
-    Violations are in the order of the codes; of each at most :data:`MAX_LISTED`, then one that says how many more there are.
-    """
-
-    objective_ps: int | None
-    """Recomputed objective; None where the plan is too malformed to run."""
-    stall_ps: int | None
-    """Part of the objective spent waiting for copies."""
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
@@ -132,28 +117,6 @@ def _check_fast_use_form(audit: Audit) -> None:
         before = use
 
 
-class _Ranges:
-    """Byte ranges now in memory; counts those that meet a given one without looking at each."""
-
-    def __init__(self) -> None:
-        self._lows: list[int] = []
-        self._highs: list[int] = []
-
-    def add(self, low: int, high: int) -> None:
-        insort(self._lows, low)
-        insort(self._highs, high)
-
-    def remove(self, low: int, high: int) -> None:
-        del self._lows[bisect_left(self._lows, low)]
-        del self._highs[bisect_left(self._highs, high)]
-
-    def meeting(self, low: int, high: int) -> int:
-        return bisect_left(self._lows, high) - bisect_right(self._highs, low)
-
-    def __len__(self) -> int:
-        return len(self._lows)
-
-
 class _Box(NamedTuple):
     """Bytes that a residency takes from a step on until it ends."""
 
@@ -165,8 +128,8 @@ class _Box(NamedTuple):
 
 def _check_memory(audit: Audit) -> None:
     """Sweep over time: no two residencies in one place, no tensor in two places."""
-    everything = _Ranges()
-    of_tensor: defaultdict[int, _Ranges] = defaultdict(_Ranges)
+    everything = Ranges()
+    of_tensor: defaultdict[int, Ranges] = defaultdict(Ranges)
     present: dict[_Box, None] = {}
     ends: list[tuple[int, _Box]] = []
     boxes = [_Box(start, number, low, high) for number in audit.residencies for start, low, high in audit.boxes(number)]
@@ -309,10 +272,10 @@ def _copy_out_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
 
 def _check_places_left(audit: Audit) -> None:
     """Copies-in that take a place left between two steps, or bring the tensor back, are queued behind the copy that leaves."""
-    taken, tensors, boundary = _Ranges(), set[int](), -1
+    taken, tensors, boundary = Ranges(), set[int](), -1
     for number, copy in audit.copies.items():
         if copy.start != boundary:
-            boundary, taken, tensors = copy.start, _Ranges(), set()
+            boundary, taken, tensors = copy.start, Ranges(), set()
         left = audit.left_by(copy)
         if copy.direction == "in":
             tensors.add(copy.tensor)

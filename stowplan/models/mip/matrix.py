@@ -1,6 +1,7 @@
-"""A mixed-integer linear program as arrays, and a proven bound from a solver's duals, however rough they are.
+"""A mixed-integer linear program, as it is written and as arrays, and a proven bound from a solver's duals, however rough.
 
-The program is ``min cost·x + offset`` over ``row_lower <= matrix x <= row_upper`` and boxes.
+The program is ``min cost·x + offset`` over ``row_lower <= matrix x <= row_upper`` and boxes. Kinds write it column by column
+and row by row (:class:`Program`); solvers take the arrays (:class:`MatrixModel`).
 
 For ``min c·x`` over ``lower_i <= A_i·x <= upper_i`` and boxes ``l <= x <= u``, any multipliers ``y`` give the bound
 
@@ -13,8 +14,9 @@ tolerances can make the bound weaker, never wrong.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,7 @@ from scipy import sparse
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
 
 #: A point satisfies a row or a box, and is integral, up to this much: what solvers promise by default.
 TOLERANCE = 1e-6
@@ -107,10 +110,103 @@ class MatrixModel:
 #: Bound of a row that has none on this side: far beyond any sum of picoseconds or bytes, and safe in 64 bits.
 INFINITE = 1 << 62
 
+
+@dataclass
+class Rows:
+    """Rows as they are written: ``lower <= sum(coefficient * column) <= upper``, in whole numbers or not."""
+
+    starts: list[int] = field(default_factory=lambda: [0])
+    """Terms of row ``i`` are those from ``starts[i]`` to ``starts[i + 1]``."""
+    columns: list[int] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    lower: list[Any] = field(default_factory=list)
+    upper: list[Any] = field(default_factory=list)
+
+    def add(self, terms: Iterable[tuple[int, float]], lower: float = -INFINITE, upper: float = INFINITE) -> None:
+        """Add a row; a column may appear in ``terms`` several times."""
+        for column, value in terms:
+            self.columns.append(column)
+            self.values.append(value)
+        self.starts.append(len(self.columns))
+        self.lower.append(lower)
+        self.upper.append(upper)
+
+    def entries(self, columns: int, dtype: type = np.int64) -> sparse.csr_matrix:
+        """Coefficients of shape ``[rows, columns]``, each where it was written."""
+        values: npt.NDArray[Any] = np.array(self.values, dtype)
+        places = np.array(self.columns, np.int64), np.array(self.starts, np.int64)
+        return sparse.csr_matrix((values, *places), shape=(len(self.lower), columns))
+
+    def matrix(self, columns: int, dtype: type = np.int64) -> sparse.csr_matrix:
+        """The same with duplicates summed, and without zeros."""
+        matrix = self.entries(columns, dtype)
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        return matrix
+
+
+class Program:
+    """Columns and rows as they are written.
+
+    Attributes
+    ----------
+    lower, upper, cost : list, one for each column
+    is_integer : list of bool
+    names : list of str
+        Of the columns; "" where they have none.
+    """
+
+    def __init__(self) -> None:
+        self.lower: list[Any] = []
+        self.upper: list[Any] = []
+        self.cost: list[Any] = []
+        self.is_integer: list[bool] = []
+        self.names: list[str] = []
+        self.rows = Rows()
+
+    def column(self, upper: float = 1, *, lower: float = 0, cost: float = 0, integer: bool = True, name: str = "") -> int:
+        """Add a column; its number."""
+        self.lower.append(lower)
+        self.upper.append(upper)
+        self.cost.append(cost)
+        self.is_integer.append(integer)
+        self.names.append(name)
+        return len(self.cost) - 1
+
+    def add_row(self, terms: Iterable[tuple[int, float]], lower: float = -INFINITE, upper: float = INFINITE) -> None:
+        """Add a row; a column may appear in ``terms`` several times."""
+        self.rows.add(terms, lower, upper)
+
+    def model(self, name: str, offset: float = 0.0) -> MatrixModel:
+        """The program as arrays, in its own numbers, which are near one."""
+        return MatrixModel(
+            name=name,
+            cost=np.array(self.cost, np.float64),
+            lower=np.array(self.lower, np.float64),
+            upper=np.array(self.upper, np.float64),
+            is_integer=np.array(self.is_integer, bool),
+            matrix=self.rows.matrix(len(self.cost), np.float64),
+            row_lower=sides(self.rows.lower),
+            row_upper=sides(self.rows.upper),
+            offset=offset,
+            column_names=self.names if all(self.names) else (),
+        )
+
+
+def sides(given: Sequence[float] | IntArray, scale: FloatArray | float = 1.0) -> FloatArray:
+    """Sides of rows times a scale, infinite where there is none."""
+    values = np.array(given, np.float64)
+    return np.where(np.abs(values) >= INFINITE, np.copysign(np.inf, values), values * scale)
+
+
+def row_scales(matrix: sparse.csr_matrix) -> FloatArray:
+    """For each row the reciprocal of its largest coefficient, as a power of two."""
+    largest = abs(matrix).max(axis=1).toarray().ravel() if all(matrix.shape) else np.zeros(matrix.shape[0])
+    return np.exp2(-np.rint(np.log2(np.where(largest > 0, largest, 1.0))))
+
+
 #: Duals are rounded to multiples of ``2 ** -PRECISION``.
 PRECISION = 40
-
-IntArray = npt.NDArray[np.int64]
 
 
 def proven_bound(

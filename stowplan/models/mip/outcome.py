@@ -1,14 +1,37 @@
-"""What any solver of mixed-integer programs found, in one shape."""
+"""What any solver of mixed-integer programs found, in one shape; and which solvers there are in this process."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from stowplan.models.mip.matrix import TOLERANCE, FloatArray
 
 Status = Literal["optimal", "feasible", "infeasible", "unbounded", "unknown"]
+
+#: Solvers that come with OR-Tools and run in this process.
+IN_PROCESS = ("gscip", "mathopt-highs", "cp-sat", "glop", "pdlp")
+
+#: Those of them that know no integers.
+LINEAR_ONLY = ("glop", "pdlp")
+
+#: Solvers that prove something only where columns and coefficients are integers.
+WHOLE_NUMBERS = ("cp-sat",)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to solve: the parameters of :func:`stowplan.models.mip.solve.solve`, which says what they mean."""
+
+    time_limit: float
+    seed: int
+    threads: int
+    start: FloatArray | None
+    node_limit: int | None
+    on_bound: Callable[[float], None] | None
+    should_stop: Callable[[], bool] | None
 
 
 @dataclass(frozen=True)
@@ -36,9 +59,9 @@ def lowered(bound: float, spread: float, tolerance: float = TOLERANCE) -> float:
     """A bound less what a solver's tolerances may amount to: the one rule for all solvers of MILPs.
 
     Branch and bound in floating point leaves no certificate to check. Solvers take rows for satisfied that miss by their
-    tolerance, values for integers that miss by it, and prune nodes that are better by it or so. The tolerance is taken off as a
-    part of the objective's whole range, and for rounding a thousandth of it as a part of the bound itself: far more than was
-    ever seen in models scaled to numbers near one.
+    tolerance, values for integers that miss by it, and prune nodes that are better by it or so. The tolerance is taken off as
+    a part of the objective's whole range. For rounding, a thousandth of it is taken off as a part of the bound itself: far
+    more than was ever seen in models scaled to numbers near one.
 
     Parameters
     ----------
@@ -58,3 +81,11 @@ def proven(bound: float, spread: float, *, unit: float = 1.0, tolerance: float =
     :func:`lowered`, in ``unit`` times the units of ``bound``, and rounded up: no whole number lies between.
     """
     return math.ceil(lowered(bound, spread, tolerance) * unit)
+
+
+def rounded_down(text: str) -> float:
+    """Value of a printed number, less one unit of its last digit."""
+    mantissa, _, exponent = text.lower().partition("e")
+    digits = len(mantissa.partition(".")[2])
+    value = float(text) - 10.0 ** (int(exponent or 0) - digits)
+    return math.nextafter(value, -math.inf)

@@ -1,15 +1,27 @@
-"""Solving a model with any solver, by name."""
+"""Which solvers there are, by name, and solving a model with any of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from stowplan.errors import UsageError
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
-from stowplan.models.mip.outcome import Outcome
-from stowplan.models.mip.solvers import IN_PROCESS, check_solver
+from stowplan.models.mip.outcome import IN_PROCESS, Options, Outcome
+
+
+def solvers() -> list[str]:
+    """Names of all solvers there are on this machine, those in process first."""
+    from stowplan.models.mip import with_pulp
+
+    return [*IN_PROCESS, *with_pulp.available()]
+
+
+def check_solver(solver: str) -> None:
+    """Raise UsageError, naming the solvers that are there, where this one is not."""
+    if solver not in IN_PROCESS and solver not in (known := solvers()):
+        raise UsageError(f"found solver {solver!r}, expected one that is there: {', '.join(known)}")
 
 
 def solve(
@@ -24,7 +36,7 @@ def solve(
     on_bound: Callable[[float], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Minimise ``model`` with a solver by name (:func:`~stowplan.models.mip.solvers.solvers` lists them). Nothing is printed.
+    """Minimise ``model`` with a solver by name (:func:`solvers` lists them). Nothing is printed.
 
     Parameters
     ----------
@@ -58,15 +70,15 @@ def solve(
         return _empty(model, solver)
     if should_stop is not None and should_stop():
         return Outcome(solver, "unknown", None, None, 0.0)
-    options: dict[str, Any] = {"time_limit": time_limit, "seed": seed, "threads": threads, "start": start}
+    options = Options(time_limit, seed, threads, start, node_limit, on_bound, should_stop)
     if solver in IN_PROCESS:
         from stowplan.models.mip import with_mathopt
 
-        return with_mathopt.solve(model, solver, **options, node_limit=node_limit, on_bound=on_bound, should_stop=should_stop)
+        return with_mathopt.solve(model, solver, options)
     check_solver(solver)
     from stowplan.models.mip import with_pulp
 
-    return with_pulp.solve(model, solver, **options, should_stop=should_stop)
+    return with_pulp.solve(model, solver, options)
 
 
 def _empty(model: MatrixModel, solver: str) -> Outcome:

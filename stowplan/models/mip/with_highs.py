@@ -6,13 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import highspy
+import numpy as np
 
-from stowplan.models.mip.matrix import MatrixModel
+from stowplan.models.mip.matrix import FloatArray, MatrixModel
 
 #: Presolve's rules 14 (sparsify) and 15 (probing), as bits: HiGHS 1.12 loses optimal solutions of some MILPs with them, and
 #: then "proves" what is not so.
 UNSAFE_RULES = 1 << 14 | 1 << 15
 
+
+#: HiGHS's word for a point that satisfies all rows.
+FEASIBLE = 2
 
 #: By how much HiGHS may miss rows and integers where its bound is to count to the picosecond: far below its default.
 TIGHT = 1e-9
@@ -46,6 +50,12 @@ def new_highs(matrix: MatrixModel, seed: int) -> highspy.Highs:
     """
     highs = one_thread(seed)
     highs.setOptionValue("presolve_rule_off", UNSAFE_RULES)
+    pass_model(highs, matrix)
+    return highs
+
+
+def pass_model(highs: highspy.Highs, matrix: MatrixModel) -> None:
+    """Give HiGHS a model."""
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = matrix.columns, matrix.rows
     lp.col_cost_, lp.col_lower_, lp.col_upper_ = matrix.cost, matrix.lower, matrix.upper
@@ -58,7 +68,37 @@ def new_highs(matrix: MatrixModel, seed: int) -> highspy.Highs:
         whole, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
         lp.integrality_ = [whole if each else real for each in matrix.is_integer]
     highs.passModel(lp)
-    return highs
+
+
+def limit(highs: highspy.Highs, time_limit: float, node_limit: int | None, start: FloatArray | None) -> None:
+    """Limit a MILP to some seconds and, where given, nodes of branch and bound; and start it from a point ``[columns]``."""
+    highs.setOptionValue("time_limit", max(0.01, time_limit))
+    if node_limit is not None:
+        highs.setOptionValue("mip_max_nodes", node_limit)
+    if start is not None:
+        solution = highspy.HighsSolution()
+        solution.col_value = start.tolist()
+        highs.setSolution(solution)
+
+
+def best_point(highs: highspy.Highs) -> FloatArray | None:
+    """The best point ``[columns]`` that a MILP has found; None where there is none."""
+    is_feasible = highs.getInfo().primal_solution_status == FEASIBLE
+    return np.array(highs.getSolution().col_value) if is_feasible else None
+
+
+def interrupt_when(highs: highspy.Highs, should_stop: Callable[[], bool] | None) -> None:
+    """Have HiGHS ask now and then, in linear programs and in MILPs; True ends the run."""
+    if should_stop is None:
+        return
+
+    def ask(event: Any) -> None:
+        if should_stop():
+            event.interrupt()
+
+    highs.cbSimplexInterrupt += ask
+    highs.cbIpmInterrupt += ask
+    highs.cbMipInterrupt += ask
 
 
 def solve_relaxed(matrix: MatrixModel, seed: int, time_limit: float, should_stop: Callable[[], bool] | None) -> Any:
@@ -78,14 +118,6 @@ def solve_relaxed(matrix: MatrixModel, seed: int, time_limit: float, should_stop
     """
     highs = new_highs(matrix.relaxed(), seed)
     highs.setOptionValue("time_limit", time_limit)
-    if should_stop is not None:
-        stop = should_stop
-
-        def ask(event: Any) -> None:
-            if stop():
-                event.interrupt()
-
-        highs.cbSimplexInterrupt += ask
-        highs.cbIpmInterrupt += ask
+    interrupt_when(highs, should_stop)
     highs.run()
     return highs.getSolution()

@@ -1,6 +1,6 @@
 """Solvers in this process, by way of OR-Tools' MathOpt: GSCIP, HiGHS, CP-SAT, and GLOP and PDLP for linear programs.
 
-Measured with OR-Tools 9.15: CP-SAT, GLOP and PDLP take an interrupter; HiGHS ignores it; GSCIP complains of it and goes on.
+In OR-Tools 9.15, CP-SAT, GLOP and PDLP take an interrupter; HiGHS ignores it; GSCIP complains of it and goes on.
 So a solve runs in a thread of its own, and one that does not stop is left behind, to end by its own time limit. Bounds on the
 way come from CP-SAT's callback and from GSCIP's messages (its callback raises; HiGHS has neither).
 
@@ -24,10 +24,8 @@ from ortools.math_opt.python import mathopt
 from ortools.util.python.solve_interrupter import SolveInterrupter
 
 from stowplan.errors import UsageError
-from stowplan.models.mip.logs import rounded_down
 from stowplan.models.mip.matrix import FloatArray, MatrixModel
-from stowplan.models.mip.outcome import Outcome, Status
-from stowplan.models.mip.solvers import LINEAR_ONLY
+from stowplan.models.mip.outcome import LINEAR_ONLY, Options, Outcome, Status, rounded_down
 from stowplan.models.mip.with_highs import UNSAFE_RULES
 
 #: Solvers by name.
@@ -106,28 +104,8 @@ def hint(built: Any, values: FloatArray) -> Any:
     return mathopt.SolutionHint(variable_values=dict(zip(built.variables(), values.tolist(), strict=True)))
 
 
-def solve(
-    model: MatrixModel,
-    solver: str,
-    *,
-    time_limit: float,
-    seed: int = 0,
-    threads: int = 1,
-    start: FloatArray | None = None,
-    node_limit: int | None = None,
-    on_bound: Callable[[float], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> Outcome:
+def solve(model: MatrixModel, solver: str, options: Options) -> Outcome:
     """Solve with one of :data:`SOLVERS`, in this process.
-
-    Parameters
-    ----------
-    node_limit
-        For solvers that count nodes; others ignore it.
-    on_bound
-        Called with bounds that are proven on the way, from another thread.
-
-    All others are those of :func:`stowplan.models.mip.solve.solve`.
 
     Returns
     -------
@@ -145,12 +123,12 @@ def solve(
         raise UsageError(f"found integers in {model.name}, expected a linear program: {solver} solves nothing else")
     built = build(model, names=False)
     is_proof = solver != "cp-sat" or model.is_pure
-    run = _Run(solver, on_bound if is_proof else None)
+    run = _Run(solver, options.on_bound if is_proof else None)
     parameters = mathopt.SolveParameters(
-        time_limit=datetime.timedelta(seconds=max(0.01, time_limit - (time.monotonic() - began))),
-        random_seed=seed % (1 << 31) if solver != "pdlp" else None,
-        threads=threads if solver in _THREADED else None,
-        node_limit=node_limit if solver in _COUNTS_NODES else None,
+        time_limit=datetime.timedelta(seconds=max(0.01, options.time_limit - (time.monotonic() - began))),
+        random_seed=options.seed % (1 << 31) if solver != "pdlp" else None,
+        threads=options.threads if solver in _THREADED else None,
+        node_limit=options.node_limit if solver in _COUNTS_NODES else None,
     )
     if solver in ("gscip", "mathopt-highs", "cp-sat"):
         parameters.relative_gap_tolerance = 1e-9
@@ -161,12 +139,12 @@ def solve(
         # By default it cuts columns off at 1e7.
         parameters.cp_sat.mip_max_bound = _LARGEST_INTEGER
     guided = mathopt.ModelSolveParameters()
-    takes_start = start is not None and solver not in LINEAR_ONLY
-    if start is not None and takes_start:
-        guided.solution_hints = [hint(built, start)]
-    end = began + 1.05 * time_limit + _GRACE
+    takes_start = options.start is not None and solver not in LINEAR_ONLY
+    if options.start is not None and takes_start:
+        guided.solution_hints = [hint(built, options.start)]
+    end = began + 1.05 * options.time_limit + _GRACE
     result = run.solve(
-        lambda: mathopt.solve(built, kind, params=parameters, model_params=guided, **run.options), should_stop, end
+        lambda: mathopt.solve(built, kind, params=parameters, model_params=guided, **run.options), options.should_stop, end
     )
     if result is None:
         return Outcome(solver, "unknown", None, run.bound if is_proof else None, time.monotonic() - began)

@@ -6,23 +6,25 @@ PuLP 3.3 says "Optimal" of runs that ended by their time limit, of any point at 
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import signal
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pulp
 
+from stowplan.deadline import Watch
 from stowplan.errors import UsageError
-from stowplan.models.mip.logs import bound_in_log, says_infeasible
 from stowplan.models.mip.matrix import TOLERANCE, FloatArray, MatrixModel
-from stowplan.models.mip.outcome import Outcome, Status
-from stowplan.models.mip.watch import GRACE, Watch
+from stowplan.models.mip.outcome import Options, Outcome, Status, rounded_down
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,29 @@ SOLVERS = {
     "glpk": _Entry("GLPK_CMD", "glpk", False),
 }
 
+_NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+
+#: A bound as these solvers end a MILP with it: "Lower bound:" (CBC, where it stops before the optimum, or within a gap that it
+#: was told to leave), "Dual bound" (HiGHS, SCIP), ", best bound" (Gurobi), "Current MIP best bound =" (CPLEX).
+_BOUND = re.compile(
+    rf"(?:^\s*|, |MIP )(?:lower|dual|best) bound\s*[:=]?\s+{_NUMBER}\s*(?:$|,|\()", re.MULTILINE | re.IGNORECASE
+)
+_FAMILIES = ("cbc", "highs", "scip", "gurobi", "cplex")
+
+_CBC_RESULT = re.compile(r"^Result - (.*?)\s*$", re.MULTILINE)
+_CBC_OBJECTIVE = re.compile(rf"^Objective value:\s+{_NUMBER}\s*$", re.MULTILINE)
+
+#: CBC prunes nodes that are better than the incumbent by less than this.
+CBC_INCREMENT = 1e-5
+
+#: Seconds that a program may take beyond its own limit, for reading the model and writing its result.
+GRACE = 3.0
+
 #: Solvers whose ``sol_status`` tells a proof from a run that was cut short.
 _HONEST = {"PULP_CBC_CMD", "COIN_CMD", "HiGHS", "HiGHS_CMD"}
 
 
-@contextmanager
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     # PuLP 3.3 announces what PuLP 4 will drop.
     with warnings.catch_warnings():
@@ -125,18 +145,6 @@ def _side(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-@dataclass(frozen=True)
-class PulpRun:
-    """What became of a PuLP problem. Objective and bound are those of the problem, its constant included."""
-
-    status: Status
-    objective: float | None
-    bound: float | None
-    seconds: float
-    warm_started: bool
-    log: str
-
-
 def run(
     problem: pulp.LpProblem,
     solver: str,
@@ -147,7 +155,7 @@ def run(
     warm_start: bool = False,
     integer: bool = True,
     should_stop: Callable[[], bool] | None = None,
-) -> PulpRun:
+) -> Outcome:
     """Solve any PuLP minimisation with a solver by name; the point, where there is one, stands in the problem's variables.
 
     Parameters
@@ -165,8 +173,9 @@ def run(
 
     Returns
     -------
-    PulpRun
-        What the solver said of the run, with what its log says of the bound.
+    Outcome
+        What the solver said of the run, with what its log says of the bound. Objective and bound are those of the problem, its
+        constant included.
 
     Raises
     ------
@@ -184,16 +193,13 @@ def run(
         if entry.pulp_name == "HiGHS" and should_stop is not None:
             _let_interrupt(engine, should_stop)
         try:
-            with Watch(folder, time_limit + GRACE, should_stop):
+            with Watch(time_limit + GRACE, should_stop, lambda: _end_programs(folder)):
                 problem.solve(engine)
-            failed = ""
-        except (pulp.PulpError, OSError, ValueError) as error:
+        except (pulp.PulpError, OSError, ValueError):
             # A solver that is there and fails (no licence, killed) has found nothing and proven nothing.
-            failed = f"{type(error).__name__}: {error}"
-        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else failed
+            return Outcome(solver, "unknown", None, None, time.monotonic() - began, warm_started=is_started)
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     seconds = time.monotonic() - began
-    if failed:
-        return PulpRun("unknown", None, None, seconds, is_started, text or failed)
     found = problem.sol_status
     has_point = found in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible) and _holds(problem, integer)
     ran_out = seconds >= time_limit
@@ -208,7 +214,8 @@ def run(
     constant = problem.objective.constant if problem.objective is not None else 0.0
     bound = _bound(problem, entry, text, integer)
     objective = pulp.value(problem.objective) if has_point else None
-    return PulpRun(status, objective, None if bound is None else bound + constant, seconds, is_started, text)
+    proven = None if bound is None else bound + constant
+    return Outcome(solver, status, objective, proven, seconds, warm_started=is_started)
 
 
 def _engine(
@@ -231,6 +238,20 @@ def _engine(
     engine = pulp.getSolver(entry.pulp_name, **options)
     engine.tmpDir = folder
     return engine
+
+
+def _end_programs(folder: str) -> None:
+    """End the programs that work in a folder: PuLP keeps them to itself, and waits for them, however long they take.
+
+    They are found by their command lines, which name files of the folder: one that no other process knows. Where there is no
+    ``/proc`` nothing is ended.
+    """
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        number = int(entry.parent.name)
+        # Processes come and go while the list is read; those of others may not be looked at.
+        with contextlib.suppress(OSError):
+            if number != os.getpid() and os.fsencode(folder) in entry.read_bytes():
+                os.kill(number, signal.SIGKILL)
 
 
 def _let_interrupt(engine: Any, should_stop: Callable[[], bool]) -> None:
@@ -290,17 +311,32 @@ def _bound(problem: pulp.LpProblem, entry: _Entry, log: str, integer: bool) -> f
     return bound_in_log(entry.family, log)
 
 
-def solve(
-    model: MatrixModel,
-    solver: str,
-    *,
-    time_limit: float,
-    seed: int = 0,
-    threads: int = 1,
-    start: FloatArray | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> Outcome:
-    """Solve with one of PuLP's solvers; parameters as in :func:`stowplan.models.mip.solve.solve`.
+def bound_in_log(family: str, text: str) -> float | None:
+    """Last dual bound that a log proves, for a minimisation; None where it says none.
+
+    ``family`` is ``cbc``, ``highs``, ``scip``, ``gurobi`` or ``cplex``; of other solvers nothing is known. A printed number is
+    lowered by one unit of its last digit, which the solver may have rounded up.
+    """
+    bounds = _BOUND.findall(text) if family in _FAMILIES else []
+    if bounds:
+        return rounded_down(bounds[-1])
+    if family != "cbc":
+        return None
+    results, objectives = _CBC_RESULT.findall(text), _CBC_OBJECTIVE.findall(text)
+    if results and results[-1] == "Optimal solution found" and objectives:
+        return rounded_down(objectives[-1]) - CBC_INCREMENT
+    return None
+
+
+def says_infeasible(family: str, text: str) -> bool:
+    """Whether the log itself speaks of a proof of infeasibility and not of a limit; True where the family is not known."""
+    if family == "cbc":
+        return "infeasible" in text.lower() and "Stopped on" not in text and "Exiting on maximum" not in text
+    return True
+
+
+def solve(model: MatrixModel, solver: str, options: Options) -> Outcome:
+    """Solve with one of PuLP's solvers, which count no nodes and tell no bounds on the way.
 
     Returns
     -------
@@ -315,20 +351,19 @@ def solve(
     began = time.monotonic()
     _entry(solver)
     problem, variables = build(model)
-    if start is not None:
-        for variable, value in zip(variables, start.tolist(), strict=True):
+    if options.start is not None:
+        for variable, value in zip(variables, options.start.tolist(), strict=True):
             variable.setInitialValue(value, check=False)
     integer = bool(model.is_integer.any())
-    left = max(0.01, time_limit - (time.monotonic() - began))
     found = run(
         problem,
         solver,
-        time_limit=left,
-        seed=seed,
-        threads=threads,
-        warm_start=start is not None,
+        time_limit=max(0.01, options.time_limit - (time.monotonic() - began)),
+        seed=options.seed,
+        threads=options.threads,
+        warm_start=options.start is not None,
         integer=integer,
-        should_stop=should_stop,
+        should_stop=options.should_stop,
     )
     values = None
     if found.objective is not None:
@@ -336,11 +371,14 @@ def solve(
         idle = np.clip(0.0, model.lower, model.upper)
         values = np.array([variable.varValue for variable in variables], dtype=np.float64)
         values = np.where(np.isnan(values), idle, values)
-    bound = None if found.bound is None else found.bound + model.offset
-    objective = None if values is None else model.objective(values)
-    duals = _duals(model, problem) if not integer and found.status == "optimal" else None
-    seconds = time.monotonic() - began
-    return Outcome(solver, found.status, objective, bound, seconds, values, duals, found.warm_started)
+    return replace(
+        found,
+        objective=None if values is None else model.objective(values),
+        bound=None if found.bound is None else found.bound + model.offset,
+        seconds=time.monotonic() - began,
+        values=values,
+        duals=_duals(model, problem) if not integer and found.status == "optimal" else None,
+    )
 
 
 def _duals(model: MatrixModel, problem: pulp.LpProblem) -> FloatArray | None:

@@ -1,6 +1,6 @@
 """Initiation intervals (II) that differences of time allow where delays are limited, and the values that refute the others.
 
-Between producer and consumer lie the latency, the clocks of the links and the delay, so with a limit on delays the difference
+Between producer and consumer lie the latency, the clocks of the links and the delay. So with a limit on delays the difference
 of their times is bounded from both sides: low <= time(target) + II · distance - time(source) <= high. Around a cycle of values,
 each taken along or against its direction, these bounds may contradict each other. Such a cycle is a proof that holds for all
 places and slots; Bellman and Ford find one. A cycle whose distances cancel refutes every II, any other all small or all large

@@ -10,12 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-import numpy as np
-from scipy import sparse
-
 from stowplan.errors import UsageError
 from stowplan.models.mip import solve as mip
-from stowplan.models.mip.matrix import FloatArray, MatrixModel
+from stowplan.models.mip.matrix import INFINITE, FloatArray, Program
 from stowplan.models.mip.outcome import proven
 from stowplan.models.modulo_scheduling.assemble import make_plan
 from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, unrefuted_iis
@@ -29,23 +26,12 @@ Terms = dict[int, float]
 """A sum: coefficient of each column."""
 
 
-class _Program:
-    """Columns and rows as they are added."""
+class _Program(Program):
+    """A program of integers whose rows are sums."""
 
-    def __init__(self) -> None:
-        self.lower: list[float] = []
-        self.upper: list[float] = []
-        self.rows: list[tuple[Terms, float, float]] = []
-
-    def column(self, lower: float = 0.0, upper: float = 1.0) -> int:
-        """A new integer column."""
-        self.lower.append(lower)
-        self.upper.append(upper)
-        return len(self.lower) - 1
-
-    def row(self, terms: Terms, lower: float = -np.inf, upper: float = np.inf) -> None:
+    def row(self, terms: Terms, lower: float = -INFINITE, upper: float = INFINITE) -> None:
         """Keep a sum within two sides."""
-        self.rows.append((terms, lower, upper))
+        self.add_row(terms.items(), lower, upper)
 
     def one_of(self, columns: Sequence[int], least: int = 1) -> None:
         """At most one of the columns, or exactly one."""
@@ -54,24 +40,6 @@ class _Program:
     def implies(self, column: int, *others: int) -> None:
         """One of the others where the column is 1."""
         self.row({column: -1.0, **dict.fromkeys(others, 1.0)}, lower=0.0)
-
-    def matrix(self, name: str, cost: int) -> MatrixModel:
-        """Arrays of the program, minimising one column."""
-        count = len(self.lower)
-        at = [(row, column, value) for row, (terms, _, _) in enumerate(self.rows) for column, value in terms.items()]
-        rows, columns, values = ([each[i] for each in at] for i in range(3))
-        objective = np.zeros(count)
-        objective[cost] = 1.0
-        return MatrixModel(
-            name=name,
-            cost=objective,
-            lower=np.array(self.lower),
-            upper=np.array(self.upper),
-            is_integer=np.ones(count, bool),
-            matrix=sparse.csr_matrix((values, (rows, columns)), shape=(len(self.rows), count)),
-            row_lower=np.array([lower for _, lower, _ in self.rows]),
-            row_upper=np.array([upper for _, _, upper in self.rows]),
-        )
 
 
 class MilpModel:
@@ -92,19 +60,18 @@ class MilpModel:
         self._delays()
         self._ports()
         self._words(last_time)
-        self.makespan = self._program.column(
-            critical_path(self.problem, structure), last_time + max(self.problem.latencies, default=0)
-        )
+        latest = last_time + max(self.problem.latencies, default=0)
+        self.makespan = self._program.column(latest, lower=critical_path(self.problem, structure), cost=1)
         for terms, latency in zip(self.time, self.problem.latencies, strict=True):
             row = {self.makespan: 1.0, **{column: -value for column, value in terms.items()}}
             self._program.row(row, lower=latency)
-        self.model = self._program.matrix(self.problem.name or "modulo scheduling", self.makespan)
+        self.model = self._program.model(self.problem.name or "modulo scheduling")
 
     def _places(self) -> None:
         program = self._program
         self.on = []
         for allowed in self.structure.allowed:
-            self.on.append([program.column(upper=float(tile in allowed)) for tile in self._tiles])
+            self.on.append([program.column(float(tile in allowed)) for tile in self._tiles])
             program.one_of(self.on[-1])
 
     def _tile(self, number: int) -> list[int]:
@@ -120,7 +87,7 @@ class MilpModel:
             at = [[program.column() for _ in range(ii)] for _ in self._tiles]
             for tile, on in enumerate(self._tile(number)):
                 program.row({on: -1.0, **dict.fromkeys(at[tile], 1.0)}, 0.0, 0.0)
-            whole = program.column(0, self._last // ii)
+            whole = program.column(self._last // ii)
             terms = {column: float(slot) for row in at for slot, column in enumerate(row) if slot}
             terms[whole] = float(ii)
             program.row(terms, upper=self._last)
@@ -192,7 +159,7 @@ class MilpModel:
                 row.update(self.time[edge.target])
                 row.update({column: -value for column, value in self.time[edge.source].items()})
             base = latency[edge.source] + (edge.clocks or 0) - self.ii * edge.distance
-            self._program.row(row, base, np.inf if limit is None or edge.clocks is not None else base + limit)
+            self._program.row(row, base, INFINITE if limit is None or edge.clocks is not None else base + limit)
 
     def _ports(self) -> None:
         """No more requests to memory in a slot than ports."""
@@ -218,7 +185,7 @@ class MilpModel:
             {row[tile]: float(each) for row, each in zip(self.on, structure.words, strict=True) if each} for tile in self._tiles
         ]
         for buffer in structure.buffers:
-            words = program.column(0, room)
+            words = program.column(room)
             starts = [number for number in structure.sources if structure.flow[number] == structure.flow[buffer.source]]
             for reader, distance in buffer.readers:
                 for start in starts:
@@ -228,7 +195,7 @@ class MilpModel:
                         row.update(self.time[start])
                     program.row(row, lower=self.ii * distance + 1)
             for tile in self._tiles:
-                there = program.column(0, room)
+                there = program.column(room)
                 program.row({there: 1.0, words: -1.0, self._tile(buffer.readers[0][0])[tile]: -float(room)}, lower=-room)
                 used[tile][there] = 1.0
         for terms in used:
@@ -287,7 +254,7 @@ def solve(
     Parameters
     ----------
     solver
-        One of :func:`stowplan.models.mip.solvers.solvers`.
+        One of :func:`stowplan.models.mip.solve.solvers`.
     time_limit
         Seconds for all of them.
     on_plan

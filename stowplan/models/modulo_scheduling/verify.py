@@ -6,69 +6,12 @@ Written from docs/reference/modulo-scheduling.md alone; it shares no code with m
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import Literal
 
-from stowplan.models import outcome
+from stowplan.models.modulo_scheduling._audit import END_OF_TIME, Audit, Code, Verification, Violation, follow, least_clocks
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
-Code = Literal[
-    "wrong_problem",
-    "wrong_count",
-    "ii_out_of_range",
-    "no_such_tile",
-    "time_out_of_range",
-    "wrong_slot",
-    "slot_taken",
-    "result_taken",
-    "instruction_ram_full",
-    "broken_route",
-    "too_many_links",
-    "detour",
-    "wrong_delay",
-    "too_early",
-    "delay_too_long",
-    "launched_early",
-    "link_taken",
-    "variable_split",
-    "wrong_tile",
-    "wrong_memory",
-    "memory_full",
-    "wrong_interface",
-    "port_taken",
-    "siblings_share",
-    "wrong_starts",
-    "starts_share",
-    "moved",
-    "wrong_makespan",
-    "wrong_objective",
-]
-
-#: Times end below this, in clocks.
-_END_OF_TIME = 1_000_000
-
-
-@dataclass(frozen=True)
-class Violation(outcome.Violation[Code]):
-    """One broken rule."""
-
-    instructions: tuple[int, ...] = ()
-    """Numbers of the instructions concerned."""
-
-
-@dataclass(frozen=True)
-class Verification(outcome.Verification[Violation]):
-    """What was found."""
-
-    ii: int
-    makespan: int | None
-    """Recomputed, in clocks; None where the plan has not one time for each instruction."""
-
-    @property
-    def objective(self) -> int | None:
-        """Recomputed: II times 1,000,000, plus makespan."""
-        return None if self.makespan is None else self.ii * 1_000_000 + self.makespan
+__all__ = ["Code", "Verification", "Violation", "verify"]
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
@@ -101,35 +44,8 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     return Verification(tuple(check.found), plan.ii, makespan)
 
 
-class _Check:
-    def __init__(self, problem: Problem, plan: Plan):
-        self.problem = problem
-        self.machine = problem.machine
-        self.plan = plan
-        self.found: list[Violation] = []
-        self.latency = [
-            problem.machine.latency if instruction.latency is None else instruction.latency
-            for instruction in problem.instructions
-        ]
-        ids = {instruction.id: number for number, instruction in enumerate(problem.instructions)}
-        # (producer, consumer, distance), in the order of instructions and operands; and which are asynchronous.
-        self.edges: list[tuple[int, int, int]] = []
-        self.asynchronous: list[bool] = []
-        for target, instruction in enumerate(problem.instructions):
-            for operand in instruction.operands:
-                if operand.instruction is not None:
-                    source = ids[operand.instruction]
-                    self.edges.append((source, target, operand.distance))
-                    is_answer = problem.instructions[source].memory is not None
-                    self.asynchronous.append(operand.asynchronous or is_answer)
-        self.synchronous = [edge for edge, is_sent in zip(self.edges, self.asynchronous, strict=True) if not is_sent]
-        self.sent = [edge for edge, is_sent in zip(self.edges, self.asynchronous, strict=True) if is_sent]
-
-    def add(self, code: Code, message: str, *instructions: int) -> None:
-        self.found.append(Violation(code, message, instructions))
-
-    def name(self, number: int) -> str:
-        return self.problem.instructions[number].id
+class _Check(Audit):
+    """The rules, one method each."""
 
     def shape(self) -> bool:
         """Whether there is one entry for each instruction and edge."""
@@ -155,7 +71,7 @@ class _Check:
         for number, (tile, time) in enumerate(zip(plan.tiles, plan.times, strict=True)):
             if not 0 <= tile < machine.rows * machine.columns:
                 self.add("no_such_tile", f"{self.name(number)} is on tile {tile}", number)
-            if time < 0 or time + self.latency[number] >= _END_OF_TIME:
+            if time < 0 or time + self.latency[number] >= END_OF_TIME:
                 self.add("time_out_of_range", f"{self.name(number)} issues at {time}", number)
         return len(self.found) == before
 
@@ -191,7 +107,7 @@ class _Check:
     def values(self) -> None:
         """Routes, delays, and one value a link and clock."""
         plan, limit = self.plan, self.problem.rules.max_delay
-        least = _least_clocks(self.problem)
+        least = least_clocks(self.problem)
         # (tile, link, clock modulo the II) -> (producer, clock of iteration 0)
         carried: dict[tuple[int, int, int], tuple[int, int]] = {}
         for number, (source, target, distance) in enumerate(self.edges):
@@ -213,30 +129,24 @@ class _Check:
             elif limit is not None and delay > limit:
                 self.add("delay_too_long", f"{name} waits {delay} clocks, expected at most {limit}", source, target)
 
-    def _nominal(self, source: int) -> int:
-        """Nominal clocks of an asynchronous value."""
-        fabric = self.machine.asynchronous
-        assert fabric is not None
-        return fabric.latency if self.problem.instructions[source].memory is None else fabric.memory_latency
-
     def _message(self, number: int, source: int, target: int, distance: int, name: str) -> None:
         """Route and delay of an asynchronous edge."""
         plan = self.plan
         if plan.routes[number]:
             self.add("broken_route", f"{name} takes links, it goes over the asynchronous fabric", source, target)
-        ready = plan.times[source] + self.latency[source] + self._nominal(source)
+        ready = plan.times[source] + self.latency[source] + self.nominal(source)
         delay = plan.times[target] + plan.ii * distance - ready
         if delay != plan.delays[number]:
             self.add("wrong_delay", f"{name} waits {delay} clocks, not {plan.delays[number]}", source, target)
 
     def launches(self) -> None:
         """Flows begin when their words are there; who reads one value shares a tile."""
-        plan, flow = self.plan, self._flows()
-        launch = self._launches(flow)
+        plan, flow = self.plan, self.flows()
+        launch = self.launches_of(flow)
         readers: dict[int, set[int]] = defaultdict(set)
         for source, target, distance in self.sent:
             readers[source].add(target)
-            ready = plan.times[source] + self.latency[source] + self._nominal(source)
+            ready = plan.times[source] + self.latency[source] + self.nominal(source)
             begins = launch[flow[target]] + plan.ii * distance
             if begins < ready:
                 message = (
@@ -249,13 +159,6 @@ class _Check:
                 self.add(
                     "variable_split", f"the value of {self.name(source)} is read on several tiles: {named}", *sorted(targets)
                 )
-
-    def _launches(self, flow: list[int]) -> dict[int, int]:
-        """First clock of each flow."""
-        launch: dict[int, int] = {}
-        for each, time in zip(flow, self.plan.times, strict=True):
-            launch[each] = min(time, launch.get(each, time))
-        return launch
 
     def accesses(self) -> None:
         """An interface for each memory access, with a port free."""
@@ -290,7 +193,7 @@ class _Check:
         route = plan.routes[number]
         at, clocks = plan.tiles[source], 0
         for link in route:
-            after = _follow(self.problem, at, link)
+            after = follow(self.problem, at, link)
             if after is None:
                 self.add("broken_route", f"{name} takes link {link} of tile {at}, which is not there", source, target)
                 return None
@@ -340,8 +243,8 @@ class _Check:
 
     def _words_sent(self) -> list[tuple[int, int]]:
         """(tile, words) of each value that comes over the asynchronous fabric."""
-        plan, flow = self.plan, self._flows()
-        launch = self._launches(flow)
+        plan, flow = self.plan, self.flows()
+        launch = self.launches_of(flow)
         last: dict[int, int] = {}
         tile: dict[int, int] = {}
         for source, target, distance in self.sent:
@@ -379,7 +282,7 @@ class _Check:
         if self.problem.rules.starts == "source":
             right = list(plan.starts) == sources
         else:
-            flow = self._flows()
+            flow = self.flows()
             allowed = set(sources)
             right = ascending and all(number in allowed for number in plan.starts)
             right = right and sorted(flow[number] for number in plan.starts) == sorted(set(flow))
@@ -392,19 +295,6 @@ class _Check:
             if other != number:
                 message = f"{self.name(other)} and {self.name(number)} both start a flow on tile {plan.tiles[number]}"
                 self.add("starts_share", message, other, number)
-
-    def _flows(self) -> list[int]:
-        """For each instruction the smallest number of an instruction of its flow."""
-        flow = list(range(len(self.problem.instructions)))
-        changed = True
-        while changed:
-            changed = False
-            for source, target, _ in self.synchronous:
-                low = min(flow[source], flow[target])
-                if flow[source] != low or flow[target] != low:
-                    flow[source] = flow[target] = low
-                    changed = True
-        return flow
 
     def pins(self) -> None:
         """What the user fixed."""
@@ -426,46 +316,3 @@ class _Check:
         objective = self.plan.ii * 1_000_000 + makespan
         if self.plan.objective != objective:
             self.add("wrong_objective", f"the plan says {self.plan.objective}, its objective is {objective}")
-
-
-def _follow(problem: Problem, tile: int, link: int) -> int | None:
-    """Tile at the end of a link; None where the link is not there."""
-    machine = problem.machine
-    if not 0 <= link < len(machine.links):
-        return None
-    row, column = divmod(tile, machine.columns)
-    row, column = row + machine.links[link].rows, column + machine.links[link].columns
-    if machine.wraps:
-        row, column = row % machine.rows, column % machine.columns
-    inside = 0 <= row < machine.rows and 0 <= column < machine.columns
-    end = row * machine.columns + column
-    return end if inside and end != tile else None
-
-
-def _least_clocks(problem: Problem) -> list[dict[int, int]]:
-    """For each tile the least clocks to the tiles that a value from it may go to."""
-    tiles = range(problem.machine.rows * problem.machine.columns)
-    steps: list[dict[int, int]] = []
-    for tile in tiles:
-        near: dict[int, int] = {tile: 0}
-        for number, link in enumerate(problem.machine.links):
-            end = _follow(problem, tile, number)
-            if end is not None:
-                near[end] = min(link.clocks, near.get(end, link.clocks))
-        steps.append(near)
-    if not problem.rules.pass_through:
-        return steps
-    found = []
-    for tile in tiles:
-        least = {tile: 0}
-        frontier = [tile]
-        while frontier:
-            reached = []
-            for at in frontier:
-                for end, clocks in steps[at].items():
-                    if least[at] + clocks < least.get(end, _END_OF_TIME):
-                        least[end] = least[at] + clocks
-                        reached.append(end)
-            frontier = reached
-        found.append(least)
-    return found

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import Document
+from stowplan.models.document import Document, OffsetRow, OffsetTable, make_table
 from stowplan.models.hint import longest_ascending
-from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build
 
@@ -37,7 +36,7 @@ class Plan(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def _operators(problem: Problem, first: Plan, second: Plan) -> tuple[dict[int, Values], dict[int, Values]]:
-    """Positions of the operators that moved: as few as can be, since where one goes from the front to the back, everything
+    """Positions of the operators that moved, as few as can be. Where one goes from the front to the back, everything
     behind it has another position, though the order of the others is the same."""
     kept = in_order(first.order, second.order)
 

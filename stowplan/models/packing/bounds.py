@@ -1,9 +1,9 @@
-"""What can be proven about a packing problem at once: the load bound, and why nothing can fit."""
+"""What can be proven about a packing problem at once: the load bound, why nothing can fit, and what lives together."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,35 @@ class Overload:
     """Numbers of the buffers, largest first."""
     reason: str
     """One sentence for people."""
+
+
+def live_sets(lives: Iterable[tuple[int, int, int]]) -> Iterator[set[int]]:
+    """Sets of things that live at once, the largest ones: what lives at any moment is part of one of them.
+
+    Parameters
+    ----------
+    lives
+        (number, first moment, moment after the last) of each.
+
+    Yields
+    ------
+    set of int
+        Numbers; one and the same set, which changes from one time to the next.
+    """
+    events = sorted(
+        (moment, begins, number) for number, start, end in lives for moment, begins in ((start, True), (end, False))
+    )
+    live: set[int] = set()
+    grown = False
+    for _, begins, number in events:
+        if begins:
+            live.add(number)
+        elif grown:
+            # Just before something ends, the live set is as large as it gets.
+            yield live
+        grown = begins
+        if not begins:
+            live.remove(number)
 
 
 def load_bound(problem: Problem) -> int:

@@ -37,15 +37,18 @@ class Model:
     multiples: dict[int, tuple[cp_model.IntVar, int]] = field(default_factory=dict)
     """Offset of a buffer in steps of several units, and units in a step, where it is aligned to that, by buffer."""
     height: cp_model.IntVar | None = None
+    keeps: dict[int, tuple[cp_model.IntVar, int]] = field(default_factory=dict)
+    """Whether a buffer has its earlier offset, and that offset in bytes, by buffer; of :func:`solve_closest`."""
 
     def add_hint(self, plan: Plan) -> None:
-        """Start the solver from a plan; every variable gets a value."""
+        """Start the solver from a plan; every variable gets a value, unless offsets are to be kept that are no whole units."""
         places = [offset // self.unit for offset in plan.offsets]
         values = list(zip(self.offsets, places, strict=True))
         values += [(variable, places[number] // step) for number, (variable, step) in self.multiples.items()]
         if self.height is not None:
             values.append((self.height, plan.objective // self.unit))
-        cpsat_runner.add_hint(self.model, values)
+        values += [(variable, int(plan.offsets[at] == before)) for at, (variable, before) in self.keeps.items()]
+        cpsat_runner.add_hint(self.model, values, complete=not self.keeps)
 
     def extract(self, value: Value) -> Plan:
         """Plan of a solution.
@@ -151,32 +154,6 @@ def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
 MOST_PAIRS = 100_000
 
 
-@dataclass
-class _Closest:
-    """The model of offsets with what keeps them."""
-
-    offsets: Model
-    keeps: dict[int, tuple[cp_model.IntVar, int]]
-    """Variable and earlier offset of each buffer that has one within the capacity."""
-
-    @property
-    def model(self) -> cp_model.CpModel:
-        """Of CP-SAT."""
-        return self.offsets.model
-
-    def add_hint(self, plan: Plan) -> None:
-        """Start the solver from a plan; a hint, for its offsets need not be whole units."""
-        unit = self.offsets.unit
-        values = [(variable, plan.offsets[at] // unit) for at, variable in enumerate(self.offsets.offsets)]
-        values += [(variable, plan.offsets[at] // unit // step) for at, (variable, step) in self.offsets.multiples.items()]
-        values += [(variable, int(plan.offsets[at] == before)) for at, (variable, before) in self.keeps.items()]
-        cpsat_runner.add_hint(self.model, values, complete=False)
-
-    def extract(self, value: Value) -> Plan:
-        """Plan of a solution."""
-        return self.offsets.extract(value)
-
-
 def solve_closest(problem: Problem, earlier: Sequence[int | None], **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
     """The plan within a capacity in which the fewest buffers are away from their earlier offsets.
 
@@ -204,16 +181,15 @@ def solve_closest(problem: Problem, earlier: Sequence[int | None], **search: Unp
         and buffer.offset in (None, offset)
     }
     built = build(problem, problem.capacity, kept.values())
-    keeps: dict[int, tuple[cp_model.IntVar, int]] = {}
     for at, offset in kept.items():
         variable = built.model.new_bool_var(f"keeps {at}")
         built.model.add(built.offsets[at] == offset // built.unit).only_enforce_if(variable)
-        keeps[at] = variable, offset
+        built.keeps[at] = variable, offset
     for one, other in _colliding(problem, kept):
-        built.model.add_at_most_one(keeps[one][0], keeps[other][0])
-    built.model.maximize(sum(variable for variable, _ in keeps.values()))
+        built.model.add_at_most_one(built.keeps[one][0], built.keeps[other][0])
+    built.model.maximize(sum(variable for variable, _ in built.keeps.values()))
     return cpsat_runner.find_plan(
-        _Closest(built, keeps),
+        built,
         objective=lambda moved: moved,
         parameters={"use_energetic_reasoning_in_no_overlap_2d": True},
         **search,

@@ -1,9 +1,10 @@
 """Packing problems as CSV files, in the manner of the minimalloc project; plans with an ``offset`` column added.
 
 Columns, in any order: ``id`` (or ``buffer``, ``buffer_id``), ``lower`` (or ``begin``, ``start``), ``upper`` (half-open) or
-``end`` (inclusive), ``size``, and where wanted ``alignment``, ``gaps`` (parts of the life without data, ``7-8 9-10``,
-half-open; with ``end`` the last moment is inclusive), ``offset`` (a fixed offset) and ``hint`` (an offset to try; negative for
-none). A table of offsets (``--emit csv``) is read as well, whose columns are others: remarks before them begin with ``#``.
+``end`` (inclusive), ``size``. Where wanted also ``alignment``, ``gaps`` (parts of the life without data, ``7-8 9-10``,
+half-open; with ``end`` the last moment is inclusive), ``offset`` (a fixed offset) and ``hint`` (an offset to try; negative
+for none). A table of offsets (``--emit csv``) is read as well, whose columns are others: remarks before them begin with
+``#``.
 """
 
 from __future__ import annotations

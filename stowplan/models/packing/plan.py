@@ -9,8 +9,7 @@ from pathlib import Path
 from stowplan import files
 from stowplan.errors import UsageError
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import Document
-from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
+from stowplan.models.document import Document, OffsetRow, OffsetTable, make_table
 from stowplan.models.packing.problem import Buffer, Problem
 
 FORMAT = "stowplan.packing.plan"

@@ -21,8 +21,8 @@ VERSION = 1
 LIMIT = 1 << 61
 
 
-class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Something that takes ``size`` bytes at one offset while it lives."""
+class SizedLife(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What buffers of packing and of banked packing have: bytes, and when they are taken."""
 
     id: str
     lower: int
@@ -31,6 +31,11 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Moment after its last: the life is half-open, ``[lower, upper)``."""
     size: int
     """Bytes; a buffer of 0 bytes never collides."""
+
+
+class Buffer(SizedLife, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Something that takes ``size`` bytes at one offset while it lives."""
+
     alignment: int = 1
     """Its offset is a multiple of this many bytes."""
     gaps: tuple[tuple[int, int], ...] = ()

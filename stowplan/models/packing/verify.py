@@ -82,41 +82,32 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 
 def _overlaps(problem: Problem, offsets: tuple[int, ...]) -> list[Violation]:
     """Pairs that share bytes while both live, each pair once, at the first moment they do."""
-    tops = [offset + buffer.size for offset, buffer in zip(offsets, problem.buffers, strict=True)]
-    pieces = []
+    pieces: list[tuple[int, int, int]] = []
     for number, buffer in enumerate(problem.buffers):
-        if buffer.size:
-            whole = [(buffer.lower, buffer.upper)]
-            pieces += [(*piece, number) for piece in (buffer.pieces if buffer.gaps else whole)]
+        lives = buffer.pieces if buffer.gaps else ((buffer.lower, buffer.upper),)
+        pieces += [(start, end, number) for start, end in lives if buffer.size]
     pieces.sort()
     ended = sorted(pieces, key=itemgetter(1), reverse=True)
+    tops = [offset + buffer.size for offset, buffer in zip(offsets, problem.buffers, strict=True)]
     found: dict[tuple[int, int], Violation] = {}
     live: list[tuple[int, int]] = []
-    # Of two live buffers below a third that it overlaps, the lower one reaches over the upper one: they overlap too. So,
-    # beyond its neighbour, a newcomer can only overlap what has overlapped something before; ``widest`` is the largest of that.
-    widest = 0
+    clashing: set[int] = set()
     for moment, _, number in pieces:
         # Lives are half-open: what ends at a moment makes room for what begins at it.
         while ended[-1][1] <= moment:
             gone = ended.pop()[2]
             del live[bisect_left(live, (offsets[gone], gone))]
+            clashing.discard(gone)
         low, top = offsets[number], tops[number]
         at = bisect_left(live, (low, number))
-        above, below = at, at - 1
-        others = []
-        while above < len(live) and live[above][0] < top:
-            others.append(live[above][1])
-            above += 1
-        while below >= 0 and (below == at - 1 or live[below][0] + widest > low):
-            other = live[below][1]
-            if tops[other] > low:
-                others.append(other)
-            below -= 1
-        for other in others:
-            widest = max(widest, top - low, tops[other] - offsets[other])
-            pair = (min(number, other), max(number, other))
-            if pair not in found and len(found) < MOST_OVERLAPS:
-                one, two = problem.buffers[pair[0]].id, problem.buffers[pair[1]].id
-                found[pair] = Violation("overlap", f"buffers {one} and {two} share bytes at time {moment}", pair)
+        # Where no two that live share bytes, whatever meets the newcomer is its neighbour, or stands behind one that meets it.
+        above, below = live[at : at + 1], live[max(0, at - 1) : at]
+        is_met = clashing or (above and above[0][0] < top) or (below and tops[below[0][1]] > low)
+        for offset, other in live if is_met else ():
+            if offset < top and tops[other] > low and len(found) < MOST_OVERLAPS:
+                clashing |= {number, other}
+                pair = (min(number, other), max(number, other))
+                one, two = (problem.buffers[each].id for each in pair)
+                found.setdefault(pair, Violation("overlap", f"buffers {one} and {two} share bytes at time {moment}", pair))
         live.insert(at, (low, number))
     return list(found.values())

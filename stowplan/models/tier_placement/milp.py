@@ -1,8 +1,8 @@
 """Tier placement as a mixed-integer linear program: capacity rows of bytes, and the excess rows of each layer.
 
 Columns: for every tensor and every tier but the first that it fits into, whether it stands there; for every layer whose
-latency depends on the plan its excess; for every tier that does not hold everything the bytes of weights in it. Rows and sides
-are whole numbers of bytes and picoseconds; solvers get a copy scaled to numbers near one.
+latency depends on the plan its excess. For every tier that does not hold everything the bytes of weights in it. Rows and
+sides are whole numbers of bytes and picoseconds; solvers get a copy scaled to numbers near one.
 """
 
 from __future__ import annotations
@@ -11,33 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
-from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, MatrixModel, proven_bound
+from stowplan.models.mip.matrix import BoolArray, FloatArray, IntArray, MatrixModel, Rows, proven_bound, row_scales, sides
 from stowplan.models.mip.outcome import proven
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Structure, plan_of, tiers_of
-
-
-class _Rows:
-    """Rows as they are written, in whole numbers."""
-
-    def __init__(self) -> None:
-        self.starts = [0]
-        self.columns: list[int] = []
-        self.values: list[int] = []
-        self.lower: list[int] = []
-        self.upper: list[int] = []
-
-    def add(self, lower: int, upper: int, terms: Iterable[tuple[int, int]]) -> None:
-        for column, value in terms:
-            self.columns.append(column)
-            self.values.append(value)
-        self.starts.append(len(self.columns))
-        self.lower.append(lower)
-        self.upper.append(upper)
 
 
 @dataclass
@@ -51,7 +31,7 @@ class Model:
     """Column of each excess."""
     load: dict[int, int]
     """Column of the bytes of weights in each limited tier."""
-    rows: _Rows
+    rows: Rows
     lower: IntArray
     upper: IntArray
     cost: IntArray
@@ -115,10 +95,7 @@ class Model:
 
     def dual_bound_ps(self, duals: FloatArray) -> int:
         """Latency proven by the row duals of the scaled copy's linear relaxation, in exact arithmetic."""
-        whole = sparse.csr_matrix(
-            (np.array(self.rows.values, np.int64), self.rows.columns, self.rows.starts),
-            shape=(len(self.rows.lower), len(self.cost)),
-        )
+        whole = self.rows.entries(len(self.cost))
         lower, upper = np.array(self.rows.lower, np.int64), np.array(self.rows.upper, np.int64)
         prices = duals * self.row_scale * self.time_unit
         return self.structure.base_ps + max(0, proven_bound(whole, lower, upper, self.lower, self.upper, self.cost, prices))
@@ -150,7 +127,7 @@ def build(problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None) 
     total = sum(structure.tensors[number].size for number in weights)
     load = {tier: column(min(total, problem.tiers[tier].capacity)) for tier in structure.limited}
 
-    rows = _Rows()
+    rows = Rows()
     _add_places(rows, structure, place)
     _add_excesses(rows, structure, place, excess)
     _add_capacities(rows, structure, place, load)
@@ -171,24 +148,24 @@ def build(problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None) 
     )
 
 
-def _add_places(rows: _Rows, structure: Structure, place: dict[tuple[int, int], int]) -> None:
+def _add_places(rows: Rows, structure: Structure, place: dict[tuple[int, int], int]) -> None:
     """Every tensor stands in one tier."""
     for number, tensor in enumerate(structure.tensors):
         terms = [(place[number, tier], 1) for tier in tensor.tiers if tier > 0]
         if 0 not in tensor.tiers:
-            rows.add(1, 1, terms)
+            rows.add(terms, 1, 1)
         elif len(terms) > 1:
-            rows.add(-INFINITE, 1, terms)
+            rows.add(terms, upper=1)
 
 
-def _add_excesses(rows: _Rows, structure: Structure, place: dict[tuple[int, int], int], columns: list[int]) -> None:
+def _add_excesses(rows: Rows, structure: Structure, place: dict[tuple[int, int], int], columns: list[int]) -> None:
     for excess, column in zip(structure.excesses, columns, strict=True):
         for row in structure.rows(excess):
             terms = [(column, 1), *((place[tensor, tier], saving) for tensor, tier, saving in row.savings)]
-            rows.add(row.least, INFINITE, terms)
+            rows.add(terms, row.least)
 
 
-def _add_capacities(rows: _Rows, structure: Structure, place: dict[tuple[int, int], int], load: dict[int, int]) -> None:
+def _add_capacities(rows: Rows, structure: Structure, place: dict[tuple[int, int], int], load: dict[int, int]) -> None:
     """Weights and live outputs fit into every tier, at every moment."""
     tensors = structure.tensors
     weights = [number for number in structure.weights if number is not None]
@@ -204,11 +181,11 @@ def _add_capacities(rows: _Rows, structure: Structure, place: dict[tuple[int, in
 
     for tier, column in load.items():
         terms, constant = inside(tier, weights)
-        rows.add(-constant, -constant, [*terms, (column, -1)])
+        rows.add([*terms, (column, -1)], -constant, -constant)
         capacity = structure.problem.tiers[tier].capacity
         for live in structure.moments:
             terms, constant = inside(tier, live)
-            rows.add(-INFINITE, capacity - constant, [*terms, (column, 1)])
+            rows.add([*terms, (column, 1)], upper=capacity - constant)
 
 
 def _unit(most: int, bits: int) -> int:
@@ -217,15 +194,10 @@ def _unit(most: int, bits: int) -> int:
 
 
 def _scaled(
-    name: str, rows: _Rows, upper: IntArray, cost: IntArray, integral: npt.NDArray[np.bool_], scale: FloatArray, time_unit: int
+    name: str, rows: Rows, upper: IntArray, cost: IntArray, integral: BoolArray, scale: FloatArray, time_unit: int
 ) -> tuple[MatrixModel, FloatArray]:
-    matrix = sparse.csr_matrix(
-        (np.array(rows.values, np.float64), rows.columns, rows.starts), shape=(len(rows.lower), len(upper))
-    )
-    matrix = matrix @ sparse.diags(scale)
-    largest = abs(matrix).max(axis=1).toarray().ravel() if matrix.shape[0] else np.zeros(0)
-    row_scale = np.exp2(-np.rint(np.log2(np.where(largest > 0, largest, 1.0))))
-    low, high = np.array(rows.lower, np.int64), np.array(rows.upper, np.int64)
+    matrix = rows.entries(len(upper), np.float64) @ sparse.diags(scale)
+    row_scale = row_scales(matrix)
     scaled = MatrixModel(
         name=name or "tier_placement",
         cost=cost * scale / time_unit,
@@ -233,7 +205,7 @@ def _scaled(
         upper=upper / scale,
         is_integer=integral,
         matrix=sparse.csr_matrix(sparse.diags(row_scale) @ matrix),
-        row_lower=np.where(low <= -INFINITE, -np.inf, low * row_scale),
-        row_upper=np.where(high >= INFINITE, np.inf, high * row_scale),
+        row_lower=sides(rows.lower, row_scale),
+        row_upper=sides(rows.upper, row_scale),
     )
     return scaled, row_scale

@@ -15,10 +15,10 @@ import numpy as np
 from stowplan.models.hint import Hint
 from stowplan.models.mip import outcome as mip_outcome
 from stowplan.models.mip.matrix import TOLERANCE, FloatArray
+from stowplan.models.mip.outcome import LINEAR_ONLY, WHOLE_NUMBERS
 from stowplan.models.mip.solve import solve
-from stowplan.models.mip.solvers import LINEAR_ONLY, WHOLE_NUMBERS
-from stowplan.models.mip.with_highs import TIGHT, new_highs, solve_relaxed, tighten
-from stowplan.models.outcome import Outcome
+from stowplan.models.mip.with_highs import TIGHT, best_point, limit, new_highs, solve_relaxed, tighten
+from stowplan.models.outcome import Best, Outcome
 from stowplan.models.tier_placement import hint as hints
 from stowplan.models.tier_placement.milp import Model, build
 from stowplan.models.tier_placement.plan import Plan
@@ -54,7 +54,7 @@ def solve_milp(
     time_limit
         Seconds, building included.
     solver
-        ``highs``: the built-in one; else the name of a solver as :func:`stowplan.models.mip.solvers.solvers` lists them, in
+        ``highs``: the built-in one; else the name of a solver as :func:`stowplan.models.mip.solve.solvers` lists them, in
         process or a program. Those that know no integers, or only integers, prove a bound where they can.
     pins
         Tier of tensors that may stand in no other: of (layer, whether it is its output). Plan and bound are of what is left.
@@ -93,7 +93,7 @@ def solve_milp(
         seed=seed,
         start=None if hint is None else report.model.add_hint(hint),
         node_limit=None if deterministic_limit is None else max(1, int(NODES * deterministic_limit)),
-        on_bound=None if solver in WHOLE_NUMBERS else lambda bound: report.offer_bound(bound, TOLERANCE),
+        on_bound=None if solver in WHOLE_NUMBERS else lambda bound: report.offer_dual(bound, TOLERANCE),
         should_stop=should_stop,
     )
     return report.finish(found, linear=solver in LINEAR_ONLY)
@@ -102,52 +102,38 @@ def solve_milp(
 #: Slower than any plan, ps.
 _NEVER = 1 << 63
 
-#: HiGHS's word for a point that is feasible.
-_FEASIBLE = 2
 
-
-class _Report:
-    """The best plan and bound so far."""
+class _Report(Best[Plan]):
+    """The best plan and bound so far, in the terms of solvers."""
 
     def __init__(
         self, model: Model, on_plan: Callable[[Plan], None] | None, on_bound: Callable[[int], None] | None, end: float
     ):
+        super().__init__(lambda plan: plan.objective_ps, on_plan, on_bound, model.structure.base_ps)
         self.model = model
-        self.plan: Plan | None = None
-        self.bound = model.structure.base_ps
         self.offsets = Offsets(model.structure, end=end)
-        self._on_plan, self._on_bound = on_plan, on_bound
 
-    def take(self, plan: Plan) -> bool:
-        """Keep a plan where it is the best."""
-        if self.plan is not None and plan.objective_ps >= self.plan.objective_ps:
-            return False
-        self.plan = plan
-        return True
+    def take(self, plan: Plan) -> None:
+        """Keep a plan that others found where it is the best, and tell nobody."""
+        if self.plan is None or plan.objective_ps < self.plan.objective_ps:
+            self.plan = plan
 
     def offer_point(self, values: FloatArray) -> Plan | None:
         """Report the plan of a point where it is better than what is known; the plan as it is, valid or not."""
         tiers = self.model.tiers(values)
         plan = plan_of(self.model.structure, tiers)
         if self.plan is None or plan.objective_ps < self.plan.objective_ps:
-            placed = self.offsets.place(tiers)
-            if placed is not None and self.take(placed) and self._on_plan is not None:
-                self._on_plan(placed)
+            self.offer_plan(self.offsets.place(tiers))
         return plan
 
-    def offer_bound(self, objective: float, tolerance: float) -> None:
+    def offer_dual(self, objective: float, tolerance: float) -> None:
         """Report a solver's dual bound, in its units."""
         if np.isfinite(objective):
             self.offer_proven(self.model.bound_ps(objective, tolerance))
 
     def offer_proven(self, bound: int) -> None:
-        """Report a bound in ps."""
-        if self.plan is not None:
-            bound = min(bound, self.plan.objective_ps)
-        if bound > self.bound:
-            self.bound = bound
-            if self._on_bound is not None:
-                self._on_bound(bound)
+        """Report a bound in ps, which no plan need pass."""
+        self.offer_bound(bound if self.plan is None else min(bound, self.plan.objective_ps))
 
     def close(self, best: Plan | None) -> None:
         """Branch and bound is done, and ``best`` is the plan of its best point: nothing is faster than that."""
@@ -155,18 +141,14 @@ class _Report:
         if known:
             self.offer_proven(min(known))
 
-    def outcome(self, *, infeasible: bool = False) -> Outcome[Plan]:
-        """What was found."""
-        if infeasible and self.plan is None:
-            return Outcome("infeasible", None, self.bound)
-        if self.plan is None:
-            return Outcome("unknown", None, self.bound)
-        return Outcome("optimal" if self.plan.objective_ps <= self.bound else "feasible", self.plan, self.bound)
+    def refuted(self) -> Outcome[Plan]:
+        """What was found where a solver says that no plan fits."""
+        return Outcome("infeasible", None, self.bound) if self.plan is None else self.outcome()
 
     def trivial(self) -> Outcome[Plan]:
         """There is one tier, and it holds everything or nothing can be done."""
         if not self.model.matrix.is_feasible(np.zeros(0)):
-            return self.outcome(infeasible=True)
+            return self.refuted()
         self.close(self.offer_point(np.zeros(0)))
         return self.outcome()
 
@@ -177,8 +159,9 @@ class _Report:
         if linear and found.duals is not None:
             self.offer_proven(self.model.dual_bound_ps(found.duals))
         elif found.bound is not None and not linear:
-            self.offer_bound(found.bound, TOLERANCE)
-        return self.outcome(infeasible=found.status == "infeasible" and found.solver not in WHOLE_NUMBERS)
+            self.offer_dual(found.bound, TOLERANCE)
+        is_refuted = found.status == "infeasible" and found.solver not in WHOLE_NUMBERS
+        return self.refuted() if is_refuted else self.outcome()
 
 
 class _Highs:
@@ -210,12 +193,11 @@ class _Highs:
             highs = self._run(left, None if node_limit is None else node_limit - nodes)
             status, info = highs.getModelStatus(), highs.getInfo()
             nodes += max(1, int(info.mip_node_count))
-            best = None
-            if info.primal_solution_status == _FEASIBLE:
-                best = report.offer_point(np.array(highs.getSolution().col_value))
+            point = best_point(highs)
+            best = None if point is None else report.offer_point(point)
             if status == highspy.HighsModelStatus.kInfeasible:
-                return report.outcome(infeasible=True)
-            report.offer_bound(info.mip_dual_bound, TIGHT)
+                return report.refuted()
+            report.offer_dual(info.mip_dual_bound, TIGHT)
             if status == highspy.HighsModelStatus.kOptimal:
                 report.close(best)
             out_of_work = node_limit is not None and nodes >= node_limit
@@ -233,14 +215,11 @@ class _Highs:
         if self._incumbent is not None:
             highs.cbMipUserSolution += self._adopt
         self._began_with = self._given = _NEVER
+        start = None
         if report.plan is not None:
             self._began_with = self._given = report.plan.objective_ps
-            start = highspy.HighsSolution()
-            start.col_value = report.model.add_hint(report.plan).tolist()
-            highs.setSolution(start)
-        highs.setOptionValue("time_limit", time_limit)
-        if node_limit is not None:
-            highs.setOptionValue("mip_max_nodes", node_limit)
+            start = report.model.add_hint(report.plan)
+        limit(highs, time_limit, node_limit, start)
         highs.run()
         return highs
 
@@ -251,7 +230,7 @@ class _Highs:
         self._report.offer_point(np.array(event.data_out.mip_solution))
 
     def _interrupt(self, event: Any) -> None:
-        self._report.offer_bound(event.data_out.mip_dual_bound, TIGHT)
+        self._report.offer_dual(event.data_out.mip_dual_bound, TIGHT)
         plan = self._report.plan
         better = plan is not None and plan.objective_ps < self._began_with
         if better and event.data_out.mip_node_count >= self._patience:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from stowplan.errors import UsageError
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.document import Document
-from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
+from stowplan.models.document import Document, OffsetRow, OffsetTable, make_table
 from stowplan.models.tier_placement.problem import Problem
 
 FORMAT = "stowplan.tier_placement.plan"

@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from stowplan.models.packing import cpsat as packing_model
 from stowplan.models.packing import problem as packing
+from stowplan.models.packing.bounds import live_sets
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -146,24 +146,8 @@ class Structure:
     @cached_property
     def moments(self) -> tuple[tuple[int, ...], ...]:
         """Output tensors live at each of the steps that matter: what lives in any other lives together in one of these."""
-        starts: dict[int, list[int]] = {}
-        ends: dict[int, list[int]] = {}
-        for number in self.outputs:
-            tensor = self.tensors[number]
-            starts.setdefault(tensor.first, []).append(number)
-            ends.setdefault(tensor.last + 1, []).append(number)
-        live: set[int] = set()
-        found: list[tuple[int, ...]] = []
-        grown = False
-        for step in range(len(self.problem.layers) + 1):
-            # Just before something ends, the live set is as large as it gets.
-            if grown and step in ends:
-                found.append(tuple(sorted(live)))
-                grown = False
-            live.difference_update(ends.get(step, ()))
-            live.update(starts.get(step, ()))
-            grown = grown or step in starts
-        return tuple(found)
+        lives = ((number, self.tensors[number].first, self.tensors[number].last + 1) for number in self.outputs)
+        return tuple(tuple(sorted(live)) for live in live_sets(lives))
 
     def rows(self, excess: Excess) -> list[ExcessRow]:
         """The rows of a layer: first the one that defines its excess, then those that cut off fractions."""
@@ -341,6 +325,8 @@ class Offsets:
             ),
             capacity=memory.capacity,
         )
+        from stowplan.models.packing import cpsat as packing_model
+
         left = max(0.0, self._end - time.monotonic())
         outcome = packing_model.solve(
             problem, time_limit=min(10 * self._packing_limit, left), deterministic_limit=self._packing_limit

@@ -53,7 +53,7 @@ class Chooser:
         problem = facts.problem
         self._horizon = problem.horizon
         self._gain = gains(facts)
-        floor = sum(facts.floor_ps)
+        floor = facts.problem.floor_ps
         worth = self._gain >= NEGLIGIBLE * max(1, problem.all_slow_ps - floor)
         self._is_worth = worth & np.array(facts.is_candidate, np.bool_)
         self._worth: Ints = np.flatnonzero(self._is_worth)
@@ -208,9 +208,9 @@ def lost_gains(timeline: PlanTimeline) -> Floats:
     facts = timeline.facts
     found = np.zeros(len(facts.sequences))
     for index, step in enumerate(facts.problem.steps):
-        first = facts.first_use[index]
+        first = facts.problem.first_use[index]
         fast = timeline.fast[first : first + len(step.uses)]
-        if timeline.durations[index] <= facts.floor_ps[index]:
+        if timeline.durations[index] <= facts.problem.floors_ps[index]:
             continue
         for place, use in enumerate(step.uses):
             if not fast[place]:

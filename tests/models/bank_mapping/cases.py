@@ -6,8 +6,11 @@ import random
 from collections.abc import Iterator
 from itertools import product
 
+from stowplan.models.bank_mapping import milp
 from stowplan.models.bank_mapping.plan import BankCopy, Plan
 from stowplan.models.bank_mapping.problem import Operator, Problem, Tensor, View
+from stowplan.models.mip.outcome import Outcome
+from stowplan.models.mip.solve import solve
 
 
 def random_problem(seed: int, operators: int = 4) -> Problem:
@@ -113,3 +116,11 @@ def every_plan(problem: Problem) -> Iterator[Plan]:
                     on_chip=on_chip,
                     copies=copies,
                 )
+
+
+def solve_milp(problem: Problem, solver: str) -> tuple[Outcome, Plan | None, int | None]:
+    """What a solver says of the MILP of a problem, its plan, and its bound in weighted bytes."""
+    built = milp.build(problem)
+    outcome = solve(built.matrix, solver, time_limit=20)
+    plan = None if outcome.values is None else built.extract(outcome.values)
+    return outcome, plan, None if outcome.bound is None else built.bound(outcome.bound)

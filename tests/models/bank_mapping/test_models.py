@@ -11,7 +11,7 @@ from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.stages import solve_stage, stages_of
 from stowplan.models.bank_mapping.structure import assemble, objective_bound
 from stowplan.models.bank_mapping.verify import verify
-from tests.models.bank_mapping.cases import every_plan, random_problem
+from tests.models.bank_mapping.cases import every_plan, random_problem, solve_milp
 from tests.models.bank_mapping.reference import cost
 
 SEEDS = 320
@@ -67,7 +67,7 @@ def test_cpsat_is_optimal(solved: list[tuple[Problem, int | None]]) -> None:
 @pytest.mark.parametrize("solver", ["mathopt-highs", "gscip"])
 def test_milp_is_optimal(solved: list[tuple[Problem, int | None]], solver: str) -> None:
     for problem, best in solved[:: 1 if solver == "gscip" else 2]:
-        outcome, plan, bound = milp.solve(problem, solver, time_limit=20)
+        outcome, plan, bound = solve_milp(problem, solver)
         if best is None:
             assert outcome.status == "infeasible", problem.name
             continue

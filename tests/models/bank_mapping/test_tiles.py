@@ -23,7 +23,7 @@ from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.inferentia.problem import build_problem
 from stowplan.hardware.inferentia.target import BankTarget, load_target
-from stowplan.models.bank_mapping import cpsat, milp
+from stowplan.models.bank_mapping import cpsat
 from stowplan.models.bank_mapping.plan import BankCopy, Plan
 from stowplan.models.bank_mapping.problem import Problem, split
 from stowplan.models.bank_mapping.structure import assemble
@@ -31,7 +31,7 @@ from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping.candidates import local_plan, propagated_plan
 from stowplan.transforms.eliminate import eliminate
 from tests.hardware.affine.cases import random_inputs, random_program
-from tests.models.bank_mapping.cases import random_problem
+from tests.models.bank_mapping.cases import random_problem, solve_milp
 
 SEEDS = 500
 #: Problems with more choices than this are left out.
@@ -153,7 +153,7 @@ def test_exact_models_agree_with_brute_force(solved: list[tuple[Problem, int, Pr
         assert verify(tiled, outcome.plan).ok
         assert outcome.plan.objective == outcome.bound == best, tiled.name
         if number % 4 == 0:
-            _, plan, bound = milp.solve(tiled, "gscip", time_limit=20)
+            _, plan, bound = solve_milp(tiled, "gscip")
             assert plan is not None
             assert bound is not None
             assert bound <= plan.objective == best, tiled.name

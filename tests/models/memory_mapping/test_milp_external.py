@@ -14,8 +14,8 @@ from stowplan.models.memory_mapping.milp.matrix import all_windows, bound_with, 
 from stowplan.models.memory_mapping.milp.model import RelaxationModel
 from stowplan.models.memory_mapping.problem import Stalls
 from stowplan.models.mip.export import save
-from stowplan.models.mip.solve import solve
-from stowplan.models.mip.solvers import LINEAR_ONLY, solvers
+from stowplan.models.mip.outcome import LINEAR_ONLY
+from stowplan.models.mip.solve import solve, solvers
 from tests.models.memory_mapping.brute_force import optimum
 from tests.models.memory_mapping.cases import random_plan, random_problem
 from tests.models.memory_mapping.relaxations import relaxation

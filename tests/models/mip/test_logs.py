@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stowplan.models.mip.logs import bound_in_log, rounded_down, says_infeasible
+from stowplan.models.mip.outcome import rounded_down
+from stowplan.models.mip.with_pulp import bound_in_log, says_infeasible
 
 CBC_STOPPED = """Result - Stopped on time limit
 

@@ -13,9 +13,8 @@ from scipy import sparse
 from stowplan.errors import UsageError
 from stowplan.models.mip import with_pulp
 from stowplan.models.mip.matrix import MatrixModel
-from stowplan.models.mip.outcome import lowered
-from stowplan.models.mip.solve import solve
-from stowplan.models.mip.solvers import IN_PROCESS, LINEAR_ONLY, check_solver, solvers
+from stowplan.models.mip.outcome import IN_PROCESS, LINEAR_ONLY, lowered
+from stowplan.models.mip.solve import check_solver, solve, solvers
 from tests.models.mip.cases import knapsack, optimum, random_model
 from tests.patience import no_hang
 

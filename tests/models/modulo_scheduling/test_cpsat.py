@@ -8,8 +8,8 @@ from ortools.sat.python import cp_model
 
 from stowplan.frontends.dfg import kernels, lower
 from stowplan.hardware.se import grid, streaming_engine
+from stowplan.models.cpsat_runner import Budget
 from stowplan.models.modulo_scheduling import cpsat
-from stowplan.models.modulo_scheduling.cpsat.budget import Budget
 from stowplan.models.modulo_scheduling.cpsat.model import ModuloModel, latest_time
 from stowplan.models.modulo_scheduling.cpsat.solve import _Search
 from stowplan.models.modulo_scheduling.plan import Plan, decode_objective

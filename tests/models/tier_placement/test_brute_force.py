@@ -83,7 +83,7 @@ def test_verifier_judges_every_map(seed: int) -> None:
 
 @pytest.mark.parametrize("solver", ["gscip", "mathopt-highs", "cp-sat", "highs", "cbc"])
 def test_solvers_by_name(solver: str) -> None:
-    from stowplan.models.mip.solvers import solvers
+    from stowplan.models.mip.solve import solvers
 
     if solver not in solvers():
         pytest.skip(f"{solver} is not on this machine")

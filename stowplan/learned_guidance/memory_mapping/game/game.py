@@ -75,14 +75,6 @@ class Game:
         self.slots = Slots(problem)
         self.may_copy = tuple(sequence.may_copy for sequence in sequences)
         self.is_uniform = tuple(sequence.uniform for sequence in sequences)
-        self.step_of: tuple[int, ...] = tuple(index for index, step in enumerate(problem.steps) for _ in step.uses)
-        """Step of each use."""
-        first, number = [], 0
-        for step in problem.steps:
-            first.append(number)
-            number += len(step.uses)
-        self.first_use: tuple[int, ...] = tuple(first)
-        """Number of each step's first use."""
 
     def reset(self) -> State:
         """The state before the first move."""
@@ -90,7 +82,7 @@ class Game:
 
     def latency_ps(self, step: int, fast: Sequence[bool]) -> int:
         """Latency of all runs of a step; ``fast`` is over all uses of the program."""
-        info, first = self.problem.steps[step], self.first_use[step]
+        info, first = self.problem.steps[step], self.problem.first_use[step]
         return info.weight * info.latency_ps(fast[first : first + len(info.uses)])
 
 
@@ -335,7 +327,7 @@ class State:
 
     def _serve_fast(self, uses: Sequence[int]) -> None:
         """Serve uses from fast memory and earn what it saves: the benefit, updated for what is fast already (appendix A)."""
-        steps = {self.game.step_of[use] for use in uses}
+        steps = {self.game.problem.step_of_use[use] for use in uses}
         before = sum(self.game.latency_ps(step, self.fast) for step in steps)
         for use in uses:
             self.fast[use] = True

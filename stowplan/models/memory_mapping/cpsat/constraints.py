@@ -339,10 +339,7 @@ class Objective:
     def __init__(self, variables: Variables, lower_bound_ps: int | None = None):
         problem, model = variables.problem, variables.model
         self.steps: list[StepTerms] = []
-        number = 0
-        for index, (step, latency) in enumerate(zip(problem.steps, variables.savings.latencies, strict=True)):
-            fast = variables.fast[number : number + len(step.uses)]
-            number += len(step.uses)
+        for index, (latency, fast) in enumerate(zip(variables.savings.latencies, problem.by_step(variables.fast), strict=True)):
             self.steps.append(StepTerms(model, latency, fast, str(index)))
         weighted = [step.weight * terms.expression for step, terms in zip(problem.steps, self.steps, strict=True)]
         self._variables = variables

@@ -101,12 +101,9 @@ class Decisions:
     def moments(self) -> Moments:
         """The run on the copy engine; with floor latencies where stalls are forbidden."""
         problem = self.problem
-        if problem.stalls == "allowed":
-            durations = step_durations(problem, self.fast_uses())
-        else:
-            durations = [step.weight * step.floor_ps for step in problem.steps]
-        windows = [self.window(key) for key in self.queue]
-        return play(windows, durations, waits=problem.stalls == "allowed", channels=problem.channels)
+        waits = problem.stalls == "allowed"
+        durations = step_durations(problem, self.fast_uses()) if waits else problem.floors_ps
+        return play([self.window(key) for key in self.queue], durations, waits=waits, channels=problem.channels)
 
     def objective_ps(self) -> int:
         """Objective of the plan."""

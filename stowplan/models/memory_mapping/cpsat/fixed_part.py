@@ -1,8 +1,8 @@
 """What stands around a neighbourhood: everything of a plan that a small model takes as given.
 
-A neighbourhood is a problem of its own, with fewer tensors and steps, and the rest of the plan enters its model as constants:
-places that are taken, copies that are made in any case, moments before which the channel is busy or a boundary waits, and what
-follows. ``neighbourhood`` makes them. Moments are in ps from the moment the neighbourhood's first boundary is reached.
+A neighbourhood is a problem of its own, with fewer tensors and steps. The rest of the plan enters its model as constants:
+places that are taken, copies that are made in any case, moments before which the channel is busy or a boundary waits, and
+what follows. ``neighbourhood`` makes them. Moments are in ps from the moment the neighbourhood's first boundary is reached.
 """
 
 from __future__ import annotations

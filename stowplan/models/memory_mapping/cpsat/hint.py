@@ -193,11 +193,8 @@ def hint_values(
     begin = dict(zip(decisions.queue, moments.begin, strict=True))
     for tensor, chosen in zip(variables.tensors, decisions.tensors, strict=True):
         _hint_tensor(values, tensor, chosen, decisions, begin)
-    fast = decisions.fast_uses()
-    number = 0
-    for step, terms in zip(variables.problem.steps, objective.steps, strict=True):
-        here = fast[number : number + len(step.uses)]
-        number += len(step.uses)
+    problem = variables.problem
+    for step, terms, here in zip(problem.steps, objective.steps, problem.by_step(decisions.fast_uses()), strict=True):
         if terms.value is not None:
             values.set(terms.value, step.latency_ps(here))
         if step.table is not None:

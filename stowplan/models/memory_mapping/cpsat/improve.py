@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Unpack
 
 import msgspec
 from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
-from stowplan.models.cpsat_runner import Value
+from stowplan.models.cpsat_runner import Limits, Value
 from stowplan.models.memory_mapping.copy_engine import CopyWindow, Moments, play, step_durations
 from stowplan.models.memory_mapping.cpsat.decisions import Decisions
 from stowplan.models.memory_mapping.cpsat.fixed_part import Moment
@@ -95,15 +94,10 @@ class Merger:
         neighbourhood, given = self._neighbourhood, self._neighbourhood.timeline.plan
         copies = self._copies()
         residencies = self._residencies()
-        first_use = neighbourhood.timeline.facts.first_use
-        begin, end = first_use[neighbourhood.start], first_use[neighbourhood.end]
+        problem = neighbourhood.timeline.facts.problem
+        begin, end = problem.first_use[neighbourhood.start], problem.first_use[neighbourhood.end]
         free = set(neighbourhood.free)
-        uses = [
-            use
-            for step in neighbourhood.timeline.facts.problem.steps[neighbourhood.start : neighbourhood.end]
-            for use in step.uses
-        ]
-        fast = {use for use in given.fast_uses if not (begin <= use < end and uses[use - begin].tensor in free)}
+        fast = {use for use in given.fast_uses if not (begin <= use < end and problem.tensor_of_use[use] in free)}
         chosen = self._decisions.fast_uses()
         fast |= {origin for origin, served in zip(neighbourhood.use_of, chosen, strict=True) if served and origin >= 0}
         return without_idle(
@@ -293,24 +287,13 @@ class NeighbourhoodModel:
         return Merger(self.neighbourhood, self.complete, value).plan()
 
 
-def improve(
-    neighbourhood: Neighbourhood,
-    *,
-    time_limit: float,
-    seed: int = 0,
-    deterministic_limit: float | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> Improvement:
+def improve(neighbourhood: Neighbourhood, **limits: Unpack[Limits]) -> Improvement:
     """Best plan in a neighbourhood, by CP-SAT on one worker.
 
     Parameters
     ----------
-    time_limit
-        Seconds of solving. Building takes some 50 us a literal and is not counted.
-    deterministic_limit
-        The same in CP-SAT's deterministic seconds, one of which takes about ten seconds here.
-    should_stop
-        Asked every 50 ms; True ends the search.
+    limits
+        As :func:`stowplan.models.cpsat_runner.run` takes them, for solving; building is not counted.
 
     Returns
     -------
@@ -326,14 +309,7 @@ def improve(
         return Improvement("empty", None)
     built = NeighbourhoodModel(neighbourhood)
     built.add_hint()
-    run = cpsat_runner.run(
-        built.model,
-        time_limit=time_limit,
-        seed=seed,
-        deterministic_limit=deterministic_limit,
-        parameters=WITHOUT_PROBING,
-        should_stop=should_stop,
-    )
+    run = cpsat_runner.run(built.model, parameters=WITHOUT_PROBING, **limits)
     spent = run.seconds, run.deterministic
     if run.is_found:
         return Improvement("optimal" if run.status == "optimal" else "feasible", built.extract(run.value), *spent)

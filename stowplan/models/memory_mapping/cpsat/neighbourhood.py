@@ -1,26 +1,26 @@
 """A small problem cut out of a large one: some tensors within a time window, while the rest of a plan stays as it is.
 
-The *time axis* of a neighbourhood has a boundary of its own wherever one of its tensors may change; the steps in between are
+The *time axis* of a neighbourhood has a boundary of its own wherever one of its tensors may change. The steps in between are
 merged, so that its size depends on what is free and not on the program. Two steps are added, one before that writes what
 enters the window with content that slow memory lacks, and one after that reads what leaves it resident. What the window cuts,
 keeps its place there.
 
 All else is constant (see ``fixed_part``). On one channel with stalls the model's objective is exact but for copies and stalls
-inside merged steps, which may not get worse. A *frozen clock* is cheaper: the moments of the given plan stand still, and copies
-must be hidden as if nothing got faster. Either way only the replay of the whole plan says what it costs.
+inside merged steps, which may not get worse. A *frozen clock* is cheaper: the moments of the given plan stand still, and
+copies must be hidden as if nothing got faster. Either way only the replay of the whole plan says what it costs.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 
 from stowplan.models.memory_mapping.accesses import Access, TensorAccesses, access_sequences
-from stowplan.models.memory_mapping.copy_engine import PlanTimeline
+from stowplan.models.memory_mapping.copy_engine import PlanTimeline, step_durations
 from stowplan.models.memory_mapping.cpsat.fixed_part import FixedCopy, FixedPart, FixedSpace, Moment
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Loop, Piece, Step, border_step, loops_within, restricted, sub_problem
@@ -184,7 +184,7 @@ class Neighbourhood:
     def _reduced(self, index: int, numbers: dict[int, int]) -> Step:
         """A step with all uses decided but those of free tensors."""
         facts = self.timeline.facts
-        step, first = facts.problem.steps[index], facts.first_use[index]
+        step, first = facts.problem.steps[index], facts.problem.first_use[index]
         kept = [first + place for place, use in enumerate(step.uses) if use.tensor in numbers]
         if not kept:
             return self._merged(index, index + 1)
@@ -238,7 +238,7 @@ class Neighbourhood:
     def _make_fixed_part(self) -> FixedPart:
         timeline, problem = self.timeline, self.timeline.facts.problem
         moments, zero = timeline.moments, timeline.moments.reached[self.start]
-        align = problem.alignment
+        align, fast = problem.alignment, set(self.plan.fast_uses)
         before = [place for place, copy in enumerate(timeline.plan.copies) if copy.start < self.start]
         busy = [
             (max(0, moments.begin[place] - zero), timeline.end_ps(place) - zero)
@@ -254,7 +254,7 @@ class Neighbourhood:
             most = timeline.objective_ps - zero
             slack = most - tail - floor_until[-1]
         else:
-            slack, most = 0, self._sum_of_latencies()
+            slack, most = 0, sum(step_durations(self.problem, [use in fast for use in range(self.problem.use_count)]))
         free = np.zeros(len(problem.tensors), np.bool_)
         free[self.free] = True
         table = timeline.table[~free[timeline.table[:, 0]]]
@@ -296,21 +296,11 @@ class Neighbourhood:
         sequence = self.sequences[number]
         return len(sequence) > 0 and not sequence.is_dead(0)
 
-    def _moments(self, zero: int) -> list[int]:
+    def _moments(self, zero: int) -> Sequence[int]:
         if self.is_frozen:
             middle = [self.timeline.moments.left[point] - zero for point in self.axis]
             return [middle[0], *middle, middle[-1]]
-        moments = [0]
-        for step in self.problem.steps:
-            moments.append(moments[-1] + step.weight * step.floor_ps)
-        return moments
-
-    def _sum_of_latencies(self) -> int:
-        total, number, fast = 0, 0, set(self.plan.fast_uses)
-        for step in self.problem.steps:
-            total += step.weight * step.latency_ps([number + place in fast for place in range(len(step.uses))])
-            number += len(step.uses)
-        return total
+        return self.problem.floor_until
 
     def _moment(self, point: int, absolute_ps: int) -> Moment:
         """Where a moment at a boundary of the window lies on the axis."""

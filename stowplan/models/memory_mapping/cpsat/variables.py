@@ -112,13 +112,11 @@ class Variables:
         self.forbidden = problem.stalls == "forbidden"
         self.leaves_between_steps = problem.evictions == "between_steps" and not self.forbidden
         """Whether a copy-out in an empty window needs no step of its residency."""
-        self.floor_until = [0]
-        for step in problem.steps:
-            self.floor_until.append(self.floor_until[-1] + step.weight * step.floor_ps)
+        self.floor_until: Sequence[int] = problem.floor_until
         self.slack_ps = 0 if self.forbidden else problem.all_slow_ps - self.floor_until[-1]
         """How much later than after least latencies any boundary may be reached: no more than with everything slow."""
         if fixed_part is not None:
-            self.floor_until, self.slack_ps = list(fixed_part.floor_until), fixed_part.slack_ps
+            self.floor_until, self.slack_ps = fixed_part.floor_until, fixed_part.slack_ps
         self._first, self._last = (0, problem.horizon) if fixed_part is None else (1, problem.horizon - 1)
         """Boundaries between which copies are made: not in the steps that a neighbourhood adds."""
         self._make_moments()

@@ -173,10 +173,8 @@ def _waits(model: RelaxationModel, plan: Plan, values: dict[int, int]) -> list[i
 
 def _choose_tables(model: RelaxationModel, values: dict[int, int]) -> None:
     """Steps whose table has a column for each entry, or for each subset of some uses: that which the uses choose."""
-    number = 0
-    for step, columns in zip(model.problem.steps, model.latency_columns, strict=True):
-        fast = model.fast[number : number + len(step.uses)]
-        number += len(step.uses)
+    problem = model.problem
+    for step, columns, fast in zip(problem.steps, model.latency_columns, problem.by_step(model.fast), strict=True):
         if step.table is None or len(columns) < 2:
             continue
         open_uses = [use for use in step.table.uses if fast[use]]

@@ -19,20 +19,21 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from scipy import sparse
 
 from stowplan.models.memory_mapping.milp.hint import add_hint
-from stowplan.models.memory_mapping.milp.model import AccessColumns, RelaxationModel, Rows
+from stowplan.models.memory_mapping.milp.model import AccessColumns, RelaxationModel
 from stowplan.models.memory_mapping.milp.solve import MAX_WINDOWS, WINDOW_TOLERANCE, Effort, RelaxationSearch
 from stowplan.models.memory_mapping.milp.tightening import Window, WindowSeparator
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, MatrixModel, proven_bound
-from stowplan.models.mip.outcome import Outcome, proven
-from stowplan.models.mip.solve import solve
-from stowplan.models.mip.solvers import LINEAR_ONLY, WHOLE_NUMBERS, check_solver
+from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, MatrixModel, Rows, proven_bound
+from stowplan.models.mip.outcome import LINEAR_ONLY, WHOLE_NUMBERS, Outcome, proven
+from stowplan.models.mip.solve import check_solver, solve
+from stowplan.models.outcome import Best
 
 #: The objective's range is scaled to between this and ten times this.
 OBJECTIVE_RANGE = 1e3
@@ -153,11 +154,11 @@ def _power_of_ten(largest: FloatArray) -> FloatArray:
 
 
 def _joined(first: Rows, second: Rows) -> Rows:
-    shift = len(first.lower)
+    shift = first.starts[-1]
     return Rows(
-        first.row + [row + shift for row in second.row],
-        first.column + second.column,
-        first.value + second.value,
+        first.starts + [shift + start for start in second.starts[1:]],
+        first.columns + second.columns,
+        first.values + second.values,
         first.lower + second.lower,
         first.upper + second.upper,
     )
@@ -228,11 +229,12 @@ class _Labels:
     def rows(self, rows: Rows, windows: Sequence[Window]) -> list[str]:
         """A name for every row; the windows' rows stand last."""
         owners: list[str] = [""] * len(rows.lower)
-        for row, column in zip(rows.row, rows.column, strict=True):
-            owner = self._owner[column]
-            # A row of memory, of the clock or of a latency is named for that; of levels, for the last one it joins.
-            if _rank(owner) >= _rank(owners[row]):
-                owners[row] = owner
+        for row, (start, end) in enumerate(pairwise(rows.starts)):
+            for column in rows.columns[start:end]:
+                owner = self._owner[column]
+                # A row of memory, of the clock or of a latency is named for that; of levels, for the last one it joins.
+                if _rank(owner) >= _rank(owners[row]):
+                    owners[row] = owner
         first = len(owners) - len(windows)
         names = [f"{owner or 'row'}.r{row}" for row, owner in enumerate(owners[:first])]
         return names + [f"window.b{start}.b{end}" for start, end in windows]
@@ -289,7 +291,7 @@ def bound_with(
     on_bound: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> ExternalBound:
-    """Bound a problem from below with a solver by name (:func:`stowplan.models.mip.solvers.solvers` lists those there are).
+    """Bound a problem from below with a solver by name (:func:`stowplan.models.mip.solve.solvers` lists those there are).
 
     Parameters
     ----------
@@ -317,20 +319,15 @@ def bound_with(
     check_solver(solver)
     began = time.monotonic()
     model = RelaxationModel(problem)
-    best = model.floor_until[-1] if model.cost else model.offset_ps
-
-    def offer(bound: int) -> None:
-        nonlocal best
-        if bound > best:
-            best = bound
-            if on_bound is not None:
-                on_bound(bound)
+    best: Best[Plan] = Best(lambda plan: plan.objective_ps, None, on_bound, model.least_ps)
 
     def left() -> float:
         return began + time_limit - time.monotonic()
 
-    windows = linear_windows(model, time_limit=LINEAR_SHARE * left(), seed=seed, should_stop=should_stop, on_bound=offer)
-    linear = best
+    windows = linear_windows(
+        model, time_limit=LINEAR_SHARE * left(), seed=seed, should_stop=should_stop, on_bound=best.offer_bound
+    )
+    linear = best.bound
     separator = WindowSeparator(model)
     formulation = formulate(model, windows, names=False, whole=solver in WHOLE_NUMBERS)
     outcomes: list[Outcome] = []
@@ -347,14 +344,14 @@ def bound_with(
             threads=threads,
             start=None if plan is None else add_hint(formulation, plan),
             node_limit=node_limit,
-            on_bound=lambda bound, now=formulation: offer(now.bound_ps(bound)),  # type: ignore[misc]
+            on_bound=lambda bound, now=formulation: best.offer_bound(now.bound_ps(bound)),  # type: ignore[misc]
             should_stop=should_stop,
         )
         outcomes.append(outcome)
         if is_linear and outcome.duals is not None:
-            offer(formulation.dual_bound_ps(outcome.duals))
+            best.offer_bound(formulation.dual_bound_ps(outcome.duals))
         elif outcome.bound is not None:
-            offer(formulation.bound_ps(outcome.bound))
+            best.offer_bound(formulation.bound_ps(outcome.bound))
         values = None if outcome.values is None else formulation.own_units(outcome.values)
         if outcome.status != "optimal" or values is None:
             break
@@ -365,4 +362,6 @@ def bound_with(
             break
         windows = [*windows, *more]
         formulation = formulate(model, windows, names=False, whole=solver in WHOLE_NUMBERS)
-    return ExternalBound(best, linear, optimal, values, formulation, tuple(outcomes), time.monotonic() - began)
+    assert best.bound is not None
+    assert linear is not None
+    return ExternalBound(best.bound, linear, optimal, values, formulation, tuple(outcomes), time.monotonic() - began)

@@ -1,36 +1,33 @@
 """Columns and rows of the linear relaxation of memory mapping, in exact integers.
 
-The relaxation speaks of logical time only through accesses and gaps (:mod:`~stowplan.models.memory_mapping.accesses`). Of each
-tensor it asks
+The relaxation speaks of logical time only through accesses and gaps (:mod:`~stowplan.models.memory_mapping.accesses`). Of
+each tensor it asks
 
 * ``landed`` residency at access ``j``, the sum of: kept since access ``j - 1``; copied in within the gap before it; copied in
   *in flight* over access ``j - 1``, which is then read from slow memory; begun by a pure write; preloaded;
 * ``out[m, j]``: the content that access ``m`` wrote fast is copied out in time for access ``j`` (or for the end).
 
-Every valid plan gives values to the columns that satisfy all rows (lemma B1 of ``docs/reference/memory-mapping-models.md``), so
-the least cost over the rows is a lower bound on the objective of every plan. Rows:
+Every valid plan gives values to the columns that satisfy all rows (lemma B1 of ``docs/reference/memory-mapping-models.md``),
+so the least cost over the rows is a lower bound on the objective of every plan. Rows:
 
 * capacity: the occupied units at each step, as a chain of differences between steps, which keeps the matrix sparse;
 * slow memory: who reads a tensor from it, or copies it in, finds the content valid;
 * time: the latency of each step and, where stalls are allowed, a wait at each boundary;
 * copy channels: rows over windows, made on demand (:mod:`~stowplan.models.memory_mapping.milp.tightening`).
 
-What the relaxation leaves out: offsets, the order of copies, how long before its first use a copied tensor takes up space
-(beyond what its duration forces where stalls are forbidden), and all but the hull of tables of latencies.
+What the relaxation leaves out: offsets, the order of copies, how long before its first use a copied tensor takes up space,
+and all but the hull of tables of latencies. Of that space it knows what a copy's duration forces where stalls are forbidden.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
-from scipy import sparse
+from dataclasses import dataclass
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences
 from stowplan.models.memory_mapping.latency import Savings
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.models.mip.matrix import INFINITE
+from stowplan.models.mip.matrix import Program
 
 #: Boundaries from one reading of the clock to the next: rows over long windows stay short by it.
 BLOCK = 32
@@ -67,36 +64,8 @@ class AccessColumns:
     preload: int | None = None
 
 
-@dataclass
-class Rows:
-    """Rows under construction: ``lower <= sum(coefficient * column) <= upper``."""
-
-    row: list[int] = field(default_factory=list)
-    column: list[int] = field(default_factory=list)
-    value: list[int] = field(default_factory=list)
-    lower: list[int] = field(default_factory=list)
-    upper: list[int] = field(default_factory=list)
-
-    def add(self, terms: Sequence[tuple[int, int]], lower: int = -INFINITE, upper: int = INFINITE) -> None:
-        """Add a row; a column may appear in ``terms`` several times."""
-        number = len(self.lower)
-        for column, value in terms:
-            self.row.append(number)
-            self.column.append(column)
-            self.value.append(value)
-        self.lower.append(lower)
-        self.upper.append(upper)
-
-    def matrix(self, columns: int) -> sparse.csr_matrix:
-        """The rows as a sparse matrix of shape ``[rows, columns]``, duplicates summed, of dtype int64."""
-        entries = (np.array(self.value, dtype=np.int64), (np.array(self.row), np.array(self.column)))
-        matrix = sparse.coo_matrix(entries, shape=(len(self.lower), columns), dtype=np.int64).tocsr()
-        matrix.eliminate_zeros()
-        return matrix
-
-
-class RelaxationModel:
-    """All columns and the initial rows for one problem.
+class RelaxationModel(Program):
+    """All columns and the initial rows for one problem, in whole numbers.
 
     Attributes
     ----------
@@ -111,22 +80,16 @@ class RelaxationModel:
     """
 
     def __init__(self, problem: Problem, sequences: Sequence[TensorAccesses] | None = None):
+        super().__init__()
         self.problem = problem
         self.sequences = access_sequences(problem) if sequences is None else sequences
-        self.lower: list[int] = []
-        self.upper: list[int] = []
-        self.cost: list[int] = []
-        self.is_integer: list[bool] = []
         self.offset_ps = 0
-        self.rows = Rows()
         self.jobs: list[CopyJob] = []
         self.access: list[list[AccessColumns]] = []
         self.fast: list[Terms] = [()] * problem.use_count
         """Columns whose sum is 1 where the use is fast, for each use."""
         self.out: list[dict[tuple[int, int], int]] = []
-        floors = [step.weight * step.floor_ps for step in problem.steps]
-        self.floor_until: list[int] = [0, *np.cumsum(np.array(floors, dtype=object)).tolist()]
-        """Least time from the start of the program to each boundary, in ps; shape ``[T + 1]``."""
+        self.floor_until = problem.floor_until
         self.units = -(-problem.capacity // problem.alignment)
         """Capacity, in units of the alignment."""
         self.events: list[tuple[int, int, int]] = []
@@ -147,18 +110,6 @@ class RelaxationModel:
     def _columns_of(self, sequence: TensorAccesses) -> TensorColumns:
         """What makes the columns and rows of one tensor."""
         return TensorColumns(self, sequence)
-
-    def column(self, upper: int, *, lower: int = 0, cost: int = 0, integer: bool = True) -> int:
-        """Add a column; its number."""
-        self.lower.append(lower)
-        self.upper.append(upper)
-        self.cost.append(cost)
-        self.is_integer.append(integer)
-        return len(self.cost) - 1
-
-    def add_row(self, terms: Sequence[tuple[int, int]], lower: int = -INFINITE, upper: int = INFINITE) -> None:
-        """Add a row; a column may appear in ``terms`` several times."""
-        self.rows.add(terms, lower, upper)
 
     def occupy(self, columns: Terms, size: int, start: int, end: int) -> None:
         """The columns, where 1, occupy ``size`` bytes during the steps ``[start, end)``."""
@@ -195,10 +146,7 @@ class RelaxationModel:
         problem = self.problem
         self.step_terms: list[tuple[int, list[tuple[int, int]]]] = []
         """For each step: constant, and terms, of ``weight * latency`` in ps."""
-        numbers = 0
-        for step, latency in zip(problem.steps, self.savings.latencies, strict=True):
-            fast = self.fast[numbers : numbers + len(step.uses)]
-            numbers += len(step.uses)
+        for step, latency, fast in zip(problem.steps, self.savings.latencies, problem.by_step(self.fast), strict=True):
             first = len(self.cost)
             self.step_terms.append(latency.add_to(self, fast, step.weight))
             self.latency_columns.append(range(first, len(self.cost)))
@@ -224,6 +172,11 @@ class RelaxationModel:
             if start:
                 constant, terms = self.between(start - BLOCK, start)
                 self.rows.add([(self.clock[-1], 1), (self.clock[-2], -1), *((c, -v) for c, v in terms)], constant, constant)
+
+    @property
+    def least_ps(self) -> int:
+        """What is known of the objective before anything is solved: without columns, what it is with everything slow."""
+        return self.floor_until[-1] if self.cost else self.offset_ps
 
     def between(self, start: int, end: int) -> tuple[int, list[tuple[int, int]]]:
         """Time from reaching boundary ``start`` to reaching boundary ``end``, waits included: constant and terms, in ps."""

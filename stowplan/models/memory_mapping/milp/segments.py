@@ -2,7 +2,7 @@
 
 Memory is tight in a few segments of most programs, and what one of them loses depends little on the others. So the program is
 cut into segments, each a problem of its own whose optimum is no more than what the segment takes in any plan
-(:class:`Cutter`); each is bounded by its detailed relaxation (:mod:`~stowplan.models.memory_mapping.milp.tightening`), first
+(:class:`Cutter`). Each is bounded by its detailed relaxation (:mod:`~stowplan.models.memory_mapping.milp.tightening`), first
 linear, then with cuts. Then pairs of neighbours become one segment, whose relaxation also knows what its parts take at least;
 up to the whole. After that the same is done again, from shorter segments on, with integers. The bound of the program is the
 best sum over disjoint segments (lemma B5 of ``docs/reference/memory-mapping-models.md``); steps in none of them take their
@@ -14,11 +14,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 import msgspec
 
-from stowplan.models.memory_mapping.accesses import Boundaries
+from stowplan.models.memory_mapping.accesses import Boundaries, accesses_of
 from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.milp.tightening import DetailedModel
 from stowplan.models.memory_mapping.problem import Problem, border_step, loops_within, restricted, sub_problem
@@ -30,15 +29,7 @@ class Cutter:
 
     def __init__(self, problem: Problem):
         self._problem = problem
-        self._first = [problem.horizon] * len(problem.tensors)
-        self._last = [-1] * len(problem.tensors)
-        self._reads: list[list[int]] = [[] for _ in problem.tensors]
-        self._writes: list[list[int]] = [[] for _ in problem.tensors]
-        for index, step in enumerate(problem.steps):
-            for use in step.uses:
-                self._first[use.tensor] = min(self._first[use.tensor], index)
-                self._last[use.tensor] = index
-                (self._writes if use.is_output else self._reads)[use.tensor].append(index)
+        self._accesses = accesses_of(problem)
 
     def cut(self, start: int, end: int) -> Problem:
         """The problem of the steps ``[start, end)``; both boundaries lie outside all loops."""
@@ -51,7 +42,8 @@ class Cutter:
         tensors = []
         for tensor in number:
             info = problem.tensors[tensor]
-            is_whole = self._first[tensor] >= start and self._last[tensor] < end
+            accesses = self._accesses[tensor]
+            is_whole = start <= accesses[0].step and accesses[-1].step < end
             tensors.append(
                 msgspec.structs.replace(
                     info,
@@ -76,11 +68,8 @@ class Cutter:
 
     def _is_needed(self, tensor: int, boundary: int) -> bool:
         """Whether the content at the boundary is read later, or is the program's output."""
-        read = next((step for step in self._reads[tensor] if step >= boundary), None)
-        write = next((step for step in self._writes[tensor] if step >= boundary), None)
-        if read is None and write is None:
-            return self._problem.tensors[tensor].is_output
-        return read is not None and (write is None or read <= write)
+        following = next((access for access in self._accesses[tensor] if access.step >= boundary), None)
+        return self._problem.tensors[tensor].is_output if following is None else following.read is not None
 
 
 #: Uses in the shortest segments, and in those whose linear relaxation is solved first.
@@ -143,10 +132,9 @@ class SegmentBounds:
     def __post_init__(self) -> None:
         problem = self.problem
         self._cutter = Cutter(problem)
-        self._floor_until = [0, *accumulate(step.weight * step.floor_ps for step in problem.steps)]
-        self._first_use = [0, *accumulate(len(step.uses) for step in problem.steps)]
-        self._negligible_ps = NEGLIGIBLE * max(0, problem.all_slow_ps - self._floor_until[-1])
-        self.bound = self._floor_until[-1]
+        self._floor_until, self._first_use = problem.floor_until, problem.first_use
+        self._negligible_ps = NEGLIGIBLE * max(0, problem.all_slow_ps - problem.floor_ps)
+        self.bound = problem.floor_ps
 
     def run(self, *, integer: bool = True) -> None:
         """Work until nothing is left to do, or time is up; without ``integer`` by linear programs only."""

@@ -14,11 +14,11 @@ import highspy
 import numpy as np
 from scipy import sparse
 
-from stowplan.models.memory_mapping.milp.model import RelaxationModel, Rows
+from stowplan.models.memory_mapping.milp.model import RelaxationModel
 from stowplan.models.memory_mapping.milp.tightening import RoundingCuts, WindowSeparator
-from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, proven_bound
+from stowplan.models.mip.matrix import FloatArray, IntArray, MatrixModel, Rows, proven_bound, row_scales, sides
 from stowplan.models.mip.outcome import proven
-from stowplan.models.mip.with_highs import TIGHT, one_thread, tighten
+from stowplan.models.mip.with_highs import TIGHT, interrupt_when, one_thread, pass_model, tighten
 
 #: The objective's range is scaled to this, so that HiGHS's tolerances (1e-7, and 1e-9 with integers) are tiny parts of it.
 OBJECTIVE_RANGE = 1e4
@@ -55,52 +55,35 @@ class ScaledHighs:
         self._scale[np.array(model.stall + model.clock, dtype=np.int64)] = max(1.0, gain / TIME_RANGE)
         self._row_scale = self._scales(self._matrix)
         self._highs = one_thread(seed)
-        if should_stop is not None:
-            self._interrupt_when(should_stop)
+        interrupt_when(self._highs, should_stop)
         self._pass_model()
 
     def set_option(self, name: str, value: Any) -> None:
         """Set an option of HiGHS."""
         self._highs.setOptionValue(name, value)
 
-    def _interrupt_when(self, should_stop: Callable[[], bool]) -> None:
-        def ask(event: Any) -> None:
-            if should_stop():
-                event.interrupt()
-
-        self._highs.cbSimplexInterrupt += ask
-        self._highs.cbIpmInterrupt += ask
-        self._highs.cbMipInterrupt += ask
-
     def _scales(self, matrix: sparse.csr_matrix) -> FloatArray:
-        """For each row the reciprocal of its largest scaled coefficient, as a power of two."""
-        scaled = abs(matrix).astype(np.float64).multiply(self._scale).tocsr()
-        largest = scaled.max(axis=1).toarray().ravel() if all(matrix.shape) else np.zeros(matrix.shape[0])
-        return np.exp2(-np.rint(np.log2(np.where(largest > 0, largest, 1.0))))
+        return row_scales(matrix.astype(np.float64).multiply(self._scale).tocsr())
 
     def _scaled_rows(
         self, matrix: sparse.csr_matrix, lower: IntArray, upper: IntArray, scale: FloatArray
     ) -> tuple[sparse.csr_matrix, FloatArray, FloatArray]:
         scaled = sparse.diags(scale) @ matrix.astype(np.float64) @ sparse.diags(self._scale)
-        low = np.where(lower <= -INFINITE, -np.inf, lower * scale)
-        high = np.where(upper >= INFINITE, np.inf, upper * scale)
-        return sparse.csr_matrix(scaled), low, high
+        return sparse.csr_matrix(scaled), sides(lower, scale), sides(upper, scale)
 
     def _pass_model(self) -> None:
         matrix, low, high = self._scaled_rows(self._matrix, self._row_lower, self._row_upper, self._row_scale)
-        lp = highspy.HighsLp()
-        lp.num_col_ = len(self._cost)
-        lp.num_row_ = len(low)
-        lp.col_cost_ = self._cost * self._scale * self._objective_scale
-        lp.col_lower_ = self._lower / self._scale
-        lp.col_upper_ = self._upper / self._scale
-        lp.row_lower_ = low
-        lp.row_upper_ = high
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = matrix.indptr
-        lp.a_matrix_.index_ = matrix.indices
-        lp.a_matrix_.value_ = matrix.data
-        self._highs.passModel(lp)
+        model = MatrixModel(
+            name=self._model.problem.name,
+            cost=self._cost * self._scale * self._objective_scale,
+            lower=self._lower / self._scale,
+            upper=self._upper / self._scale,
+            is_integer=np.zeros(len(self._cost), bool),
+            matrix=matrix,
+            row_lower=low,
+            row_upper=high,
+        )
+        pass_model(self._highs, model)
 
     def add_rows(self, rows: Rows) -> None:
         """Add rows to the model that is being solved."""
@@ -233,8 +216,7 @@ class RelaxationSearch:
         problem = model.problem
         self._gain = max(1, problem.all_slow_ps - model.floor_until[-1])
         self._tolerance_ps = WINDOW_TOLERANCE * max(1, problem.all_slow_ps)
-        # Without a column nothing can be gained, and the constant is the latency with everything slow.
-        self.bound = model.floor_until[-1] if model.cost else model.offset_ps
+        self.bound = model.least_ps
         self.values: FloatArray | None = None
         self.solution: FloatArray | None = None
         self.rounds = 0

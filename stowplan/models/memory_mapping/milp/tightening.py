@@ -27,8 +27,8 @@ import numpy.typing as npt
 from scipy import sparse
 
 from stowplan.models.memory_mapping.accesses import TensorAccesses
-from stowplan.models.memory_mapping.milp.model import CopyJob, RelaxationModel, Rows, TensorColumns
-from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray
+from stowplan.models.memory_mapping.milp.model import CopyJob, RelaxationModel, TensorColumns
+from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, Rows
 
 Window = tuple[int, int]
 

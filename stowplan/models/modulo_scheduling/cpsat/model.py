@@ -2,7 +2,7 @@
 
 Space and time are apart. Every group of instructions has a tile. With unlimited delays and single links only the instructions
 on cycles need times, for all others can wait until a slot is free
-(:func:`~stowplan.models.modulo_scheduling.assemble.list_schedule`); where slots decide more than that
+(:func:`~stowplan.models.modulo_scheduling.assemble.list_schedule`). Where slots decide more than that
 (:attr:`Structure.slotted`), the others concerned have a slot and no round. Such a model is small, and exact all the same.
 """
 
@@ -278,7 +278,7 @@ def latest_time(structure: Structure, ii: int, timed: Sequence[int]) -> int:
     """A time that need not be passed: if there is a plan at an II, there is one whose timed instructions are no later.
 
     With tiles and slots given, times are rounds: differences bounded from both sides. Their least solution is a longest path,
-    with no instruction twice, whose steps are at most one value's way or, backwards, the distance of an edge (where delays are
+    with no instruction twice. Its steps are at most one value's way or, backwards, the distance of an edge (where delays are
     limited, or the words of values that are sent to tiles). Pins hold one instruction; from it paths lead both ways.
 
     With limited delays all that values link lies within a span; what they link moves by whole IIs, to begin within the first.

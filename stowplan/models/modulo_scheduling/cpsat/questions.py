@@ -16,8 +16,7 @@ from typing import Unpack
 import msgspec
 
 from stowplan.models import cpsat_runner
-from stowplan.models.cpsat_runner import Limits
-from stowplan.models.modulo_scheduling.cpsat.budget import Budget
+from stowplan.models.cpsat_runner import Budget, Limits
 from stowplan.models.modulo_scheduling.cpsat.model import ModuloModel, latest_time, size
 from stowplan.models.modulo_scheduling.cpsat.places import COMPLETE, Relax
 from stowplan.models.modulo_scheduling.plan import Plan

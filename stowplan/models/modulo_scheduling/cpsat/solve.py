@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
-from stowplan.models.cpsat_runner import Value
+from stowplan.models.cpsat_runner import Budget, Value
 from stowplan.models.modulo_scheduling.bounds import critical_path, find_obstacle, unrefuted_iis
-from stowplan.models.modulo_scheduling.cpsat.budget import Budget
 from stowplan.models.modulo_scheduling.cpsat.model import ModuloModel, latest_time, size
 from stowplan.models.modulo_scheduling.cpsat.places import LeastIIModel, bands
 from stowplan.models.modulo_scheduling.cpsat.questions import explain
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
-from stowplan.models.outcome import Outcome
+from stowplan.models.outcome import Best, Outcome
 
 #: Parts of the limit: the first try at the least II, each try at a larger one, and what is kept for the makespan.
 FIRST_SHARE, STEP_SHARE, MAKESPAN_SHARE = 0.2, 0.1, 0.2
@@ -87,7 +85,7 @@ def solve(
     return search.outcome()
 
 
-class _Search:
+class _Search(Best[Plan]):
     """``least``: all smaller IIs are refuted. ``plan``: the best so far."""
 
     def __init__(
@@ -99,11 +97,10 @@ class _Search:
         on_plan: Callable[[Plan], None] | None,
         on_bound: Callable[[int], None] | None,
     ):
+        super().__init__(lambda plan: plan.objective, on_plan, on_bound, 0)
         self.problem = problem
         self.structure = Structure(problem)
         self.budget = budget
-        self.plan: Plan | None = None
-        self.bound = 0
         self.reason: str | None = None
         self.elsewhere: Callable[[], Plan | None] | None = None
         #: IIs that no bound refutes; none where there is an obstacle.
@@ -112,8 +109,6 @@ class _Search:
         self.path = critical_path(problem, self.structure)
         self.most = max(self.iis, default=problem.machine.spoke_depth)
         self._workers, self._seed = workers, seed
-        self._on_plan, self._on_bound = on_plan, on_bound
-        self._lock = threading.Lock()
         self._tried: set[int] = set()
         self._refuted: set[int] = set()
         rules = problem.rules
@@ -126,29 +121,11 @@ class _Search:
         self._is_monotone = rules.max_delay is None and not timed_pins and not slots_may_meet
         self._everything = list(range(self.structure.count))
 
-    def offer_plan(self, plan: Plan | None) -> None:
-        """Keep the plan where it is the best so far."""
-        with self._lock:
-            if plan is None or (self.plan is not None and plan.objective >= self.plan.objective):
-                return
-            self.plan = plan
-        if self._on_plan is not None:
-            self._on_plan(plan)
-
     def look_elsewhere(self) -> None:
         """Take in a better plan of others."""
         plan = None if self.elsewhere is None else self.elsewhere()
         if plan is not None and (self.plan is None or plan.objective < self.plan.objective):
             self.plan = plan
-
-    def offer_bound(self, bound: int) -> None:
-        """Keep the bound where it is the best so far."""
-        with self._lock:
-            if bound <= self.bound:
-                return
-            self.bound = bound
-        if self._on_bound is not None:
-            self._on_bound(bound)
 
     @property
     def no_plan_at_all(self) -> bool:
@@ -325,7 +302,7 @@ class _Search:
     def shorten(self) -> None:
         """Make one iteration as short as it can be at the II of the plan."""
         self.look_elsewhere()
-        if self.plan is None or self.budget.is_spent or self.plan.objective <= self.bound:
+        if self.plan is None or self.budget.is_spent or self.is_optimal:
             return
         plan = self.plan
         if size(self.structure, plan.ii, links=self.problem.rules.pass_through) > MOST_LITERALS:
@@ -389,11 +366,3 @@ class _Search:
         )
         take_bound(found.bound)
         return "feasible" if found.is_found else "infeasible" if found.status == "infeasible" else "unknown"
-
-    def outcome(self) -> Outcome[Plan]:
-        """What was found."""
-        if self.plan is None:
-            return Outcome("unknown", None, self.bound)
-        if self.plan.objective <= self.bound:
-            return Outcome("optimal", self.plan, self.plan.objective)
-        return Outcome("feasible", self.plan, self.bound)

@@ -170,7 +170,7 @@ def assert_buffers(found: np.ndarray, reference: State, config: ObservationConfi
         problem = reference.game.problem
         size = problem.tensors[move.tensor].size
         home = None if tensor.latest is None or not tensor.is_held else reference.residencies[tensor.latest]
-        steps = {reference.game.step_of[use] for use in move.uses}
+        steps = {reference.game.problem.step_of_use[use] for use in move.uses}
         fast = [each or use in move.uses for use, each in enumerate(reference.fast)]
         gain = sum(reference.game.latency_ps(s, reference.fast) - reference.game.latency_ps(s, fast) for s in steps)
         assert row[BufferFeature.IS_PRESENT] == 1

@@ -298,7 +298,7 @@ def _uses(game: Game) -> Columns:
         for use in move.uses:
             move_of[use] = number
     return {
-        "step": list(game.step_of),
+        "step": list(game.problem.step_of_use),
         "tensor": [use.tensor for use in uses],
         "is_output": [int(use.is_output) for use in uses],
         "bytes": [use.bytes for use in uses],
@@ -333,12 +333,12 @@ def _parts(game: Game, steps: Columns) -> tuple[Columns, list[int], list[int], l
     first_part = [0]
     for move in game.moves:
         # A move's uses are ascending, and so are their steps.
-        touched = [game.step_of[use] for use in move.uses]
+        touched = [game.problem.step_of_use[use] for use in move.uses]
         marks = [n for n in range(len(touched)) if n == 0 or touched[n] != touched[n - 1]]
         for first, last in pairwise([*marks, len(touched)]):
             number = touched[first]
             step = game.problem.steps[number]
-            places = [use - game.first_use[number] for use in move.uses[first:last]]
+            places = [use - game.problem.first_use[number] for use in move.uses[first:last]]
             columns["step"].append(number)
             columns["first_piece"].append(steps["first_piece"][number])
             columns["first_change"].append(len(changes))

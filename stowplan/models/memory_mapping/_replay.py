@@ -1,0 +1,105 @@
+"""The verifier's own clock: what a plan costs, and which of its copies come late.
+
+It is written apart from the simulator on purpose, so that an error in one of them shows as a difference.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from itertools import accumulate, pairwise
+
+from stowplan.models.memory_mapping._audit import Audit, Reason
+from stowplan.models.memory_mapping.plan import Copy
+from stowplan.models.memory_mapping.problem import Step
+
+
+def duration_ps(audit: Audit, copy: Copy) -> int:
+    """What a copy takes on an idle channel."""
+    tensor = audit.problem.tensors[copy.tensor]
+    whole = tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
+    if copy.part is None:
+        return whole
+    # Rounded at the borders of the part, so that slices together take as long as the whole.
+    before, through = (whole * border // tensor.size for border in copy.part)
+    return through - before
+
+
+def _latency_ps(step: Step, fast: list[bool]) -> int:
+    """One run of a step, by its table or the largest of its pieces."""
+    if step.table is not None:
+        row = 0
+        for bit, use in enumerate(step.table.uses):
+            if fast[use]:
+                row |= 1 << bit
+        return step.table.latency_ps[row]
+    longest = None
+    for piece in step.pieces:
+        total = piece.base_ps
+        for use, is_fast in enumerate(fast):
+            total += piece.fast_ps[use] if is_fast else piece.slow_ps[use]
+        longest = total if longest is None or total > longest else longest
+    assert longest is not None
+    return longest
+
+
+def _floor_ps(step: Step) -> int:
+    if step.table is not None:
+        return min(step.table.latency_ps)
+    return max(piece.base_ps + sum(map(min, piece.slow_ps, piece.fast_ps)) for piece in step.pieces)
+
+
+def objective_ps(audit: Audit) -> tuple[int | None, int | None]:
+    """Objective and stalls (ps), or None for both; also reports copies that stall where none may."""
+    problem = audit.problem
+    copies = list(audit.copies.values())
+    playable = audit.copies_well_formed and all(one.start <= two.start for one, two in pairwise(copies))
+    if problem.stalls == "forbidden" and playable:
+        _check_supply(audit)
+    if not playable or any(not 0 <= use < len(audit.fast) for use in audit.plan.fast_uses):
+        return None, None
+    running = [
+        step.weight * _latency_ps(step, audit.fast[first : first + len(step.uses)])
+        for first, step in zip(audit.first_use, problem.steps, strict=True)
+    ]
+    end = sum(running) if problem.stalls == "forbidden" else _play(audit, running)
+    return end, end - sum(running)
+
+
+def _idle_engines(audit: Audit) -> list[int]:
+    """Heap of the moments (ps) at which the copy engines become free; no more of them than could be busy."""
+    return [0] * max(1, min(audit.problem.channels, len(audit.copies)))
+
+
+def _check_supply(audit: Audit) -> None:
+    """Play the copies against the least latencies, nothing ever waiting: the paper's equation 6, as a queue."""
+    clock = [0, *accumulate(step.weight * _floor_ps(step) for step in audit.problem.steps)]
+    free = _idle_engines(audit)
+    for number, copy in audit.copies.items():
+        done = max(clock[copy.start], free[0]) + duration_ps(audit, copy)
+        heapq.heapreplace(free, done)
+        if done > clock[copy.end]:
+            late = done - clock[copy.end]
+            audit.blame_copy(Reason.STALLED_COPY, number, f"is {late} ps late at the end of its window")
+
+
+def _play(audit: Audit, running_ps: list[int]) -> int:
+    """Moment (ps) at which the program ends when it waits for the copies it needs."""
+    queued: defaultdict[int, list[Copy]] = defaultdict(list)
+    for copy in audit.copies.values():
+        queued[copy.start].append(copy)
+    free = _idle_engines(audit)
+    needed_by: defaultdict[int, int] = defaultdict(int)
+    """Moment at which the last copy that a boundary waits for is complete."""
+    now = 0
+    for boundary in range(audit.horizon + 1):
+        # First what was queued before, then what is queued here and needed at once.
+        now = max(now, needed_by[boundary])
+        for copy in queued[boundary]:
+            done = max(now, free[0]) + duration_ps(audit, copy)
+            heapq.heapreplace(free, done)
+            needed_by[copy.end] = max(needed_by[copy.end], done)
+        now = max(now, needed_by[boundary])
+        if boundary < audit.horizon:
+            now += running_ps[boundary]
+    return now

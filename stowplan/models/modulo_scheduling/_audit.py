@@ -1,0 +1,174 @@
+"""Problem and plan as the verifier reads them: what can be wrong, edges, flows, and where links lead.
+
+It shares no code with models, bounds, heuristics or the simulator, so that an error in one of them shows as a difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stowplan.models import outcome
+from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.problem import Problem
+
+Code = Literal[
+    "wrong_problem",
+    "wrong_count",
+    "ii_out_of_range",
+    "no_such_tile",
+    "time_out_of_range",
+    "wrong_slot",
+    "slot_taken",
+    "result_taken",
+    "instruction_ram_full",
+    "broken_route",
+    "too_many_links",
+    "detour",
+    "wrong_delay",
+    "too_early",
+    "delay_too_long",
+    "launched_early",
+    "link_taken",
+    "variable_split",
+    "wrong_tile",
+    "wrong_memory",
+    "memory_full",
+    "wrong_interface",
+    "port_taken",
+    "siblings_share",
+    "wrong_starts",
+    "starts_share",
+    "moved",
+    "wrong_makespan",
+    "wrong_objective",
+]
+
+#: Times end below this, in clocks.
+END_OF_TIME = 1_000_000
+
+
+@dataclass(frozen=True)
+class Violation(outcome.Violation[Code]):
+    """One broken rule."""
+
+    instructions: tuple[int, ...] = ()
+    """Numbers of the instructions concerned."""
+
+
+@dataclass(frozen=True)
+class Verification(outcome.Verification[Violation]):
+    """What was found."""
+
+    ii: int
+    makespan: int | None
+    """Recomputed, in clocks; None where the plan has not one time for each instruction."""
+
+    @property
+    def objective(self) -> int | None:
+        """Recomputed: II times 1,000,000, plus makespan."""
+        return None if self.makespan is None else self.ii * 1_000_000 + self.makespan
+
+
+class Audit:
+    """Problem and plan indexed for the rules, and the violations found so far."""
+
+    def __init__(self, problem: Problem, plan: Plan):
+        self.problem = problem
+        self.machine = problem.machine
+        self.plan = plan
+        self.found: list[Violation] = []
+        self.latency = [
+            problem.machine.latency if instruction.latency is None else instruction.latency
+            for instruction in problem.instructions
+        ]
+        ids = {instruction.id: number for number, instruction in enumerate(problem.instructions)}
+        # (producer, consumer, distance), in the order of instructions and operands; and which are asynchronous.
+        self.edges: list[tuple[int, int, int]] = []
+        self.asynchronous: list[bool] = []
+        for target, instruction in enumerate(problem.instructions):
+            for operand in instruction.operands:
+                if operand.instruction is not None:
+                    source = ids[operand.instruction]
+                    self.edges.append((source, target, operand.distance))
+                    is_answer = problem.instructions[source].memory is not None
+                    self.asynchronous.append(operand.asynchronous or is_answer)
+        self.synchronous = [edge for edge, is_sent in zip(self.edges, self.asynchronous, strict=True) if not is_sent]
+        self.sent = [edge for edge, is_sent in zip(self.edges, self.asynchronous, strict=True) if is_sent]
+
+    def add(self, code: Code, message: str, *instructions: int) -> None:
+        """Report a broken rule, of these instructions."""
+        self.found.append(Violation(code, message, instructions))
+
+    def name(self, number: int) -> str:
+        """Id of an instruction."""
+        return self.problem.instructions[number].id
+
+    def nominal(self, source: int) -> int:
+        """Nominal clocks of an asynchronous value."""
+        fabric = self.machine.asynchronous
+        assert fabric is not None
+        return fabric.latency if self.problem.instructions[source].memory is None else fabric.memory_latency
+
+    def launches_of(self, flow: list[int]) -> dict[int, int]:
+        """First clock of each flow."""
+        launch: dict[int, int] = {}
+        for each, time in zip(flow, self.plan.times, strict=True):
+            launch[each] = min(time, launch.get(each, time))
+        return launch
+
+    def flows(self) -> list[int]:
+        """For each instruction the smallest number of an instruction of its flow."""
+        flow = list(range(len(self.problem.instructions)))
+        changed = True
+        while changed:
+            changed = False
+            for source, target, _ in self.synchronous:
+                low = min(flow[source], flow[target])
+                if flow[source] != low or flow[target] != low:
+                    flow[source] = flow[target] = low
+                    changed = True
+        return flow
+
+
+def follow(problem: Problem, tile: int, link: int) -> int | None:
+    """Tile at the end of a link; None where the link is not there."""
+    machine = problem.machine
+    if not 0 <= link < len(machine.links):
+        return None
+    row, column = divmod(tile, machine.columns)
+    row, column = row + machine.links[link].rows, column + machine.links[link].columns
+    if machine.wraps:
+        row, column = row % machine.rows, column % machine.columns
+    inside = 0 <= row < machine.rows and 0 <= column < machine.columns
+    end = row * machine.columns + column
+    return end if inside and end != tile else None
+
+
+def least_clocks(problem: Problem) -> list[dict[int, int]]:
+    """For each tile the least clocks to the tiles that a value from it may go to."""
+    tiles = range(problem.machine.rows * problem.machine.columns)
+    steps: list[dict[int, int]] = []
+    for tile in tiles:
+        near: dict[int, int] = {tile: 0}
+        for number, link in enumerate(problem.machine.links):
+            end = follow(problem, tile, number)
+            if end is not None:
+                near[end] = min(link.clocks, near.get(end, link.clocks))
+        steps.append(near)
+    if not problem.rules.pass_through:
+        return steps
+    found = []
+    for tile in tiles:
+        least = {tile: 0}
+        frontier = [tile]
+        while frontier:
+            reached = []
+            for at in frontier:
+                for end, clocks in steps[at].items():
+                    if least[at] + clocks < least.get(end, END_OF_TIME):
+                        least[end] = least[at] + clocks
+                        reached.append(end)
+            frontier = reached
+        found.append(least)
+    return found
