@@ -12,7 +12,7 @@ from stowplan.version import VERSION
 
 if TYPE_CHECKING:
     from stowplan.frontends.read import read as read
-    from stowplan.portfolio.keep_close.closeness import KeepClose as KeepClose
+    from stowplan.portfolio.keep_close.earlier_plan import KeepClose as KeepClose
     from stowplan.portfolio.solve import solve as solve
 
 __version__ = VERSION
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    "KeepClose": "stowplan.portfolio.keep_close.closeness",
+    "KeepClose": "stowplan.portfolio.keep_close.earlier_plan",
     "read": "stowplan.frontends.read",
     "solve": "stowplan.portfolio.solve",
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -38,35 +39,30 @@ class Plan(Protocol):
 
 
 class KindModules(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the parts of a kind are, by dotted names.
+    """Where the parts of a kind are: in modules of fixed names, in a package of each room. What it has not is left out.
 
-    ``problem`` and ``plan`` are modules with a class of that name, capitalised: a :class:`stowplan.models.document.Document`.
+    - ``models``: ``problem`` and ``plan``, each with a class of that name, capitalised, a
+      :class:`stowplan.models.document.Document`. ``plan`` may have ``DECISIONS``, what its plans decide
+      (:mod:`stowplan.models.decisions`), and ``offset_table(problem, plan)`` (:mod:`stowplan.models.document`).
+    - ``models``, of kinds whose hints may have values (:mod:`stowplan.models.hint`): ``hint`` with
+      ``counts(problem) -> {name: number of values}`` and ``of_plan(problem, plan) -> Hint``. It may have ``OPTIONAL``, names
+      that may be left out, and ``transferred(problem, earlier problem, its hint) -> hint``, where steps are known again.
+    - ``portfolio``: ``kind`` with ``KIND``, a :class:`stowplan.portfolio.kind.Kind`; maybe ``keep_close`` with ``Changes``
+      (:mod:`stowplan.portfolio.keep_close.earlier_plan`), and ``validation`` with ``ADAPTER``
+      (:mod:`stowplan.portfolio.validation.adapter`).
+    - ``report``: maybe ``presenter`` with ``PRESENTER`` (:mod:`stowplan.report.presenter`).
     """
 
     name: str
     """As in the formats of its files: ``stowplan.NAME.problem`` and ``stowplan.NAME.plan``."""
-    problem: str
-    plan: str
-    kind: str
-    """``module:name`` of its :class:`stowplan.portfolio.kind.Kind`."""
-    warm_up: str = ""
-    """``module:name`` of ``() -> None`` that compiles what the kind compiles, on the smallest of problems."""
+    models: str = ""
+    portfolio: str = ""
+    report: str = ""
+    """Packages of the rooms, by dotted names; by default ``stowplan.ROOM.NAME``."""
     plan_reader: str = ""
     """``module:name`` of ``(path, problem) -> plan``, for plans in files that are not JSON."""
     earlier_plan_reader: str = ""
     """``module:name`` of ``(path) -> plan`` for such files of problems that are not at hand: plans that say what for."""
-    hint: str = ""
-    """Module with ``counts(problem) -> {name: number of values}`` and ``of_plan(problem, plan) -> Hint``, for kinds whose hints
-    may have values (:mod:`stowplan.models.hint`), and maybe with ``OPTIONAL``, names that may be left out; empty where only
-    plans are hints."""
-    transfer: str = ""
-    """``module:name`` of ``(problem, earlier problem, its hint) -> hint``, for kinds that know steps of a program again."""
-    offsets: str = ""
-    """``module:name`` of ``(problem, plan) -> OffsetTable`` (:mod:`stowplan.models.document`); empty for kinds whose plans
-    have no offsets."""
-    decisions: str = ""
-    """Module with ``DECISIONS``, what its plans decide (:mod:`stowplan.models.decisions`); empty where plans are compared field
-    by field."""
     amends: tuple[str, ...] = ()
     """Options of :func:`stowplan.read` that still change a finished problem of this kind."""
     amend: str = ""
@@ -89,27 +85,39 @@ class KindModules(msgspec.Struct, frozen=True, kw_only=True):
         """Format of its plan files."""
         return self.FORMATS[1].format(self.name)
 
+    def part(self, place: str) -> Any:
+        """What is at ``room.module:name``, as ``models.plan:Plan``; None where the kind has no such module, or no such name."""
+        room, _, rest = place.partition(".")
+        return _found(self._module(room, ""), *rest.split(":"))
+
+    def _module(self, room: str, name: str) -> str:
+        return f"{getattr(self, room) or f'stowplan.{room}.{self.name}'}.{name}"
+
     @property
     def plan_type(self) -> type[Any]:
         """Class of its plans."""
-        found: type[Any] = importlib.import_module(self.plan).Plan
+        found: type[Any] = self.part("models.plan:Plan")
         return found
 
     def is_problem(self, problem: object) -> bool:
         """Whether an object is a problem of this kind; imports nothing."""
-        return any((each.__module__, each.__name__) == (self.problem, "Problem") for each in type(problem).__mro__)
+        return self._is(problem, "problem", "Problem")
 
     def is_plan(self, plan: object) -> bool:
         """Whether an object is a plan of this kind; imports nothing."""
-        return any((each.__module__, each.__name__) == (self.plan, "Plan") for each in type(plan).__mro__)
+        return self._is(plan, "plan", "Plan")
+
+    def _is(self, value: object, module: str, name: str) -> bool:
+        place = self._module("models", module), name
+        return any((each.__module__, each.__name__) == place for each in type(value).__mro__)
 
     def decode_problem(self, data: bytes, source: str | Path | None = None) -> Any:
         """Problem from the bytes of a problem file; raises :class:`~stowplan.errors.InputError` naming the field."""
-        return importlib.import_module(self.problem).Problem.decode(data, source)
+        return self.part("models.problem:Problem").decode(data, source)
 
     def decode_plan(self, data: bytes, source: str | Path | None = None) -> Any:
         """Plan from the bytes of a plan file; raises :class:`~stowplan.errors.InputError` naming the field."""
-        return importlib.import_module(self.plan).Plan.decode(data, source)
+        return self.plan_type.decode(data, source)
 
     def amended(self, problem: Any, changes: Mapping[str, Any]) -> Any:
         """A problem with other values for some of :attr:`amends`."""
@@ -118,65 +126,31 @@ class KindModules(msgspec.Struct, frozen=True, kw_only=True):
         return load(self.amend)(problem, changes) if self.amend else msgspec.structs.replace(problem, **changes)
 
 
-def _modules(name: str, **others: Any) -> KindModules:
-    """A kind whose parts are where those of all kinds of this package are."""
-    return KindModules(
-        name=name,
-        problem=f"stowplan.models.{name}.problem",
-        plan=f"stowplan.models.{name}.plan",
-        kind=f"stowplan.portfolio.{name}.kind:KIND",
-        decisions=f"stowplan.models.{name}.plan",
-        **others,
-    )
+@cache
+def _found(package: str, module: str, name: str) -> Any:
+    try:
+        return getattr(importlib.import_module(package + module), name, None)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{package}{module}.".startswith(f"{error.name}."):
+            return None
+        raise
 
 
 _KINDS = {
     each.name: each
     for each in (
-        _modules(
-            "memory_mapping",
-            hint="stowplan.models.memory_mapping.hint",
-            transfer="stowplan.models.memory_mapping.hint:transferred",
-            offsets="stowplan.models.memory_mapping.plan:offset_table",
-            amends=("capacity", "stalls"),
-            warm_up="stowplan.portfolio.memory_mapping.warm_up:warm_up",
-        ),
-        _modules(
-            "packing",
-            offsets="stowplan.models.packing.plan:offset_table",
+        KindModules(name="memory_mapping", amends=("capacity", "stalls")),
+        KindModules(
+            name="packing",
             amends=("capacity",),
             plan_reader="stowplan.models.packing.csv_files:read_plan",
             earlier_plan_reader="stowplan.models.packing.csv_files:read_described_plan",
-            warm_up="stowplan.portfolio.packing.canonical:warm_up",
         ),
-        _modules(
-            "tier_placement",
-            hint="stowplan.models.tier_placement.hint",
-            transfer="stowplan.models.tier_placement.hint:transferred",
-            offsets="stowplan.models.tier_placement.plan:offset_table",
-            amends=("capacity",),
-            amend="stowplan.frontends.network.format:amended",
-            warm_up="stowplan.portfolio.tier_placement.heuristics:warm_up",
-        ),
-        _modules("bank_mapping", amends=("capacity",)),
-        _modules(
-            "operator_order",
-            offsets="stowplan.models.operator_order.plan:offset_table",
-            warm_up="stowplan.portfolio.operator_order.warm_up:warm_up",
-        ),
-        _modules(
-            "banked_packing",
-            warm_up="stowplan.portfolio.packing.canonical:warm_up",
-            offsets="stowplan.models.banked_packing.plan:offset_table",
-        ),
-        _modules(
-            "modulo_scheduling",
-            hint="stowplan.models.modulo_scheduling.hint",
-            transfer="stowplan.models.modulo_scheduling.hint:transferred",
-            amends=("fixed",),
-            amend="stowplan.frontends.dfg.format:amended",
-            warm_up="stowplan.portfolio.modulo_scheduling.annealing:warm_up",
-        ),
+        KindModules(name="tier_placement", amends=("capacity",), amend="stowplan.frontends.network.problem:amended"),
+        KindModules(name="bank_mapping", amends=("capacity",)),
+        KindModules(name="operator_order"),
+        KindModules(name="banked_packing"),
+        KindModules(name="modulo_scheduling", amends=("fixed",), amend="stowplan.frontends.dfg.problem:amended"),
     )
 }
 

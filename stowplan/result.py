@@ -15,6 +15,9 @@ Status = Literal["optimal", "feasible", "infeasible", "no_plan"]
 StopReason = Literal["optimal", "fits", "gap_reached", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"]
 """``fits``: the problem asked for any plan within a capacity, and this is one."""
 
+#: What a warning says of a deterministic run that was ended before its work was done.
+CUT_SHORT = "another run may differ"
+
 #: A unit of two numbers of which the first decides: ``clocks (II x 1000000 + latency)``.
 _TWO_NUMBERS = re.compile(r"\w+ \((\w+) x (\d+) \+ (\w+)\)")
 
@@ -131,6 +134,22 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def is_baseline(self) -> bool:
         """Whether the plan is the baseline's own: nothing better was found."""
         return self.objective is not None and self.provenance.candidate == self.baseline_name
+
+    @property
+    def depends_on_limit(self) -> bool:
+        """Whether more time might have given a better result; a deterministic run is limited by work."""
+        return self.stop_reason not in ("optimal", "infeasible", "fits", "gap_reached") and not self.provenance.deterministic
+
+    @property
+    def is_reproducible(self) -> bool:
+        """Whether it says what another call with the same arguments would say as well.
+
+        It is proven, or nothing was left to do, or the run had its whole limit. It was not cancelled, no candidate failed, and
+        no part of deterministic work was left out.
+        """
+        if self.stop_reason == "cancelled" or any(report.outcome == "failed" for report in self.candidates):
+            return False
+        return not (self.provenance.deterministic and any(CUT_SHORT in each for each in self.warnings))
 
     def speedup_over(self, name: str) -> float | None:
         """Speedup over another of the baselines, None where it has no objective."""

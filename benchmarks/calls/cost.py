@@ -38,8 +38,8 @@ import msgspec
 
 import stowplan
 from benchmarks.lib.places import EXAMPLES
+from stowplan import files
 from stowplan.models.modulo_scheduling.plan import decode_objective
-from stowplan.portfolio import plan_cache
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import check, kind_of
 from stowplan.portfolio.run.messages import Job, Report, WorkerContext
@@ -205,7 +205,7 @@ def cached_calls(arguments: argparse.Namespace) -> None:
             same = median([again(problem) for _ in range(arguments.repeat)])
             others = [stowplan.read(path, target=target or None) for _ in range(arguments.repeat)]
             anew = median([again(each) for each in others])
-            digest = median([timed(plan_cache.digest_of, problem) for _ in range(arguments.repeat)])
+            digest = median([timed(files.digest, problem) for _ in range(arguments.repeat)])
             verifier = median([timed(check, kind, problem, result.plan) for _ in range(arguments.repeat)])
             wall, processor, _ = command_line(path, target, arguments.time_limit, "--cache", folder)
             print(

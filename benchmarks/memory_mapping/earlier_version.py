@@ -34,6 +34,7 @@ from stowplan.models.modulo_scheduling.plan import describe_objective
 from stowplan.models.modulo_scheduling.problem import Problem as LoopBody
 from stowplan.models.tier_placement.problem import Problem as Network
 from stowplan.portfolio.context import Options
+from stowplan.portfolio.kind import kind_of
 
 HEAD = ("later version", "steps known again", "baseline", "no hint", "shuffled", "hint", "full", "of the result", "share")
 
@@ -70,8 +71,8 @@ def row(earlier: Any, later: Any, name: str, arguments: argparse.Namespace) -> l
     full = stowplan.solve(later, time_limit=arguments.seconds, **options)
     if before.plan is None or full.plan is None:
         return [name, *[""] * (len(HEAD) - 1)]
-    of_plan = kinds.load(f"{modules.hint}:of_plan")
-    given = kinds.load(modules.transfer)(later, earlier, of_plan(earlier, before.plan))
+    of_plan = modules.part("models.hint:of_plan")
+    given = modules.part("models.hint:transferred")(later, earlier, of_plan(earlier, before.plan))
     trusted = sum(given.confidence) / max(1, len(given.confidence))
     tried = (None, shuffled(given, arguments.seed), given)
     if arguments.alone:
@@ -93,9 +94,9 @@ def row(earlier: Any, later: Any, name: str, arguments: argparse.Namespace) -> l
 
 def alone(problem: Any, hint: Hint | None, arguments: argparse.Namespace) -> int | None:
     """Objective of the search alone, in this process and its processor's seconds."""
-    modules = kinds.of_problem(problem)
-    kinds.load(modules.warm_up)()
-    module = importlib.import_module(f"stowplan.portfolio.{modules.name}.candidates")
+    kind = kind_of(problem)
+    kinds.load(kind.warm_up)()
+    module = importlib.import_module(f"stowplan.portfolio.{kind.name}.candidates")
     if hasattr(module, "time"):
         module.time = SimpleNamespace(monotonic=time.process_time)
     if hasattr(module, "filled_hint"):

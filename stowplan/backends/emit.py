@@ -17,6 +17,9 @@ from stowplan import files, kinds
 from stowplan.errors import UsageError
 from stowplan.models.document import OffsetTable
 
+#: Where a kind makes the table of a plan.
+_TABLE = "models.plan:offset_table"
+
 
 def table_of(problem: Any, plan: Any) -> OffsetTable:
     """The offset table of a valid plan.
@@ -27,14 +30,14 @@ def table_of(problem: Any, plan: Any) -> OffsetTable:
         Plans of this kind, or for this problem, have no offsets.
     """
     check_emittable(problem)
-    return cast(OffsetTable, kinds.load(kinds.of_problem(problem).offsets)(problem, plan))
+    return cast(OffsetTable, kinds.of_problem(problem).part(_TABLE)(problem, plan))
 
 
 def check_emittable(problem: Any) -> None:
     """Raise UsageError where plans of this kind have no offsets: before they are sought."""
     kind = kinds.of_problem(problem)
-    if not kind.offsets:
-        known = ", ".join(each.title for each in kinds.registered() if each.offsets)
+    if kind.part(_TABLE) is None:
+        known = ", ".join(each.title for each in kinds.registered() if each.part(_TABLE) is not None)
         raise UsageError(f"plans of {kind.title} have no offsets to emit, those of {known} have")
 
 

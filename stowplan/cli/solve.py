@@ -211,7 +211,7 @@ def _read_hint(hint: Path | None, earlier: Any, problem: Any) -> Any:
 
 def _read_keep_close(path: Path, within: float, earlier: Any, problem: Any) -> Any:
     """The plan to keep close to, of ``earlier`` where that is not None."""
-    from stowplan.portfolio.keep_close.closeness import KeepClose, read_earlier_plan
+    from stowplan.portfolio.keep_close.earlier_plan import KeepClose, read_earlier_plan
 
     plan = read_earlier_plan(path, problem)
     # A plan of this very problem needs no other.

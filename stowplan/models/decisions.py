@@ -70,10 +70,10 @@ class Decision(NamedTuple):
 
 def diff(problem: Any, first: Any, second: Any) -> tuple[Part, ...]:
     """What two valid plans of a problem of any kind decide differently, by sorts of decisions."""
-    modules = kinds.of_problem(problem)
-    if not modules.decisions:
+    decisions = kinds.of_problem(problem).part("models.plan:DECISIONS")
+    if decisions is None:
         return field_by_field(first, second)
-    return tuple(each.compare(problem, first, second) for each in kinds.load(f"{modules.decisions}:DECISIONS"))
+    return tuple(each.compare(problem, first, second) for each in decisions)
 
 
 def compare_parts(what: str, first: Mapping[_Key, Values], second: Mapping[_Key, Values], name: Callable[[_Key], str]) -> Part:

@@ -11,7 +11,6 @@ are not as many of them in both, their names before it.
 
 from __future__ import annotations
 
-import importlib
 import math
 from bisect import bisect_left
 from collections import defaultdict
@@ -101,10 +100,10 @@ def check(problem: Any, hint: Hint) -> None:
         if hint.confidence:
             raise InputError("found confidences without values, expected none", place="confidence")
         return
-    if not modules.hint:
+    counts = modules.part("models.hint:counts")
+    if counts is None:
         raise UsageError(f"found values as a hint for {modules.title}, expected a plan: that kind takes no values")
-    module = importlib.import_module(modules.hint)
-    _check_values(hint, module.counts(problem), getattr(module, "OPTIONAL", ()))
+    _check_values(hint, counts(problem), modules.part("models.hint:OPTIONAL") or ())
 
 
 def plan_of(hint: Hint) -> Any:

@@ -7,8 +7,9 @@ search's plan and the compiler's. A hint is taken apart into a plan to start fro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,12 +17,14 @@ from stowplan import files
 from stowplan.arguments import flag, number, show, whole
 from stowplan.errors import InputError, UsageError, brief
 from stowplan.frontends.read import read_plan
-from stowplan.kinds import load
 from stowplan.models import hint as hints
 from stowplan.models.hint import Hint
 from stowplan.portfolio.context import Options
 from stowplan.portfolio.kind import Candidate, Kind, check, describe_plan, kind_of
 from stowplan.portfolio.run.process_memory import check_limits_possible
+
+if TYPE_CHECKING:
+    from stowplan.portfolio.keep_close.after_run import StabilityPass
 
 FAMILIES = ("heuristic", "learned", "exact")
 
@@ -80,6 +83,91 @@ def check_others(plans: Any, baseline: Any, on_progress: Any, cancel: Any) -> No
         raise UsageError(f"found on_progress {show(on_progress)}, expected a function")
     if cancel is not None and not hasattr(cancel, "is_set"):
         raise UsageError(f"found cancel {show(cancel)}, expected a threading.Event")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A call of :func:`stowplan.solve`, checked: all that its result depends on but the clock."""
+
+    kind: Kind
+    problem: Any
+    options: Options
+    candidates: Sequence[Candidate]
+    """What is run, most useful first."""
+    starts: Mapping[str, Any]
+    """Plans to start from, verified, by name."""
+    baseline: str | None
+    """The baseline that the result is no worse than, where one was named."""
+    hints: Sequence[Hint]
+    """Values to follow."""
+    warnings: Sequence[str]
+    plans: Mapping[str, Any]
+    """Plans at hand, as they were given."""
+    hint: Any
+    """As it was given."""
+    keeper: StabilityPass | None
+    """What keeps the result close to an earlier plan."""
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        """Names of the plans that the result is set beside."""
+        named = () if self.baseline is None else (self.baseline,)
+        return tuple(dict.fromkeys((*self.starts, *self.kind.baseline_sources, *named)))
+
+
+def check_call(
+    kind: Kind,
+    problem: Any,
+    options: Options,
+    *,
+    plans: Mapping[str, Any],
+    hint: Any = None,
+    keep_close: Any = None,
+    baseline: str | None = None,
+) -> Call:
+    """A call with these arguments, as :func:`stowplan.solve` takes them.
+
+    Raises
+    ------
+    UsageError
+        Names that are none, names that are taken, or a hint or an earlier plan of a wrong type.
+    InputError
+        A plan that is not valid for the problem, or a hint that is not for it.
+    """
+    candidates = chosen_candidates(kind.candidates(problem, options), options)
+    hinted = hinted_plan(kind, problem, hint)
+    if hinted is not None and HINT in plans:
+        raise UsageError(f"found a plan named {HINT!r}, which is the name of the hint's: give it another")
+    keeper = None if keep_close is None else _keeper(kind, problem, keep_close, plans)
+    at_hand = {**plans, **({} if hinted is None else {HINT: hinted})}
+    initial, earlier = kind.initial(problem), {} if keeper is None else keeper.starts
+    named = resolve(kind, baseline, initial, {**at_hand, **earlier})
+    starts, invalid = starts_of(kind, problem, initial, at_hand, named)
+    starts |= earlier
+    return Call(
+        kind=kind,
+        problem=problem,
+        options=options,
+        candidates=with_maker(kind, problem, named, starts, candidates),
+        starts=starts,
+        baseline=named,
+        hints=hinted_values(kind, problem, hint, starts.get(HINT)),
+        warnings=invalid,
+        plans=plans,
+        hint=hint,
+        keeper=keeper,
+    )
+
+
+def _keeper(kind: Kind, problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> StabilityPass:
+    # Not at the top: most runs have no earlier plan to keep close to.
+    from stowplan.portfolio.keep_close.after_run import StabilityPass
+    from stowplan.portfolio.keep_close.earlier_plan import EARLIER, given
+
+    keeper = StabilityPass(kind, problem, given(keep_close, kind))
+    if EARLIER in plans:
+        raise UsageError(f"found a plan named {EARLIER!r}, which is the name of the one to keep close to: give it another")
+    return keeper
 
 
 def starts_of(
@@ -189,7 +277,8 @@ def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
     kind = kind_of(problem)
     if kind_of(earlier) is not kind:
         raise UsageError(f"found a hint for a problem of {kind_of(earlier).name}, expected one of {kind.name}")
-    if not kind.modules.transfer:
+    transferred = kind.modules.part("models.hint:transferred")
+    if transferred is None:
         raise UsageError(f"found a hint of an earlier version: problems of {kind.modules.title} take none, only their own")
     given = read_hint(path, earlier)
     plan = hints.plan_of(given) if isinstance(given, Hint) else given
@@ -197,8 +286,8 @@ def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
         raise InputError(f"not valid for the earlier version: {'; '.join(found.violations[:3])}", source=path)
     (values,) = hinted_values(kind, earlier, given, plan)
     values = msgspec.structs.replace(values, plan=None if plan is None else msgspec.to_builtins(plan))
-    transferred: Hint = load(kind.modules.transfer)(problem, earlier, values)
-    return transferred
+    hint: Hint = transferred(problem, earlier, values)
+    return hint
 
 
 def read_hint(path: Path, problem: Any) -> Any:
@@ -262,7 +351,8 @@ def hinted_values(kind: Kind, problem: Any, hint: Any, plan: Any) -> list[Hint]:
     """
     if isinstance(hint, Hint) and hint.values:
         return [msgspec.structs.replace(hint, plan=None)]
-    if plan is None or not kind.modules.hint:
+    of_plan = None if plan is None else kind.modules.part("models.hint:of_plan")
+    if of_plan is None:
         return []
-    found: Hint = load(f"{kind.modules.hint}:of_plan")(problem, plan)
+    found: Hint = of_plan(problem, plan)
     return [msgspec.structs.replace(found, plan=None)]

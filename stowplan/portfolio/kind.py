@@ -22,10 +22,10 @@ class Check:
     """Recomputed from scratch."""
     violations: tuple[str, ...]
     """One line each."""
-    second: int = 0
+    tie_break: int = 0
     """What decides between plans of equal objective: the smaller the better."""
-    settled: bool = True
-    """Whether no plan of this objective has a smaller ``second``."""
+    is_tie_break_least: bool = True
+    """Whether no plan of this objective has a smaller ``tie_break``."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,10 @@ class Candidate:
 
     name: str
     family: str
-    """``heuristic``, ``learned`` or ``exact``."""
+    """``heuristic``, ``learned`` or ``exact``; or ``baseline``, of what makes the plan of the baseline that it is named after.
+
+    Such a one comes first, takes no share of the others' time, and the run waits for it.
+    """
     function: str
     """``module:function`` of ``(problem, context) -> None``."""
     share: float = 1.0
@@ -52,15 +55,17 @@ class Candidate:
     """Gives bounds and no plans, so that the plan does not depend on how far it comes."""
     by_name_only: bool = False
     """Runs where it is asked for by name, not with its family."""
-    makes_baseline: bool = False
-    """Makes the plan of the baseline that it is named after and ends: it comes first, takes no share of the others' time, and
-    the run waits for it."""
     unavailable: str = ""
     """Why it cannot run here; empty where it can."""
     checkpoint: str | None = None
     """Hash of the policy file that it plays with, of a learned one."""
     training: str = ""
     """How that policy was trained, of the package's own."""
+
+    @property
+    def makes_baseline(self) -> bool:
+        """Whether it is of the family ``baseline``."""
+        return self.family == "baseline"
 
     def load(self) -> Callable[[Any, Any], None]:
         """The function itself; its copy that needs no compiled code where that is to run in a thread."""
@@ -113,8 +118,8 @@ class Kind:
     """Whether a run of a problem that could stop waits for those of ``baseline_sources`` that are missing."""
     asks_for_any: Callable[[Any], bool] = lambda problem: False
     """Whether any valid plan will do, however good others may be."""
-    presenter: str = ""
-    """``module:object`` of ``(kind) -> presenter`` (:mod:`stowplan.report.presenter`); empty for the generic one."""
+    warm_up: str = ""
+    """``module:name`` of ``() -> None`` that compiles what the kind compiles, on the smallest of problems."""
     proven: Callable[[Any, int | None, int | None], dict[str, Any]] = lambda problem, objective, bound: {}
     """``(problem, objective, bound)`` to details that say in the kind's own terms what is proven."""
     notes: Callable[[Any], tuple[str, ...]] = lambda problem: ()
@@ -131,11 +136,6 @@ class Kind:
     """Names of the facts that say how large a problem is."""
     highlights: tuple[str, ...] = ()
     """Names of the facts that summaries print."""
-    validation: str = ""
-    """``module:object`` of the :class:`~stowplan.portfolio.validation.adapter.Adapter` of its policies; empty without any."""
-    close: str = ""
-    """``module:class`` of its :class:`~stowplan.portfolio.keep_close.closeness.Closeness`; empty where decisions are the
-    fields of plans, entry by entry."""
 
     @property
     def modules(self) -> KindModules:
@@ -159,17 +159,18 @@ class Kind:
 def checking(
     verify: Callable[[Any, Any], Verification[Any]],
     objective: str,
-    second: Callable[[Any], tuple[int, bool]] = lambda found: (0, True),
+    tie_break: Callable[[Any], tuple[int, bool]] = lambda found: (0, True),
 ) -> Callable[[Any, Any], Check]:
     """A kind's verifier in these terms.
 
-    ``objective`` is the name of the field of what it finds; ``second`` gives :attr:`Check.second` and :attr:`Check.settled`.
+    ``objective`` is the name of the field of what it finds; ``tie_break`` gives :attr:`Check.tie_break` and
+    :attr:`Check.is_tie_break_least`.
     """
 
     def check_plan(problem: Any, plan: Any) -> Check:
         found = verify(problem, plan)
         texts = tuple(f"{each.code}: {each.message}" for each in found.violations)
-        return Check(found.ok, getattr(found, objective), texts, *second(found))
+        return Check(found.ok, getattr(found, objective), texts, *tie_break(found))
 
     return check_plan
 
@@ -198,7 +199,7 @@ def describe_plan(plan: Any) -> str:
 
 @cache
 def _of_modules(modules: KindModules) -> Kind:
-    return cast(Kind, kinds.load(modules.kind))
+    return cast(Kind, modules.part("portfolio.kind:KIND"))
 
 
 def kind(name: str) -> Kind:

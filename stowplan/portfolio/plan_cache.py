@@ -15,7 +15,7 @@ import hashlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -25,7 +25,11 @@ import msgspec
 from stowplan.deadline import Deadline
 from stowplan.errors import StowplanError, UsageError
 from stowplan.file_lock import try_lock
-from stowplan.portfolio.kind import Candidate, Kind, check
+from stowplan.files import digest
+from stowplan.log import LOGGER
+from stowplan.portfolio.arguments import Call
+from stowplan.portfolio.kind import Kind, check
+from stowplan.portfolio.run.run import versions
 from stowplan.result import Result
 
 T = TypeVar("T")
@@ -110,6 +114,25 @@ class PlanCache:
             return cls(Path(given))
         raise UsageError(f"found the cache {given!r}, expected a folder")
 
+    def result_of(self, call: Call, deadline: Deadline, compute: Callable[[], Result]) -> Result:
+        """The result that is kept for a call, else a new one, which is kept."""
+        limit = call.options.time_limit if self.time_limit is None else self.time_limit
+        key = key_of(call)
+        found = self.get(call.kind, call.problem, key, limit)
+        if found is None:
+            with self.turn(key, deadline) as waited:
+                found = self.get(call.kind, call.problem, key, limit) if waited else None
+                if found is None:
+                    result = compute()
+                    # Whoever has waited for another has not had its whole limit.
+                    if not (waited and result.depends_on_limit):
+                        self.put(key, result, limit)
+        if found is not None:
+            LOGGER.info("found in the plan cache: %s, from a run of %.3f s", found.status, found.seconds)
+            cached = {"cached": {"seconds": found.seconds}}
+            result = msgspec.structs.replace(found, seconds=round(deadline.elapsed, 3), details=found.details | cached)
+        return msgspec.structs.replace(result, warnings=(*result.warnings, *self.notes))
+
     # ------------------------------------------------------------------------------------------------------- results
 
     def get(self, kind: Kind, problem: Any, key: str, time_limit: float) -> Result | None:
@@ -129,11 +152,11 @@ class PlanCache:
 
     def put(self, key: str, result: Result, time_limit: float) -> None:
         """Keep a result, where it may be kept and fits; a time limit is kept with those that depend on it."""
-        if not is_keepable(result):
+        if not result.is_reproducible:
             return
         data = msgspec.msgpack.encode(msgspec.structs.replace(result, plan=None))
         plan = None if result.plan is None else msgspec.json.encode(result.plan)
-        limit = time_limit if depends_on_limit(result) else None
+        limit = time_limit if result.depends_on_limit else None
         size = len(data) + len(plan or b"")
         if size <= self.most_bytes:
             self._safely("write", lambda: self._insert(key, limit, data, plan, size), None)
@@ -299,51 +322,25 @@ class PlanCache:
                 self._path.with_name(_FILE + ending).unlink(missing_ok=True)
 
 
-def is_keepable(result: Result) -> bool:
-    """Whether a result says what another call with the same arguments would say as well.
-
-    It is proven, or nothing was left to do, or the run had its whole limit. Not one that was cancelled, in which a candidate
-    failed, or of whose deterministic work a part was left out.
-    """
-    if result.stop_reason == "cancelled" or any(report.outcome == "failed" for report in result.candidates):
-        return False
-    return not (result.provenance.deterministic and any("another run may differ" in each for each in result.warnings))
-
-
-def depends_on_limit(result: Result) -> bool:
-    """Whether more time might have given a better result; a deterministic one has its limit in its key."""
-    return result.stop_reason not in ("optimal", "infeasible", "fits", "gap_reached") and not result.provenance.deterministic
-
-
-def key_of(
-    kind: Kind,
-    problem: Any,
-    options: Any,
-    *,
-    candidates: Sequence[Candidate],
-    plans: Mapping[str, Any],
-    hint: Any,
-    keep_close: Any = None,
-    baseline: str | None,
-    versions: Mapping[str, str],
-) -> str:
+def key_of(call: Call) -> str:
     """Digest of all that a result depends on but the time limit, which only deterministic ones depend on in any case."""
+    options = call.options
     limit = options.time_limit if options.deterministic else None
     said = {
         "schema": _SCHEMA,
-        "kind": kind.name,
+        "kind": call.kind.name,
         "options": [options.candidates, options.seed, options.workers, options.deterministic, options.gap, limit],
-        "candidates": [[each.name, each.function, each.checkpoint] for each in candidates],
-        "baseline": baseline,
-        "versions": sorted(versions.items()),
+        "candidates": [[each.name, each.function, each.checkpoint] for each in call.candidates],
+        "baseline": call.baseline,
+        "versions": sorted(versions(with_policy=True).items()),
         "environment": _environment(),
-        "plans": sorted((name, digest_of(plan)) for name, plan in plans.items()),
-        "hint": None if hint is None else digest_of(hint),
-        "problem": digest_of(problem),
+        "plans": sorted((name, digest(plan)) for name, plan in call.plans.items()),
+        "hint": None if call.hint is None else digest(call.hint),
+        "problem": digest(call.problem),
     }
-    if keep_close is not None:
-        said["keep_close"] = digest_of(keep_close)
-    return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
+    if call.keeper is not None:
+        said["keep_close"] = digest(call.keeper.given)
+    return digest(said)
 
 
 def _environment() -> list[tuple[str, str]]:
@@ -355,11 +352,6 @@ def _environment() -> list[tuple[str, str]]:
                 value += hashlib.sha256(Path(value).read_bytes()).hexdigest()
             found.append((name, value))
     return found
-
-
-def digest_of(value: Any) -> str:
-    """Digest of a problem, a plan or a hint, all of it."""
-    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()
 
 
 def _digest(data: bytes, plan: bytes | None) -> bytes:

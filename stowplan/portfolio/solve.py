@@ -6,34 +6,18 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from stowplan.deadline import Deadline
-from stowplan.errors import UsageError
-from stowplan.log import LOGGER
-from stowplan.portfolio.arguments import (
-    FAMILIES,
-    HINT,
-    check_options,
-    check_others,
-    chosen_candidates,
-    hinted_plan,
-    hinted_values,
-    resolve,
-    starts_of,
-    with_maker,
-)
+from stowplan.portfolio.arguments import FAMILIES, Call, check_call, check_options, check_others
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.kind import Kind, kind_of
-from stowplan.portfolio.plan_cache import PlanCache, depends_on_limit, key_of
-from stowplan.portfolio.run.run import Run, result_of, versions, warn_where_missing
+from stowplan.portfolio.kind import kind_of
+from stowplan.portfolio.plan_cache import PlanCache
+from stowplan.portfolio.run.run import Run, result_of
 from stowplan.portfolio.run.state import Progress, RunState
 from stowplan.result import Result
-
-if TYPE_CHECKING:
-    from stowplan.portfolio.keep_close.after_run import Closer
 
 #: A deterministic run does its work however long it takes, up to this many times the limit plus so many seconds: a net for
 #: candidates that hang, wide enough for compiling everything on a busy machine.
@@ -136,106 +120,35 @@ def solve(
     # The kind's modules may just have been imported; that is part of the time.
     limit = NET[0] * options.time_limit + NET[1] if options.deterministic else options.time_limit
     deadline = Deadline(limit - (time.monotonic() - began), cancel)
-    every = kind.candidates(problem, options)
-    chosen = chosen_candidates(every, options)
-    hinted = hinted_plan(kind, problem, hint)
-    if hinted is not None and HINT in (plans or {}):
-        raise UsageError(f"found a plan named {HINT!r}, which is the name of the hint's: give it another")
-    closer = None if keep_close is None else _closer(kind, problem, keep_close, plans or {})
-    at_hand = {**(plans or {}), **({} if hinted is None else {HINT: hinted})}
-    initial = kind.initial(problem)
-    kept_close = {} if closer is None else closer.starts
-    named = resolve(kind, baseline, initial, {**at_hand, **kept_close})
-    starts, invalid = starts_of(kind, problem, initial, at_hand, named)
-    starts |= kept_close
-    hints = hinted_values(kind, problem, hint, starts.get(HINT))
-    baselines = dict.fromkeys((*starts, *kind.baseline_sources, *([] if named is None else [named])))
-    chosen = with_maker(kind, problem, named, starts, chosen)
-
-    def compute() -> Result:
-        state = RunState(kind, problem, options, deadline, on_progress, baseline=named, hints=hints, warnings=[*invalid])
-        if closer is not None:
-            state.options, state.deadline = closer.run_options(options), closer.run_deadline(options, deadline)
-            state.on_plan = closer.take
-        run = Run(state, chosen)
-        stop_reason = run.run(starts)
-        if not invalid:
-            warn_where_missing(state, run.reports)
-        if closer is not None:
-            state.options = options
-            if closer.finish(state, options, deadline) or deadline.was_cancelled:
-                stop_reason = "cancelled"
-        result = result_of(run, stop_reason, chosen=chosen, baselines=baselines, hint=hint)
-        return result if closer is None else _kept_close(result, closer, deadline)
-
+    call = check_call(kind, problem, options, plans=plans or {}, hint=hint, keep_close=keep_close, baseline=baseline)
     kept = PlanCache.of(cache)
     if kept is None:
-        return msgspec.structs.replace(compute(), problem=problem)
-    key = key_of(
-        kind,
-        problem,
-        options,
-        candidates=chosen,
-        plans=plans or {},
-        hint=hint,
-        keep_close=None if closer is None else closer.given,
-        baseline=named,
-        versions=versions(with_policy=True),
-    )
-    result = _through_cache(kept, key, kind, problem, options, deadline, on_progress, compute)
+        result = run_call(call, deadline, on_progress)
+    else:
+        result = kept.result_of(call, deadline, lambda: run_call(call, deadline, on_progress))
+        if on_progress is not None and "cached" in result.details:
+            on_progress(Progress(result.seconds, result.objective, result.bound, result.provenance.candidate))
     return msgspec.structs.replace(result, problem=problem)
 
 
-def _closer(kind: Kind, problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> Closer:
-    # Not at the top: most runs have no earlier plan to keep close to.
-    from stowplan.portfolio.keep_close.after_run import Closer
-    from stowplan.portfolio.keep_close.closeness import EARLIER, given
-
-    closer = Closer(kind, problem, given(keep_close, kind))
-    if EARLIER in plans:
-        raise UsageError(f"found a plan named {EARLIER!r}, which is the name of the one to keep close to: give it another")
-    return closer
-
-
-def _kept_close(result: Result, closer: Closer, deadline: Deadline) -> Result:
-    """The result with what is to be said of the earlier plan."""
-    return msgspec.structs.replace(
-        result,
-        seconds=round(deadline.elapsed, 3),
-        details=result.details | closer.details,
-        highlights=(*result.highlights, *(["changed"] if closer.details else [])),
-        warnings=(*result.warnings, *closer.notes),
+def run_call(call: Call, deadline: Deadline, on_progress: Callable[[Progress], None] | None = None) -> Result:
+    """One run of a call, and its result; with an earlier plan to keep close to, the search for a closer one after it."""
+    state = RunState(
+        call.kind,
+        call.problem,
+        call.options,
+        deadline,
+        on_progress,
+        baseline=call.baseline,
+        hints=[*call.hints],
+        warnings=[*call.warnings],
     )
-
-
-def _through_cache(
-    cache: PlanCache,
-    key: str,
-    kind: Kind,
-    problem: Any,
-    options: Options,
-    deadline: Deadline,
-    on_progress: Callable[[Progress], None] | None,
-    compute: Callable[[], Result],
-) -> Result:
-    """The result that is kept for a key, else a new one, which is kept."""
-    limit = options.time_limit if cache.time_limit is None else cache.time_limit
-    found = cache.get(kind, problem, key, limit)
-    if found is None:
-        with cache.turn(key, deadline) as waited:
-            found = cache.get(kind, problem, key, limit) if waited else None
-            if found is None:
-                result = compute()
-                # Whoever has waited for another has not had its whole limit.
-                if not (waited and depends_on_limit(result)):
-                    cache.put(key, result, limit)
-    if found is not None:
-        LOGGER.info("found in the plan cache: %s, from a run of %.3f s", found.status, found.seconds)
-        result = msgspec.structs.replace(
-            found,
-            seconds=round(deadline.elapsed, 3),
-            details=found.details | {"cached": {"seconds": found.seconds}},
-        )
-        if on_progress is not None:
-            on_progress(Progress(result.seconds, result.objective, result.bound, result.provenance.candidate))
-    return msgspec.structs.replace(result, warnings=(*result.warnings, *cache.notes))
+    keeper = call.keeper
+    if keeper is not None:
+        keeper.begin(state)
+    run = Run(state, call.candidates)
+    stop_reason = run.run(call.starts)
+    if keeper is not None and keeper.finish(state):
+        stop_reason = "cancelled"
+    result = result_of(run, call, stop_reason)
+    return result if keeper is None else keeper.described(result)

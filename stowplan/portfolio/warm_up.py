@@ -7,6 +7,7 @@ import time
 
 from stowplan import kinds
 from stowplan.compiled import cache_folder
+from stowplan.portfolio.kind import kind
 
 #: What is compiled besides the kinds' own.
 _OTHERS = {
@@ -21,11 +22,11 @@ def main() -> int:
     """Compile what is not compiled yet; returns the exit code, 0."""
     began = time.monotonic()
     print("the heuristics are compiled once for a machine, which takes about half a minute:", file=sys.stderr, flush=True)
-    parts = {each.title: each.warm_up for each in kinds.registered() if each.warm_up} | _OTHERS
-    for kind, function in parts.items():
+    parts = {each.title: kind(each.name).warm_up for each in kinds.registered() if kind(each.name).warm_up} | _OTHERS
+    for part, function in parts.items():
         before = time.monotonic()
         kinds.load(function)()
-        print(f"  {kind}: {time.monotonic() - before:.1f} s", file=sys.stderr, flush=True)
+        print(f"  {part}: {time.monotonic() - before:.1f} s", file=sys.stderr, flush=True)
     print(f"ready after {time.monotonic() - began:.1f} s, in {cache_folder()}", file=sys.stderr)
     return 0
 

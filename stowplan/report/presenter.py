@@ -6,7 +6,6 @@ say what is the same for every kind, and nothing is drawn.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -184,11 +183,7 @@ class DrawingPresenter(GenericPresenter):
 
 def presenter_of(kind: Kind) -> Presenter:
     """Presenter of a kind."""
-    if not kind.presenter:
-        return GenericPresenter(kind)
-    module, _, name = kind.presenter.partition(":")
-    make = getattr(importlib.import_module(module), name)
-    return cast(Callable[[Kind], Presenter], make)(kind)
+    return cast(Callable[[Kind], Presenter], kind.modules.part("report.presenter:PRESENTER") or GenericPresenter)(kind)
 
 
 def presenter_for(problem: object) -> Presenter:

@@ -131,4 +131,4 @@ def test_help_names_both_forms(cli: Cli) -> None:
 
 def test_every_kind_of_the_package_has_a_diff() -> None:
     for each in kinds.registered():
-        assert kinds.load(f"{each.decisions}:DECISIONS"), each.name
+        assert each.part("models.plan:DECISIONS"), each.name

@@ -11,7 +11,7 @@ import pytest
 
 import stowplan
 from stowplan import kinds
-from stowplan.portfolio.keep_close.closest import allowed
+from stowplan.portfolio.keep_close.reverting import cost_limit
 from stowplan.portfolio.kind import Candidate, Check, kind
 from stowplan.portfolio.memory_mapping import candidates
 from stowplan.result import Result
@@ -30,7 +30,7 @@ NAMED = [
 
 def maker(function: str) -> dict[str, Any]:
     """A kind whose baseline is made by one of the fakes."""
-    made = Candidate("greedy", "baseline", f"tests.portfolio.fakes:{function}", makes_baseline=True)
+    made = Candidate("greedy", "baseline", f"tests.portfolio.fakes:{function}")
     return {"makes_baselines": lambda problem: (made,)}
 
 
@@ -180,5 +180,5 @@ def test_half_a_greedy_is_no_baseline() -> None:
 def test_a_plan_kept_close_is_no_worse_either_where_any_will_do() -> None:
     problem = stowplan.read(EXAMPLES / "buffers.csv", capacity=10**9)
     best, found = Check(True, 50, ()), Check(True, 61, ())
-    assert allowed(kind("packing"), problem, best, None, 0.0).holds(found)
-    assert not allowed(kind("packing"), problem, best, None, 0.0, 60).holds(found)
+    assert cost_limit(kind("packing"), problem, best, None, 0.0).holds(found)
+    assert not cost_limit(kind("packing"), problem, best, None, 0.0, 60).holds(found)

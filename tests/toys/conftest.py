@@ -15,5 +15,5 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "_KINDS", dict(kinds._KINDS))
     monkeypatch.setattr(formats, "_PLACES", list(formats._PLACES))
     here = "tests.toys.sums"
-    kinds.register(KindModules(name="sums", problem=f"{here}.problem", plan=f"{here}.plan", kind=f"{here}.kind:KIND"))
+    kinds.register(KindModules(name="sums", models=here, portfolio=here))
     formats.register("tests.toys.number_list")

@@ -73,6 +73,4 @@ KIND = Kind(
     identity=_identity,
     unit="bytes",
     baseline_sources=("local", "propagation"),
-    presenter="stowplan.report.bank_mapping.presenter:BankMappingPresenter",
-    close="stowplan.portfolio.bank_mapping.close:Closeness",
 )

@@ -46,7 +46,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    return (Candidate("by_size", "baseline", f"{_HERE}:by_size", makes_baseline=True),)
+    return (Candidate("by_size", "baseline", f"{_HERE}:by_size"),)
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -90,6 +90,5 @@ KIND = Kind(
     unit="cost",
     makes_baselines=_makes_baselines,
     quick_plan=greedy.quick_plan,
-    presenter="stowplan.report.banked_packing.presenter:BankedPackingPresenter",
-    close="stowplan.portfolio.banked_packing.close:Closeness",
+    warm_up="stowplan.portfolio.packing.canonical:warm_up",
 )

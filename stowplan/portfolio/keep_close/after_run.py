@@ -10,10 +10,11 @@ from stowplan.deadline import Deadline
 from stowplan.errors import InputError
 from stowplan.log import LOGGER
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.keep_close.closeness import EARLIER, SHARE, Budget, KeepClose, closeness_of, of_this_problem
-from stowplan.portfolio.keep_close.closest import Close, Search, allowed
+from stowplan.portfolio.keep_close.earlier_plan import EARLIER, SHARE, Budget, KeepClose, changes_of, of_this_problem
+from stowplan.portfolio.keep_close.reverting import AcceptedPlan, Search, cost_limit
 from stowplan.portfolio.kind import Check, Kind, check
 from stowplan.portfolio.run.state import Best, RunState
+from stowplan.result import Result
 
 #: What provenance calls plans that were brought closer.
 SOURCE = "keep_close"
@@ -22,7 +23,7 @@ SOURCE = "keep_close"
 MOST_PLANS = 50
 
 
-class Closer:
+class StabilityPass:
     """What :func:`stowplan.solve` does besides a run where it is to keep close.
 
     Parameters
@@ -40,15 +41,16 @@ class Closer:
 
     def __init__(self, kind: Kind, problem: Any, given: KeepClose):
         self._kind, self._problem, self.given = kind, problem, given
-        self._closeness = closeness_of(problem, given)
-        self._earlier: Close | None = None
+        self._changes = changes_of(problem, given)
+        self._earlier: AcceptedPlan | None = None
         self._plans: list[tuple[int, int, Any, Check]] = []
         self.details: dict[str, Any] = {}
-        plan = self._closeness.start
+        self._whole: tuple[Options, Deadline]
+        plan = self._changes.start
         if plan is not None:
             found = check(kind, problem, plan)
             if found.ok:
-                self._earlier = Close(plan, found, self._closeness.counts(plan))
+                self._earlier = AcceptedPlan(plan, found, self._changes.counts(plan))
             elif of_this_problem(problem, given):
                 raise InputError(f"the earlier plan is not valid for this problem: {'; '.join(found.violations[:3])}")
 
@@ -57,43 +59,46 @@ class Closer:
         """The earlier plan by its name, where it is valid for this problem."""
         return {} if self._earlier is None else {EARLIER: self._earlier.plan}
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What warnings say."""
-        return tuple(self._closeness.notes)
+    def begin(self, state: RunState) -> None:
+        """Have a run that has not begun leave a part of the time, and tell of its plans."""
+        self._whole = options, deadline = state.options, state.deadline
+        state.options = msgspec.structs.replace(options, time_limit=(1 - SHARE) * options.time_limit)
+        if not options.deterministic:
+            state.deadline = deadline.within((1 - SHARE) * deadline.remaining)
+        state.on_plan = self.take
 
-    @staticmethod
-    def run_options(options: Options) -> Options:
-        """Options of the run, which leaves a part of the time."""
-        return msgspec.structs.replace(options, time_limit=(1 - SHARE) * options.time_limit)
-
-    @staticmethod
-    def run_deadline(options: Options, deadline: Deadline) -> Deadline:
-        """Deadline of the run."""
-        return deadline if options.deterministic else deadline.within((1 - SHARE) * deadline.remaining)
+    def described(self, result: Result) -> Result:
+        """The result with what is to be said of the earlier plan."""
+        return msgspec.structs.replace(
+            result,
+            details=result.details | self.details,
+            highlights=(*result.highlights, *(["changed"] if self.details else [])),
+            warnings=(*result.warnings, *self._changes.notes),
+        )
 
     def take(self, plan: Any, found: Check) -> None:
         """Remember a valid plan of the run; of many the best, the first of equals."""
         assert found.objective is not None
-        self._plans.append((found.objective, found.second, plan, found))
+        self._plans.append((found.objective, found.tie_break, plan, found))
         if len(self._plans) > 2 * MOST_PLANS:
             self._trim()
 
-    def finish(self, state: RunState, options: Options, deadline: Deadline) -> bool:
-        """Put the closest plan that is good enough in the place of the best.
+    def finish(self, state: RunState) -> bool:
+        """Put the closest plan that is good enough in the place of the best, in what time the run has left.
 
         Returns
         -------
         bool
-            Whether Ctrl-C ended the search for it.
+            Whether it was cancelled.
         """
+        options, deadline = state.options, state.deadline = self._whole
         best = state.best
         if best is None:
-            return False
-        closeness = self._closeness
-        plain = Close(best.plan, best.check, closeness.counts(best.plan))
+            return deadline.was_cancelled
+        changes = self._changes
+        plain = AcceptedPlan(best.plan, best.check, changes.counts(best.plan))
         earlier = self._earlier
-        limit = allowed(
+        limit = cost_limit(
             self._kind,
             self._problem,
             best.check,
@@ -101,7 +106,7 @@ class Closer:
             self.given.within,
             None if state.baseline is None else state.sources.get(state.baseline),
         )
-        search = Search(self._kind, self._problem, closeness, limit, Budget(options, deadline, plain.total), plain)
+        search = Search(self._kind, self._problem, changes, limit, Budget(options, deadline, plain.total), plain)
         cancelled = False
         if earlier is not None and limit.holds(earlier.check):
             search.best = earlier
@@ -114,39 +119,38 @@ class Closer:
                 search.run()
             except KeyboardInterrupt:
                 cancelled = True
-        close = search.best
+        kept = search.best
         self._plans.clear()
-        if close is not plain:
-            assert close.check.objective is not None
-            source = EARLIER if close is earlier else SOURCE
-            plan = self._kind.finish(self._problem, close.plan, close.check.objective)
-            state.best = Best(plan, close.check.objective, source, best.order, close.check)
-            state.sources.setdefault(source, close.check.objective)
+        if kept is not plain:
+            assert kept.check.objective is not None
+            source = EARLIER if kept is earlier else SOURCE
+            plan = self._kind.finish(self._problem, kept.plan, kept.check.objective)
+            state.best = Best(plan, kept.check.objective, source, best.order, kept.check)
+            state.sources.setdefault(source, kept.check.objective)
             if source == SOURCE:
                 state.families.setdefault(source, "heuristic")
-            if state.bound is not None and state.bound > close.check.objective:
+            if state.bound is not None and state.bound > kept.check.objective:
                 state.offer_bound(state.bound, SOURCE)
         LOGGER.info(
             "kept close: %d of %d decisions changed, %d by the best plan found; objective %s",
-            close.changed,
-            close.total,
+            kept.changed,
+            kept.total,
             plain.changed,
-            state.words(close.check.objective),
+            state.words(kept.check.objective),
         )
         self.details = {
-            "changed": f"{close.changed:,} of {close.total:,} decisions of the earlier plan "
-            f"(the best found: {plain.changed:,})",
+            "changed": f"{kept.changed:,} of {kept.total:,} decisions of the earlier plan (the best found: {plain.changed:,})",
             "keep_close": {
-                "changed": close.changed,
-                "of": close.total,
-                "parts": {what: list(pair) for what, pair in close.counts.items()},
+                "changed": kept.changed,
+                "of": kept.total,
+                "parts": {what: list(pair) for what, pair in kept.counts.items()},
                 "within": self.given.within,
                 "best_changed": plain.changed,
                 "best_objective": plain.check.objective,
                 "earlier_objective": None if earlier is None else earlier.check.objective,
             },
         }
-        return cancelled
+        return cancelled or deadline.was_cancelled
 
     def _trim(self) -> None:
         self._plans.sort(key=lambda each: each[:2])

@@ -100,7 +100,7 @@ def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
     from stowplan.compiled import is_warm
 
     function = f"{_HERE}.candidates:greedy"
-    return (Candidate("greedy", "baseline", function, interpret=not is_warm(), makes_baseline=True),)
+    return (Candidate("greedy", "baseline", function, interpret=not is_warm()),)
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -145,7 +145,5 @@ KIND = Kind(
     notes=lambda problem: problem.notes,
     quick_plan=quick_plan,
     is_quick_first=lambda problem: problem.use_count <= QUICK_USES,
-    presenter="stowplan.report.memory_mapping.presenter:MemoryMappingPresenter",
-    close="stowplan.portfolio.memory_mapping.close:Closeness",
-    validation="stowplan.portfolio.memory_mapping.validation:ADAPTER",
+    warm_up="stowplan.portfolio.memory_mapping.warm_up:warm_up",
 )

@@ -51,7 +51,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
     is_small = len(problem.instructions) <= SMALL
-    return (Candidate("list", "baseline", f"{_HERE}:list_alone", in_thread=is_small, makes_baseline=True),)
+    return (Candidate("list", "baseline", f"{_HERE}:list_alone", in_thread=is_small),)
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -118,7 +118,5 @@ KIND = Kind(
     proven=_proven,
     notes=lambda problem: problem.notes,
     quick_plan=_quick_plan,
-    presenter="stowplan.report.modulo_scheduling.presenter:ModuloSchedulingPresenter",
-    close="stowplan.portfolio.modulo_scheduling.close:Closeness",
-    validation="stowplan.portfolio.modulo_scheduling.validation:ADAPTER",
+    warm_up="stowplan.portfolio.modulo_scheduling.annealing:warm_up",
 )

@@ -61,10 +61,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
     where, in_thread = "stowplan.portfolio.operator_order.baselines", len(problem.ops) <= FEW_OPS
-    return tuple(
-        Candidate(name, "baseline", f"{where}:{name}", in_thread=in_thread, makes_baseline=True)
-        for name in ("bfs", "dfs", "lpmf")
-    )
+    return tuple(Candidate(name, "baseline", f"{where}:{name}", in_thread=in_thread) for name in ("bfs", "dfs", "lpmf"))
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -107,6 +104,5 @@ KIND = Kind(
     makes_baselines=_makes_baselines,
     proven=_proven,
     quick_plan=_quick_plan,
-    presenter="stowplan.report.operator_order.presenter:OrderPresenter",
-    close="stowplan.portfolio.operator_order.close:Closeness",
+    warm_up="stowplan.portfolio.operator_order.warm_up:warm_up",
 )

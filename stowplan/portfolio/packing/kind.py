@@ -78,7 +78,7 @@ def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
     # A few buffers take milliseconds, and no compiled code.
     is_small = len(problem.buffers) <= FEW_BUFFERS and not any(buffer.gaps for buffer in problem.buffers)
     function = "stowplan.portfolio.packing.quick:greedy"
-    return (Candidate("greedy", "baseline", function, in_thread=is_small, makes_baseline=True),)
+    return (Candidate("greedy", "baseline", function, in_thread=is_small),)
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -126,6 +126,5 @@ KIND = Kind(
     quick_plan=quick_plan,
     # Often it meets the bound, and no worker is needed.
     is_quick_first=lambda problem: len(problem.buffers) <= FEW_BUFFERS,
-    presenter="stowplan.report.packing.presenter:PackingPresenter",
-    close="stowplan.portfolio.packing.close:Closeness",
+    warm_up="stowplan.portfolio.packing.canonical:warm_up",
 )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
-from stowplan.portfolio.keep_close.closeness import Budget
+from stowplan.portfolio.keep_close.earlier_plan import Budget
 
 #: The exact model is asked for fewer buffers than this.
 EXACT_BUFFERS = 1500
@@ -94,7 +94,7 @@ def near_offsets(
     if not moved(best):
         return
     if len(problem.buffers) < MOST_BUFFERS:
-        found = ejected(problem, earlier, budget.is_spent)
+        found = ejected(problem, earlier, budget.is_over)
         if found is not None and moved(found) < moved(best):
             yield found
             best = found

@@ -14,12 +14,12 @@ from typing import Any
 
 from stowplan.log import LOGGER, bounded, cut
 from stowplan.models.hint import Hint
-from stowplan.portfolio.arguments import left_out
+from stowplan.portfolio.arguments import Call, left_out
 from stowplan.portfolio.kind import Candidate
 from stowplan.portfolio.run.state import RunState
 from stowplan.portfolio.run.stop_policy import LOADING, StopPolicy
 from stowplan.portfolio.run.worker_pool import WorkerPool
-from stowplan.result import CandidateReport, Provenance, Result, Status, StopReason
+from stowplan.result import CUT_SHORT, CandidateReport, Provenance, Result, Status, StopReason
 from stowplan.version import VERSION
 
 
@@ -148,20 +148,12 @@ _VERSIONED = ("ortools", "highspy", "numpy", "numba")
 _VERSIONED_WITH_POLICY = (*_VERSIONED, "torch")
 
 
-def result_of(run: Run, stop_reason: StopReason, *, chosen: Iterable[Candidate], baselines: Iterable[str], hint: Any) -> Result:
-    """The result of a run that is over.
-
-    Parameters
-    ----------
-    chosen
-        The candidates it was given.
-    baselines
-        Names of the plans that the result is set beside, in this order; one that nobody made is left out.
-    hint
-        What :func:`stowplan.solve` was given.
-    """
+def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
+    """The result of a call whose run is over."""
     known = run.state
-    checkpoint, training = _checkpoint(run, chosen)
+    checkpoint, training = _checkpoint(run, call.candidates)
+    if not call.warnings:
+        _warn_where_missing(known, run.reports)
     baseline = known.baseline or known.kind.baseline
     status: Status
     if known.infeasible:
@@ -171,7 +163,7 @@ def result_of(run: Run, stop_reason: StopReason, *, chosen: Iterable[Candidate],
     else:
         status = "optimal" if known.bound is not None and known.objective <= known.bound else "feasible"
     if known.options.deterministic and run.cut_short:
-        known.warnings.append("a deterministic run was ended before its work was done: another run may differ")
+        known.warnings.append(f"a deterministic run was ended before its work was done: {CUT_SHORT}")
     identity = known.kind.identity(known.problem)
     return Result(
         kind=known.kind.name,
@@ -183,7 +175,7 @@ def result_of(run: Run, stop_reason: StopReason, *, chosen: Iterable[Candidate],
         verified=known.objective is not None,
         baseline_name=baseline,
         baseline=known.sources.get(baseline),
-        baselines={name: known.sources[name] for name in baselines if name in known.sources},
+        baselines={name: known.sources[name] for name in call.baselines if name in known.sources},
         history=tuple(known.history),
         candidates=tuple(run.reports),
         provenance=Provenance(
@@ -203,7 +195,7 @@ def result_of(run: Run, stop_reason: StopReason, *, chosen: Iterable[Candidate],
             }
             | ({} if known.baseline is None else {"baseline": known.baseline})
             | ({} if known.options.memory_limit is None else {"memory_limit": known.options.memory_limit})
-            | ({} if hint is None else {"hint": hint.source if isinstance(hint, Hint) else "plan"}),
+            | ({} if call.hint is None else {"hint": call.hint.source if isinstance(call.hint, Hint) else "plan"}),
             checkpoint=checkpoint,
             checkpoint_training=training,
             guides=(*known.guides,),
@@ -221,7 +213,7 @@ def result_of(run: Run, stop_reason: StopReason, *, chosen: Iterable[Candidate],
     )
 
 
-def warn_where_missing(state: RunState, reports: Sequence[CandidateReport]) -> None:
+def _warn_where_missing(state: RunState, reports: Sequence[CandidateReport]) -> None:
     """Say in one line that the baseline that was named has no plan, and that the result is compared with nothing."""
     name = state.baseline
     if name is None or name in state.sources or state.infeasible:

@@ -162,7 +162,7 @@ class RunState:
         self.sources[source] = min(objective, self.sources.get(source, objective))
         if self.on_plan is not None:
             self.on_plan(plan, found)
-        if self.best is None or self._is_better((objective, found.second), source, order, self.best):
+        if self.best is None or self._is_better((objective, found.tie_break), source, order, self.best):
             what = "first" if self.best is None else "better" if objective < self.best.objective else "preferred"
             LOGGER.info("%s plan %s by %s after %.3f s", what, self.words(objective), source, self.deadline.elapsed)
             self.best = Best(self.kind.finish(self.problem, plan, objective), objective, source, order, found)
@@ -188,7 +188,7 @@ class RunState:
             self._verified.append(time.monotonic() - began)
 
     def _is_better(self, values: tuple[int, int], source: str, order: tuple[int, int], best: Best) -> bool:
-        known = best.objective, best.check.second
+        known = best.objective, best.check.tie_break
         if values != known:
             return values < known
         if source != best.source and self.baseline in (source, best.source):
@@ -222,7 +222,7 @@ class RunState:
             return "infeasible"
         if self.best is None:
             return None
-        if self.bound is not None and self.best.objective <= self.bound and self.best.check.settled:
+        if self.bound is not None and self.best.objective <= self.bound and self.best.check.is_tie_break_least:
             return "optimal"
         if self.kind.asks_for_any(self.problem):
             return "fits"

@@ -30,8 +30,12 @@ KEEP = "STOWPLAN_KEEP_WORKERS"
 STOP_SECONDS, LINGER_SECONDS = 0.1, 2.0
 
 
-class Surroundings(NamedTuple):
-    """What a process is started with; another call may have others."""
+#: Set and changed while a test process runs, and of no matter to a worker: it would make every warm one another's.
+_PASSING = "PYTEST_CURRENT_TEST"
+
+
+class Start(NamedTuple):
+    """What a process is started with; another call may start with something else."""
 
     executable: str
     folder: str
@@ -46,12 +50,12 @@ class WarmWorkers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: dict[WorkerProcess, Surroundings] = {}
+        self._made: dict[WorkerProcess, Start] = {}
         self._waiting: set[WorkerProcess] = set()
         self._most = 0
         self._runs = 0
         self._keeps = True
-        self._requests: queue.SimpleQueue[tuple[Future[WorkerProcess], Surroundings]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[Future[WorkerProcess], Start]] = queue.SimpleQueue()
         self._starter: threading.Thread | None = None
 
     def begin_run(self, workers: int) -> None:
@@ -82,17 +86,17 @@ class WarmWorkers:
         OSError
             The system has no room for another process.
         """
-        surroundings = _surroundings(interpret)
+        start = _start_of(interpret)
         if not fresh:
             with self._lock:
-                fit = [each for each in self._waiting if self._made[each] == surroundings and each.is_alive]
+                fit = [each for each in self._waiting if self._made[each] == start and each.is_alive]
                 if most_bytes is not None:
                     fit = [each for each in fit if resident(each.pid) <= most_bytes]
                 if fit:
                     found = max(fit, key=lambda each: function in each.functions)
                     self._waiting.remove(found)
                     return found
-        return self._start(surroundings)
+        return self._start(start)
 
     def finish(self, assignments: Iterable[Assignment], *, at_limit: bool, are_awaited: bool = False) -> None:
         """End of a run: those that stop are kept, the others killed and, where calls are likely, replaced.
@@ -176,9 +180,9 @@ class WarmWorkers:
 
     def _trim(self) -> None:
         """End those that are too many; first those that have ended, and those that no call like the last could use."""
-        surroundings = _surroundings(False)
+        start = _start_of(False)
         with self._lock:
-            useful = {each: self._made[each] == surroundings for each in self._waiting if each.is_alive}
+            useful = {each: self._made[each] == start for each in self._waiting if each.is_alive}
             ordered = sorted(useful, key=lambda each: useful[each], reverse=True)
             ended = [*(self._waiting - {*useful}), *ordered[self._most :]]
             self._waiting -= {*ended}
@@ -193,7 +197,7 @@ class WarmWorkers:
             return
         for process in gone:
             with contextlib.suppress(OSError):
-                other = self._start(_surroundings(False))
+                other = self._start(_start_of(False))
                 for function in process.functions:
                     other.load(function)
                 other.was_kept = True
@@ -201,33 +205,34 @@ class WarmWorkers:
 
     # A process ends with the thread that has started it (PR_SET_PDEATHSIG): so that is one that lasts.
 
-    def _start(self, surroundings: Surroundings) -> WorkerProcess:
+    def _start(self, start: Start) -> WorkerProcess:
         future: Future[WorkerProcess] = Future()
         with self._lock:
             if self._starter is None:
                 self._starter = threading.Thread(target=self._serve, daemon=True)
                 self._starter.start()
-        self._requests.put((future, surroundings))
+        self._requests.put((future, start))
         process = future.result()
         with self._lock:
-            self._made[process] = surroundings
+            self._made[process] = start
         return process
 
     def _serve(self) -> None:
         while True:
-            future, surroundings = self._requests.get()
+            future, start = self._requests.get()
             try:
-                future.set_result(WorkerProcess(surroundings.environment, self._keep))
+                future.set_result(WorkerProcess(start.environment, self._keep))
             except BaseException as error:
                 future.set_exception(error)
 
 
-def _surroundings(interpret: bool) -> Surroundings:
-    return Surroundings(sys.executable, os.getcwd(), _environment(interpret))
+def _start_of(interpret: bool) -> Start:
+    return Start(sys.executable, os.getcwd(), _environment(interpret))
 
 
 def _environment(interpret: bool) -> dict[str, str]:
     environment = child_environment()
+    environment.pop(_PASSING, None)
     # One thread a process: the processes are what runs in parallel.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
         environment.setdefault(name, "1")

@@ -47,7 +47,7 @@ class Worker:
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[Job | Load] = queue.SimpleQueue()
         self._context: WorkerContext | None = None
-        self._surroundings = _surroundings()
+        self._environment = _environment()
 
     def send(self, report: Report) -> None:
         """Report to the parent."""
@@ -109,7 +109,7 @@ class Worker:
             self.send(Report("failed", text=f"{type(error).__name__}: {error}"))
             return False
         del problem
-        waits = threading.active_count() == threads and not _has_children() and _surroundings() == self._surroundings
+        waits = threading.active_count() == threads and not _has_children() and _environment() == self._environment
         waits = waits and resident(os.getpid()) <= MOST_KEPT_MEMORY
         self._context = None
         self.send(Report(context.last_word(), waits=waits))
@@ -124,7 +124,7 @@ def _load(function: str) -> None:
         traceback.print_exc()
 
 
-def _surroundings() -> tuple[str, dict[str, str]]:
+def _environment() -> tuple[str, dict[str, str]]:
     return os.getcwd(), dict(os.environ)
 
 

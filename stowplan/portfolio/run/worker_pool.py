@@ -147,8 +147,8 @@ class WorkerPool:
             if candidate.makes_baseline and candidate.name in self._state.sources:
                 continue
             # Those who make way for others get their share; the last ones all the time that is left.
-            makes_way = self._is_crowded and not all(each.takes_over for each in self._waiting)
-            share = candidate.share / (1.0 if candidate.is_presolver else max(1.0, self._crowd)) if makes_way else 1.0
+            leaves_time = self._is_crowded and not all(each.takes_over for each in self._waiting)
+            share = candidate.share / (1.0 if candidate.is_presolver else max(1.0, self._crowd)) if leaves_time else 1.0
             if candidate.makes_baseline:
                 share = BASELINE_SHARE if self._options.workers == 1 else 1.0
             self._start(candidate, share)

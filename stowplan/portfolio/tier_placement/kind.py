@@ -62,7 +62,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    return (Candidate("greedy_dp", "baseline", f"{_HERE}:greedy_dp", makes_baseline=True),)
+    return (Candidate("greedy_dp", "baseline", f"{_HERE}:greedy_dp"),)
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -105,7 +105,5 @@ KIND = Kind(
     baseline_sources=("compiler", "greedy_dp"),
     makes_baselines=_makes_baselines,
     notes=lambda problem: problem.notes,
-    presenter="stowplan.report.tier_placement.presenter:TierPlacementPresenter",
-    close="stowplan.portfolio.tier_placement.close:Closeness",
-    validation="stowplan.portfolio.tier_placement.validation:ADAPTER",
+    warm_up="stowplan.portfolio.tier_placement.heuristics:warm_up",
 )

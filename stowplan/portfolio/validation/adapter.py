@@ -17,6 +17,9 @@ from stowplan.portfolio.policies import PolicySource
 
 Stop = Callable[[], bool]
 
+#: Where a kind has its adapter.
+_ADAPTER = "portfolio.validation:ADAPTER"
+
 
 class Estimate(NamedTuple):
     """What a policy thought of a position, and what came of it."""
@@ -198,7 +201,7 @@ class Policies:
             No policy plays the kind, or the package's own, which plays where none is named, cannot be read.
         """
         title = wanted.modules.title
-        if not wanted.validation:
+        if wanted.modules.part(_ADAPTER) is None:
             raise InputError(f"found a problem of {title}, expected one of {', '.join(_playable())}: no policy plays others")
         if wanted.name not in self._opened:
             adapter = adapter_of(wanted)
@@ -215,14 +218,14 @@ class Policies:
 
 def adapter_of(wanted: Kind) -> Adapter:
     """How the policies of a kind are validated."""
-    return cast(Adapter, kinds.load(wanted.validation))
+    return cast(Adapter, wanted.modules.part(_ADAPTER))
 
 
 def _adapters() -> Iterator[tuple[str, Adapter]]:
     for each in kinds.registered():
-        found = kind(each.name)
-        if found.validation:
-            yield each.name, adapter_of(found)
+        found = each.part(_ADAPTER)
+        if found is not None:
+            yield each.name, found
 
 
 def _playable() -> list[str]:

@@ -48,3 +48,6 @@ class BankMappingPresenter(DrawingPresenter):
 def _decisions(plan: Plan) -> tuple[object, ...]:
     """What a plan decides."""
     return plan.layouts, plan.on_chip, plan.copies
+
+
+PRESENTER = BankMappingPresenter

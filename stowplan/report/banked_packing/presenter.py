@@ -67,3 +67,6 @@ class BankedPackingPresenter(DrawingPresenter):
 
 def _merged(plans: Sequence[Labelled]) -> list[Labelled]:
     return merge_equal(plans, lambda plan: (plan.banks, plan.offsets))
+
+
+PRESENTER = BankedPackingPresenter

@@ -61,3 +61,6 @@ class MemoryMappingPresenter(DrawingPresenter):
         if result.plan is not None:
             found += [*sections.tensors(problem, result.plan, colours), *sections.steps(problem, result.plan)]
         return found
+
+
+PRESENTER = MemoryMappingPresenter

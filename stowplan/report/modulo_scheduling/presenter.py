@@ -75,3 +75,6 @@ class ModuloSchedulingPresenter(DrawingPresenter):
         if result.plan is None:
             return []
         return [sections.schedule(problem, result.plan), sections.instructions(problem, result.plan)]
+
+
+PRESENTER = ModuloSchedulingPresenter

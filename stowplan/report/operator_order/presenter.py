@@ -58,3 +58,6 @@ class OrderPresenter(DrawingPresenter):
 
 def _key(plan: Plan) -> object:
     return plan.order, plan.offsets
+
+
+PRESENTER = OrderPresenter

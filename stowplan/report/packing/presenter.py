@@ -52,3 +52,6 @@ class PackingPresenter(DrawingPresenter):
         scenes = [(label, build_scene(problem, plan)) for label, plan in merge_equal(labelled, lambda plan: plan.offsets)]
         colours = assign_colours([scene.boxes for _, scene in scenes])
         return [sections.layouts(scenes, colours, details), sections.buffers(problem, result.plan, colours)]
+
+
+PRESENTER = PackingPresenter

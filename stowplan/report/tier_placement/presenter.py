@@ -45,3 +45,6 @@ class TierPlacementPresenter(DrawingPresenter):
     def _distinct(self, problem: Problem, plans: Sequence[Labelled]) -> list[Labelled]:
         """The first plan and another, where it differs; the name of the first tells of those that are like it."""
         return merge_equal(plans, lambda plan: decisions(problem, plan))[: self.most_plans]
+
+
+PRESENTER = TierPlacementPresenter

@@ -21,8 +21,8 @@ from stowplan.models.packing.cpsat import solve_closest
 from stowplan.models.packing.plan import Plan as Packing
 from stowplan.models.packing.problem import Problem as PackingProblem
 from stowplan.portfolio.context import Options
-from stowplan.portfolio.keep_close.after_run import Closer
-from stowplan.portfolio.keep_close.closeness import given
+from stowplan.portfolio.keep_close.after_run import StabilityPass
+from stowplan.portfolio.keep_close.earlier_plan import given
 from stowplan.portfolio.kind import check, kind_of
 from stowplan.portfolio.packing.near import ejected
 from stowplan.portfolio.plan_comparison import compare_plans
@@ -38,11 +38,12 @@ OPTIONS = Options(time_limit=3.0, deterministic=True, workers=1)
 def kept_close(problem: Any, plans: list[Any], close: KeepClose) -> tuple[RunState, dict[str, Any]]:
     """What comes of a run that finds these plans."""
     kind = kind_of(problem)
-    closer = Closer(kind, problem, given(close, kind))
-    state = RunState(kind, problem, OPTIONS, Deadline(60.0), on_plan=closer.take)
+    closer = StabilityPass(kind, problem, given(close, kind))
+    state = RunState(kind, problem, OPTIONS, Deadline(60.0))
+    closer.begin(state)
     for number, (name, plan) in enumerate([*closer.starts.items(), *enumerate(plans)]):
         assert state.offer_plan(plan, str(name), (0, number)) is None
-    closer.finish(state, OPTIONS, Deadline(60.0))
+    closer.finish(state)
     return state, closer.details["keep_close"]
 
 
@@ -63,7 +64,7 @@ def test_never_worse_and_never_further(kind: str) -> None:
             )
             assert found.objective is not None
             before = check(kind_of(problem), problem, earlier)
-            assert (found.objective, found.second) <= (before.objective, before.second)
+            assert (found.objective, found.tie_break) <= (before.objective, before.tie_break)
             assert within or found.objective <= best
             parts = compare_plans(problem, earlier, state.plan).parts
             assert said["changed"] == sum(len(part.changes) for part in parts)

@@ -8,14 +8,14 @@ from typing import Any
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.packing import problem as packing
-from stowplan.portfolio.keep_close.closeness import Budget, ByValues, KeepClose, needs_program, of_this_problem
+from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program, of_this_problem
 from stowplan.portfolio.packing.near import Boxes, boxes, colliding, near_offsets
 
 #: Bank and offset.
 Place = tuple[int, int]
 
 
-class Closeness(ByValues):
+class Changes(ByValues):
     """Decisions are bank and offset of the buffers."""
 
     def __init__(self, problem: Problem, given: KeepClose):
@@ -49,7 +49,7 @@ class Closeness(ByValues):
         """Plan with these places."""
         return _plan(self.problem, values)
 
-    def partners(self, plan: Any) -> Callable[[int], Iterable[int]]:
+    def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
         """Buffers that stand where the buffer was."""
         return colliding(_boxes(self.problem, self._places), _boxes(self.problem, self.values(plan)))
 

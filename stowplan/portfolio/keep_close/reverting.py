@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stowplan.portfolio.keep_close.closeness import Budget, Closeness, Counts
+from stowplan.portfolio.keep_close.earlier_plan import Budget, Counts, PlanChanges
 from stowplan.portfolio.kind import Check, Kind, check
 from stowplan.result import two_numbers
 
@@ -22,28 +22,28 @@ MOST_PAIRS = 3000
 
 
 @dataclass(frozen=True)
-class Allowed:
-    """What a plan may cost; compared like (objective, second)."""
+class CostLimit:
+    """What a plan may cost; compared like (objective, tie_break)."""
 
     objective: int
-    second: int
+    tie_break: int
     not_above: tuple[int, int] | None = None
     """The earlier plan's own values, where it is valid."""
 
     def holds(self, found: Check) -> bool:
         """Whether a plan is good enough."""
-        if not found.ok or found.objective is None or found.objective > self.objective or found.second > self.second:
+        if not found.ok or found.objective is None or found.objective > self.objective or found.tie_break > self.tie_break:
             return False
-        return self.not_above is None or (found.objective, found.second) <= self.not_above
+        return self.not_above is None or (found.objective, found.tie_break) <= self.not_above
 
 
-def allowed(
+def cost_limit(
     kind: Kind, problem: Any, best: Check, earlier: Check | None, within: float, baseline: int | None = None
-) -> Allowed:
+) -> CostLimit:
     """What a plan may cost beside the best found, the earlier one where that is valid, and the baseline that was named."""
     assert best.objective is not None
     if kind.asks_for_any(problem):
-        return Allowed(_NO_LIMIT if baseline is None else baseline, _NO_LIMIT)
+        return CostLimit(_NO_LIMIT if baseline is None else baseline, _NO_LIMIT)
     pair = two_numbers(kind.unit)
     if pair is None:
         objective = best.objective + _part(best.objective, within)
@@ -52,8 +52,8 @@ def allowed(
         objective = first * pair[1] + min(pair[1] - 1, second + _part(second, within))
     if baseline is not None:
         objective = min(objective, baseline)
-    not_above = None if earlier is None or earlier.objective is None else (earlier.objective, earlier.second)
-    return Allowed(objective, best.second + _part(best.second, within), not_above)
+    not_above = None if earlier is None or earlier.objective is None else (earlier.objective, earlier.tie_break)
+    return CostLimit(objective, best.tie_break + _part(best.tie_break, within), not_above)
 
 
 _NO_LIMIT = 1 << 62
@@ -66,7 +66,7 @@ def _part(value: int, within: float) -> int:
 
 
 @dataclass(frozen=True)
-class Close:
+class AcceptedPlan:
     """A plan that is good enough."""
 
     plan: Any
@@ -91,8 +91,8 @@ class Search:
     ----------
     kind, problem
         What is solved.
-    closeness
-        Of its plans to the earlier one.
+    changes
+        Of its plans beside the earlier one.
     limit
         What plans may cost.
     budget
@@ -101,20 +101,20 @@ class Search:
         A plan that is good enough.
     """
 
-    def __init__(self, kind: Kind, problem: Any, closeness: Closeness, limit: Allowed, budget: Budget, best: Close):
-        self._kind, self._problem, self._closeness = kind, problem, closeness
+    def __init__(self, kind: Kind, problem: Any, changes: PlanChanges, limit: CostLimit, budget: Budget, best: AcceptedPlan):
+        self._kind, self._problem, self._changes = kind, problem, changes
         self._limit, self._budget = limit, budget
         self.best = best
 
-    def run(self) -> Close:
+    def run(self) -> AcceptedPlan:
         """The closest plan found; call once."""
         self._revert()
         for _ in range(3):
             before = self.best
-            ceiling = self._limit.second if self.best.check.second else self._limit.objective
-            for plan in self._closeness.improved(self.best.plan, self._budget, ceiling):
+            ceiling = self._limit.tie_break if self.best.check.tie_break else self._limit.objective
+            for plan in self._changes.improved(self.best.plan, self._budget, ceiling):
                 self.offer(plan)
-            if self.best is before or self._budget.is_spent():
+            if self.best is before or self._budget.is_over():
                 break
             self._revert()
         return self.best
@@ -128,7 +128,7 @@ class Search:
         """A plan with its objective put right, and what the verifier says; None where it is not good enough."""
         if plan is None:
             return None
-        self._budget.check()
+        self._budget.count_check()
         found = check(self._kind, self._problem, plan)
         if not found.ok and found.objective is not None and _only_objective_is_wrong(found):
             if found.objective > self._limit.objective:
@@ -138,7 +138,7 @@ class Search:
         return (plan, found) if self._limit.holds(found) else None
 
     def _keep(self, plan: Any, found: Check) -> bool:
-        close = Close(plan, found, self._closeness.counts(plan))
+        close = AcceptedPlan(plan, found, self._changes.counts(plan))
         if (close.changed, *_values(found)) >= (self.best.changed, *_values(self.best.check)):
             return False
         self.best = close
@@ -147,8 +147,8 @@ class Search:
     def _revert(self) -> None:
         """Take decisions back until no set can be taken back alone, and no two of them together."""
         pairs_left = MOST_PAIRS
-        while not self._budget.is_spent():
-            groups = self._closeness.groups(self.best.plan, self._budget.is_spent)
+        while not self._budget.is_over():
+            groups = self._changes.groups(self.best.plan, self._budget.is_over)
             if not groups:
                 return
             groups = self._cheapest_first(groups)
@@ -170,18 +170,18 @@ class Search:
             return groups
         costs = []
         for group in groups:
-            if self._budget.is_spent():
+            if self._budget.is_over():
                 return groups
-            found = self._judge(self._closeness.reverted(self.best.plan, group))
+            found = self._judge(self._changes.reverted(self.best.plan, group))
             costs.append(None if found is None else ((found[1].objective or 0) - (self.best.check.objective or 0)) / len(group))
         order = sorted(range(len(groups)), key=lambda at: (costs[at] is None, costs[at] or 0.0, at))
         return [groups[at] for at in order]
 
     def _halve(self, groups: Sequence[frozenset[int]]) -> None:
         """Take back all of them, or the halves one after the other."""
-        if self._budget.is_spent() or not groups:
+        if self._budget.is_over() or not groups:
             return
-        if self.offer(self._closeness.reverted(self.best.plan, frozenset().union(*groups))) or len(groups) == 1:
+        if self.offer(self._changes.reverted(self.best.plan, frozenset().union(*groups))) or len(groups) == 1:
             return
         middle = len(groups) // 2
         self._halve(groups[:middle])
@@ -191,16 +191,16 @@ class Search:
         """Take back two groups together; returns how many pairs may still be tried."""
         for at, one in enumerate(groups):
             for other in groups[:at]:
-                if left <= 0 or self._budget.is_spent():
+                if left <= 0 or self._budget.is_over():
                     return left
                 left -= 1
-                if self.offer(self._closeness.reverted(self.best.plan, one | other)):
+                if self.offer(self._changes.reverted(self.best.plan, one | other)):
                     return left
         return left
 
 
 def _values(found: Check) -> tuple[int, int]:
-    return found.objective or 0, found.second
+    return found.objective or 0, found.tie_break
 
 
 def _only_objective_is_wrong(found: Check) -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble
-from stowplan.portfolio.keep_close.closeness import ByValues, KeepClose, needs_program, of_this_problem
+from stowplan.portfolio.keep_close.earlier_plan import ByValues, KeepClose, needs_program, of_this_problem
 
 
-class Closeness(ByValues):
+class Changes(ByValues):
     """Decisions are the options of the operators, then whether the tensors stay on chip."""
 
     def __init__(self, problem: Problem, given: KeepClose):

@@ -12,10 +12,10 @@ from stowplan.models.modulo_scheduling.hint import matched_instructions
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
-from stowplan.portfolio.keep_close.closeness import Budget, ByValues, KeepClose, needs_program, of_this_problem
+from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program, of_this_problem
 
 
-class Closeness(ByValues):
+class Changes(ByValues):
     """Decisions are tile and time of the instructions; starts, ways and delays follow."""
 
     def __init__(self, problem: Problem, given: KeepClose):

@@ -10,14 +10,14 @@ from stowplan.models.tier_placement.hint import matched_layers
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Structure, offsets_of, plan_of, tiers_of
-from stowplan.portfolio.keep_close.closeness import Budget, ByValues, KeepClose, needs_program, of_this_problem
+from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program, of_this_problem
 from stowplan.portfolio.packing.near import Boxes, boxes, colliding, near_offsets
 
 #: Tier and offset, which is 0 where tiers are no address spaces.
 Place = tuple[int, int]
 
 
-class Closeness(ByValues):
+class Changes(ByValues):
     """Decisions are the tiers of the tensors, and their offsets where there are any."""
 
     def __init__(self, problem: Problem, given: KeepClose):
@@ -41,10 +41,10 @@ class Closeness(ByValues):
         spaces = self._structure.problem.address_spaces
         return plan_of(self._structure, [tier for tier, _ in values], [offset for _, offset in values] if spaces else None)
 
-    def partners(self, plan: Any) -> Callable[[int], Iterable[int]]:
+    def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
         """Tensors that stand where the tensor was."""
         if not self._structure.problem.address_spaces:
-            return super().partners(plan)
+            return super().coupled(plan)
         return colliding(self._boxes(self._places), self._boxes(self.values(plan)))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:

@@ -1,6 +1,7 @@
-"""How far a plan is from an earlier one, and how decisions of it are taken back: the same terms for every kind.
+"""The earlier plan that a result is kept close to, and how far other plans are from it: the same terms for every kind.
 
-A kind says what its decisions are with a :class:`Closeness`, named as ``close`` of its ``Kind``. A kind that names none gets
+Changing few decisions is what planning calls plan stability (Fox et al. 2006). A kind says how its decisions are reverted with
+a :class:`PlanChanges` of the name ``Changes`` in ``portfolio/<kind>/keep_close.py``. A kind without one gets
 :class:`FieldByField`.
 """
 
@@ -115,11 +116,11 @@ class Budget:
         self._seconds = SHARE * options.time_limit / 3
         self._checks = max(20, int(self._seconds / (1e-4 + 1e-5 * decisions))) if options.deterministic else None
 
-    def is_spent(self) -> bool:
+    def is_over(self) -> bool:
         """Whether to stop now."""
         return self._deadline.expired or self._checks == 0
 
-    def check(self) -> None:
+    def count_check(self) -> None:
         """A plan is checked."""
         if self._checks:
             self._checks -= 1
@@ -161,7 +162,7 @@ MOST_TOGETHER = 256
 Counts = dict[str, tuple[int, int]]
 
 
-class Closeness(Protocol):
+class PlanChanges(Protocol):
     """Decisions of plans for a problem beside those of an earlier plan. Decisions are known by their numbers."""
 
     start: Any
@@ -184,7 +185,7 @@ class Closeness(Protocol):
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Any]:
         """Other plans that may be closer, by searches of the kind's own.
 
-        ``ceiling`` is the highest ``second`` of a plan's check that is allowed, or where plans have none the highest objective.
+        ``ceiling`` is the highest ``tie_break`` that a plan's check may have, or where plans have none the highest objective.
         """
 
 
@@ -207,7 +208,7 @@ def needs_program(kind: str) -> UsageError:
 
 
 class ByValues:
-    """A closeness for plans that are made of a value for each decision.
+    """The changes of plans that are made of a value for each decision.
 
     Parameters
     ----------
@@ -218,7 +219,7 @@ class ByValues:
     values
         The earlier plan's value of each decision, None where it has none.
     start
-        See :attr:`Closeness.start`.
+        See :attr:`PlanChanges.start`.
     """
 
     notes: Sequence[str] = ()
@@ -238,7 +239,7 @@ class ByValues:
         """Plan with these values; ``near`` is one of which most of them are. None where there is none."""
         raise NotImplementedError
 
-    def partners(self, plan: Any) -> Callable[[int], Iterable[int]]:
+    def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
         """For a decision those that must be taken back with it, as far as that is known."""
         return lambda decision: ()
 
@@ -252,7 +253,7 @@ class ByValues:
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
         """Each decision with those that must be taken back with it, the smallest sets first."""
         changed = self._differing(plan)
-        return together(changed, self.partners(plan), should_stop)
+        return together(changed, self.coupled(plan), should_stop)
 
     def reverted(self, plan: Any, decisions: Collection[int]) -> Any:
         """The plan with these decisions as in the earlier one."""
@@ -271,7 +272,7 @@ class ByValues:
 
 
 def together(
-    changed: Sequence[int], partners: Callable[[int], Iterable[int]], should_stop: Callable[[], bool]
+    changed: Sequence[int], coupled: Callable[[int], Iterable[int]], should_stop: Callable[[], bool]
 ) -> list[frozenset[int]]:
     """Each decision with all that must be taken back with it; sets with others than ``changed`` are left out."""
     free = set(changed)
@@ -284,7 +285,7 @@ def together(
         while front and len(group) <= MOST_TOGETHER:
             each = front.pop()
             if each not in known:
-                known[each] = list(partners(each))
+                known[each] = list(coupled(each))
             for other in known[each]:
                 if other not in group:
                     group.add(other)
@@ -331,8 +332,7 @@ class FieldByField(ByValues):
         )
 
 
-def closeness_of(problem: Any, given: KeepClose) -> Closeness:
+def changes_of(problem: Any, given: KeepClose) -> PlanChanges:
     """Of a problem of any kind; raises UsageError where the earlier plan says too little of another problem's decisions."""
-    place = kind_of(problem).close
-    found: Closeness = (kinds.load(place) if place else FieldByField)(problem, given)
+    found: PlanChanges = (kinds.of_problem(problem).part("portfolio.keep_close:Changes") or FieldByField)(problem, given)
     return found

@@ -12,7 +12,7 @@ from stowplan.models.memory_mapping.hint import carried_plan, matched_steps
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.packing import problem as packing
-from stowplan.portfolio.keep_close.closeness import (
+from stowplan.portfolio.keep_close.earlier_plan import (
     Budget,
     ByValues,
     Counts,
@@ -27,7 +27,7 @@ from stowplan.portfolio.packing.near import Boxes, boxes, colliding, near_offset
 Part = tuple[tuple[Residency, ...], tuple[Copy, ...], tuple[int, ...]]
 
 
-class Closeness(ByValues):
+class Changes(ByValues):
     """Decisions are all that a plan says of each tensor."""
 
     def __init__(self, problem: Problem, given: KeepClose):
@@ -84,7 +84,7 @@ class Closeness(ByValues):
         """What a valid plan changes, also of what was carried over from an earlier version."""
         return compared(self.problem, self._start, plan)
 
-    def partners(self, plan: Any) -> Callable[[int], Iterable[int]]:
+    def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
         """Tensors that stand where the tensor was."""
         return colliding(self._boxes(self._start), self._boxes(plan))
 

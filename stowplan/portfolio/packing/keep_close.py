@@ -7,11 +7,11 @@ from typing import Any
 
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
-from stowplan.portfolio.keep_close.closeness import Budget, ByValues, KeepClose, needs_program, of_this_problem
+from stowplan.portfolio.keep_close.earlier_plan import Budget, ByValues, KeepClose, needs_program, of_this_problem
 from stowplan.portfolio.packing.near import colliding, near_offsets, packed, under
 
 
-class Closeness(ByValues):
+class Changes(ByValues):
     """Decisions are the offsets of the buffers."""
 
     def __init__(self, problem: Problem, given: KeepClose):
@@ -44,7 +44,7 @@ class Closeness(ByValues):
         """Plan with these offsets."""
         return self._plan(self.problem, values)
 
-    def partners(self, plan: Any) -> Callable[[int], Iterable[int]]:
+    def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
         """Buffers that stand where the buffer was."""
         return colliding(packed(self.problem, self._offsets), packed(self.problem, plan.offsets))
 

@@ -8,12 +8,12 @@ from typing import Any
 from stowplan.models.operator_order.plan import Plan, in_order
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build, needed_first
-from stowplan.portfolio.keep_close.closeness import Budget, Counts, KeepClose, compared, needs_program, of_this_problem
+from stowplan.portfolio.keep_close.earlier_plan import Budget, Counts, KeepClose, compared, needs_program, of_this_problem
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.packing.near import ejected, near_offsets, under
 
 
-class Closeness:
+class Changes:
     """Decisions are places of the operators among the others, by number; offsets of tensors follow the lives that they give."""
 
     notes: Sequence[str] = ()
