@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 #: Characters of a message at most, and of a place in a file; what they quote of a user's file may be of any size.
@@ -70,6 +72,20 @@ class VerificationError(StowplanError):
 
 class MissingDependencyError(StowplanError):
     """An optional package is needed; the message names the extra that brings it."""
+
+
+@contextlib.contextmanager
+def naming(source: str | Path | None) -> Iterator[None]:
+    """Name a file in each :class:`InputError` from within that names none; None leaves them as they are."""
+    try:
+        yield
+    except InputError as error:
+        raise (error if source is None else error.within(source)) from error.__cause__
+
+
+def first_line(error: BaseException) -> str:
+    """What a foreign error says first: some run over pages, and some say nothing but their type."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def brief(text: str, most: int = MOST_MESSAGE) -> str:

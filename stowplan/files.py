@@ -27,7 +27,7 @@ from typing import IO, Any, TypeVar, cast
 
 import msgspec
 
-from stowplan.errors import InputError
+from stowplan.errors import InputError, naming
 
 T = TypeVar("T")
 
@@ -323,14 +323,24 @@ def decode(data: bytes, kind: type[T], *, format_name: str, version: int, source
         raise InputError(f"found format {head.format!r}, expected {format_name!r}", source=source, place="format")
     if head.version != version:
         raise InputError(f"found version {head.version!r}, expected {version}", source=source, place="version")
+    return decode_json(data, kind, f"a {format_name} file", source)
+
+
+def decode_json(data: bytes, kind: type[T], what: str, source: str | Path | None = None) -> T:
+    """Decode JSON that need not have a format into ``kind``; ``what`` it should be is for messages: ``a layer file``.
+
+    Raises
+    ------
+    InputError
+        Not JSON, an unknown or missing field, or a value of a wrong type; the message names the field.
+    """
     try:
-        return msgspec.json.decode(data, type=kind)
+        with naming(source):
+            return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         raise misfit(error, kind, source) from error
-    except InputError as error:
-        raise (error if source is None else error.within(source)) from None
     except _UNREADABLE as error:
-        raise InputError(f"not a {format_name} file: {error}", source=source) from error
+        raise InputError(f"not {what}: {error}", source=source) from error
 
 
 def make_folder(folder: Path) -> None:

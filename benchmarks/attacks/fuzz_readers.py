@@ -36,7 +36,7 @@ from benchmarks.lib.places import ROOT
 from stowplan import files, kinds
 from stowplan.backends.emit import emit
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.dfg.op_tables.table import load_op_table
+from stowplan.frontends.dfg.op_table import load_op_table
 from stowplan.frontends.hlo import read_program
 from stowplan.frontends.read import read_plan
 from stowplan.frontends.xla_plan import import_xla_plan
@@ -46,7 +46,6 @@ from stowplan.hardware.inferentia.target import load_target as load_bank_target
 from stowplan.hardware.nnp_i.target import load_target as load_tier_target
 from stowplan.hardware.se import load_machine
 from stowplan.hardware.targets import load_target
-from stowplan.learned_guidance.memory_mapping.guide import guide
 from stowplan.models.hint import of_values
 from stowplan.portfolio.arguments import read_hint
 from stowplan.portfolio.batch import Settings, find_inputs, read_records, run_batch
@@ -420,7 +419,7 @@ def readers(*, policies: bool = False) -> list[Reader]:
             lambda: [(EXAMPLES / "branches.tflite").read_bytes()],
             lambda path: _reread(stowplan.read(path, "arena")),
         ),
-        Reader("op table", ".toml", _shipped("stowplan.frontends.dfg.op_tables", "own", "cgra"), load_op_table),
+        Reader("op table", ".toml", _shipped("stowplan.frontends.dfg", "own", "cgra"), load_op_table),
         Reader("learned guide", ".npz", lambda: [guide.SHIPPED.read_bytes()], guide.load),
         Reader("arrays of the guide", ".npz", _arrays, guide.load, _with_array),
         Reader("latency predictor", ".npz", lambda: [SHIPPED.read_bytes()], Predictor.load),

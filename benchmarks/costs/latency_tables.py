@@ -24,7 +24,7 @@ from scipy.stats import spearmanr
 from benchmarks.lib.costs.signatures_training import collect, fit, held_out
 from stowplan.errors import StowplanError
 from stowplan.frontends.hlo import program_from_module, read_module
-from stowplan.frontends.hlo.signatures import read_assignment, sign_steps
+from stowplan.frontends.hlo.placed import read_assignment, sign_steps
 from stowplan.hardware.costs import CycleTable, StepCycles, make_problem
 from stowplan.hardware.costs.signatures import Assignment, LatencyTable, SignatureCosts, StepSignature
 from stowplan.hardware.costs.signatures.predictor import Predictor

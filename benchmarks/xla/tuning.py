@@ -23,8 +23,7 @@ from benchmarks.lib.places import ROOT
 from stowplan.backends.xla.compiler import CompileError, Compiler
 from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.loop import tune_workload
-from stowplan.backends.xla.planned import planned
-from stowplan.backends.xla.proposals import harm_last, plan_first
+from stowplan.backends.xla.proposals import harm_last, plan_first, planned
 from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, Steer
 from stowplan.backends.xla.workload import Workload, by_name
 from stowplan.errors import StowplanError, TimeLimitError

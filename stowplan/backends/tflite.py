@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 
 from stowplan import files
-from stowplan.errors import InputError
+from stowplan.errors import InputError, naming
 from stowplan.frontends.arena.tflite_file import ALIGNMENT, IDENTIFIER, FlatBuffer, TfliteModel, read_tflite
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
@@ -50,10 +50,8 @@ def write_plan(source: str | Path, plan: Plan, path: str | Path) -> None:
     found = verify(model.problem, plan)
     if not found.ok:
         raise InputError(f"the plan is not valid for this model: {found.violations[0].message}", source=source)
-    try:
+    with naming(source):
         data = with_offsets(model, offsets(model, plan))
-    except InputError as error:
-        raise error.within(source) from None
     files.write_atomic(path, data)
 
 

@@ -48,10 +48,30 @@ class TargetFamily:
     """One of them, by name."""
     answers: str
     """What plans for them say: ``a memory tier for each tensor``."""
-    load: Callable[[str], object]
+    load: Callable[[str], Any]
     """Target by name or path; raises InputError where it is none of these."""
-    rows: Callable[[], list[TargetRow]]
-    """Those that come with the package."""
+    names: Callable[[], tuple[str, ...]]
+    """Of those that come with the package."""
+    size: Callable[[Any], str]
+    """How large a target is, in a few words."""
+    describe: Callable[[str, Any], str] = lambda name, target: str(target.description)
+    """What a target is, given its name, too."""
+
+    @classmethod
+    def of_one(cls, inputs: str, kind: str, name: str, answers: str, description: str) -> TargetFamily:
+        """A family of one target, that is a name and nothing else."""
+
+        def load(target: str) -> str:
+            if target != name:
+                raise InputError(f"found target {target!r}, expected {name}")
+            return name
+
+        return cls(inputs, kind, name, answers, load, lambda: (name,), lambda _: "any", lambda *_: description)
+
+    def rows(self) -> list[TargetRow]:
+        """Those that come with the package."""
+        targets = [(name, self.load(name)) for name in self.names()]
+        return [TargetRow(name, self.size(target), self.describe(name, target)) for name, target in targets]
 
     def holds(self, target: str) -> bool:
         """Whether a target, by name or path, is one of these."""

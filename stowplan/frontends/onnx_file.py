@@ -10,10 +10,10 @@ import importlib.util
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from stowplan import files
-from stowplan.errors import InputError, MissingDependencyError
+from stowplan.errors import InputError, MissingDependencyError, first_line, naming
 from stowplan.frontends import shape_inference
 
 #: Nodes at most, once functions of the model stand in line: a few that call each other twice are any number of nodes.
@@ -22,28 +22,75 @@ MAX_NODES = 200_000
 MAX_FETCHED = 4096
 
 
-class OnnxFile(NamedTuple):
-    """A model that was read."""
+#: Operators with graphs in them, which no front end takes.
+_CONTROL_FLOW = ("If", "Loop", "Scan")
 
-    onnx: Any
-    """The module ``onnx`` itself."""
-    graph: Any
-    """The model's graph, with the shapes that could be inferred."""
-    name: str
-    """The file's, without what it ends in."""
-    missing: dict[str, str]
-    """Lists of numbers that stand in another file which could not be read: name to reason."""
+
+class OnnxFile:
+    """A model that was read: a graph without control flow, and what is known of its values.
+
+    Parameters
+    ----------
+    onnx
+        The module ``onnx`` itself.
+    graph
+        The model's graph, with the shapes that could be inferred.
+    name
+        The file's, without what it ends in.
+    missing
+        Lists of numbers that stand in another file which could not be read: name to reason.
+    """
+
+    def __init__(self, onnx: Any, graph: Any, name: str, missing: dict[str, str]):
+        self.onnx, self.graph, self.name, self.missing = onnx, graph, name, missing
+        self.shapes: dict[str, tuple[int, ...] | None] = {}
+        """Of each value; None where it is not fixed."""
+        self.types: dict[str, int] = {}
+        """Element type of each value, by its number in ONNX."""
+        self.stored: dict[str, Any] = {}
+        """Tensors that the file has, weights and constants, as protocol buffers."""
+        for each in (*graph.input, *graph.value_info, *graph.output):
+            kind = each.type.tensor_type
+            fixed = kind.HasField("shape") and all(size.HasField("dim_value") for size in kind.shape.dim)
+            self.shapes[each.name] = tuple(size.dim_value for size in kind.shape.dim) if fixed else None
+            self.types[each.name] = kind.elem_type
+        for each in (*graph.initializer, *(each.values for each in graph.sparse_initializer)):
+            self.store(each.name, each)
+
+    def store(self, name: str, tensor: Any) -> None:
+        """Take over a tensor that the file has, or that a node of it is."""
+        self.shapes[name], self.types[name], self.stored[name] = tuple(tensor.dims), tensor.data_type, tensor
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the graph's inputs, but for those that are stored."""
+        return [each.name for each in self.graph.input if each.name not in self.stored]
+
+    def shape(self, name: str, place: str = "") -> tuple[int, ...]:
+        """Sizes of a value; raises InputError where they are not fixed, naming ``place``, the value where that is empty."""
+        shape = self.shapes.get(name)
+        if shape is None:
+            message = "found no fixed shape, expected one: export the model with fixed input shapes"
+            raise InputError(message + missing_text(self.missing), place=place or name)
+        return shape
+
+    def attributes(self, node: Any) -> dict[str, Any]:
+        """Values of a node's attributes by name; raises InputError for one that says no value."""
+        try:
+            return {each.name: self.onnx.helper.get_attribute_value(each) for each in node.attribute}
+        except (ValueError, TypeError) as error:
+            raise InputError(f"found an attribute without a value: {error}", place=f"operator {node.output[0]}") from error
 
 
 def read_onnx_file(path: str | Path) -> OnnxFile:
-    """Read an ONNX model.
+    """Read an ONNX model; whoever goes on with it does so :func:`~stowplan.errors.naming` the path, too.
 
     Raises
     ------
     MissingDependencyError
         There is no onnx.
     InputError
-        Not an ONNX model, or one without nodes.
+        Not an ONNX model, one without nodes, or one with control flow.
     """
     if importlib.util.find_spec("onnx"):
         # It imports onnx while this process does.
@@ -53,11 +100,19 @@ def read_onnx_file(path: str | Path) -> OnnxFile:
         from onnx import inliner
     except ImportError as error:
         raise MissingDependencyError("reading an ONNX model needs onnx: pip install 'stowplan[frontends]'") from error
+    with naming(path):
+        graph, missing = _read_graph(path, onnx, inliner)
+    name = Path(path).name.removesuffix(".gz").removesuffix(".onnx").removesuffix(".stripped")
+    return OnnxFile(onnx, graph, name, missing)
+
+
+def _read_graph(path: str | Path, onnx: Any, inliner: Any) -> tuple[Any, dict[str, str]]:
+    """The graph of a file with its shapes, and which numbers could not be fetched."""
     data = files.read_bytes(path)
     try:
         model = onnx.load_model_from_string(data)
         if not model.graph.node:
-            raise InputError("not an ONNX model, or one without nodes", source=path)
+            raise InputError("not an ONNX model, or one without nodes")
         if model.functions:
             _check_functions(model)
             model = inliner.inline_local_functions(model)
@@ -65,23 +120,13 @@ def read_onnx_file(path: str | Path) -> OnnxFile:
         _check_sizes(model.graph)
         missing = _fetch_numbers(model.graph, Path(path).parent, onnx)
         model = shape_inference.infer(model)
-    except InputError as error:
-        raise error.within(path) from None
+    except InputError:
+        raise
     except Exception as error:
         # protobuf and onnx raise errors of many types, over several lines.
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(f"not an ONNX model: {reason[0]}", source=path) from error
-    _check_names(model.graph, path)
-    name = Path(path).name.removesuffix(".gz").removesuffix(".onnx").removesuffix(".stripped")
-    return OnnxFile(onnx, model.graph, name, missing)
-
-
-def attributes(node: Any, onnx: Any) -> dict[str, Any]:
-    """Values of a node's attributes by name; raises InputError for one that says no value."""
-    try:
-        return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-    except (ValueError, TypeError) as error:
-        raise InputError(f"found an attribute without a value: {error}", place=f"operator {node.output[0]}") from error
+        raise InputError(f"not an ONNX model: {first_line(error)}") from error
+    _check_nodes(model.graph)
+    return model.graph, missing
 
 
 def _check_splits(graph: Any) -> None:
@@ -102,16 +147,21 @@ def _check_sizes(graph: Any) -> None:
                 raise InputError(message, place=f"value {each.name}")
 
 
-def _check_names(graph: Any, path: str | Path) -> None:
-    """Refuse nodes without results, and names that are not UTF-8, which come as bytes."""
+def _check_nodes(graph: Any) -> None:
+    """Refuse control flow, nodes without results, and names that are not UTF-8, which come as bytes."""
     for node in graph.node:
         if not all(isinstance(name, str) for name in (*node.input, *node.output, node.op_type, node.name)):
-            raise InputError("found a name that is not UTF-8 text", source=path, place=f"node {node.output!r}")
+            raise InputError("found a name that is not UTF-8 text", place=f"node {node.output!r}")
         if not any(node.output):
-            raise InputError(f"found a {node.op_type} without a result, expected one or more", source=path)
+            raise InputError(f"found a {node.op_type} without a result, expected one or more")
+        if node.op_type in _CONTROL_FLOW:
+            raise InputError(
+                f"found a {node.op_type}, expected a graph without control flow",
+                place=f"operator {next(filter(None, node.output))}",
+            )
     for each in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         if not isinstance(each.name, str):
-            raise InputError("found a name that is not UTF-8 text", source=path, place=f"value {each.name!r}")
+            raise InputError("found a name that is not UTF-8 text", place=f"value {each.name!r}")
 
 
 def missing_text(missing: dict[str, str]) -> str:

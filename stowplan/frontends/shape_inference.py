@@ -16,7 +16,7 @@ import warnings
 from typing import Any, BinaryIO, cast
 
 from stowplan.child_process import child_environment, describe_end, read_message, write_encoded
-from stowplan.errors import InputError
+from stowplan.errors import InputError, first_line
 
 #: Bytes of a weight that are sent, at most; whole numbers are always sent, since shapes may be computed with them.
 _MAX_SENT = 1 << 15
@@ -140,8 +140,7 @@ def _serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
                 answer = _DONE + shape_inference.infer_shapes(data, data_prop=True).SerializeToString()
             except Exception as error:
                 # protobuf and onnx raise errors of many types, over several lines.
-                reason = str(error).strip().splitlines() or [type(error).__name__]
-                answer = _FAILED + reason[0].encode()
+                answer = _FAILED + first_line(error).encode()
             write_encoded(outgoing, answer)
 
 

@@ -9,6 +9,7 @@ respect is the verifier's business.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -62,13 +63,17 @@ class CopyEngine:
 
 def simulate(problem: Problem, plan: Plan) -> Timeline:
     """Play ``plan``; its indices must be in range (the verifier says whether they are)."""
-    fast = set(plan.fast_uses)
+    return play(problem, plan, durations_ps(problem, plan.fast_uses))
+
+
+def durations_ps(problem: Problem, fast_uses: Iterable[int]) -> list[int]:
+    """How long each step lasts, all runs together, where these uses are served from fast memory."""
+    fast, number = set(fast_uses), 0
     durations: list[int] = []
-    number = 0
     for step in problem.steps:
         durations.append(step.weight * step.latency_ps([use in fast for use in range(number, number + len(step.uses))]))
         number += len(step.uses)
-    return play(problem, plan, durations)
+    return durations
 
 
 def _transfer_ps(problem: Problem, copy: Copy) -> int:

@@ -14,8 +14,7 @@ from typing import Literal
 
 from stowplan.deadline import check_reading
 from stowplan.hardware.affine.program import Copy, Load, Program, Statement
-from stowplan.transforms import compose as rules
-from stowplan.transforms import sets
+from stowplan.transforms import compose as views
 
 Engine = Literal["auto", "isl"]
 Reason = Literal["not affine", "not invertible", "observable output", "too long"]
@@ -133,7 +132,7 @@ class _Pass:
         self._set_calls = 0
 
     def run(self) -> tuple[Program, Report]:
-        compose = sets.compose if self._engine == "isl" else rules.compose
+        compose = views.compose_by_sets if self._engine == "isl" else views.compose
         statements: list[Statement] = []
         for statement in self._program.statements:
             check_reading()
@@ -160,11 +159,11 @@ class _Pass:
             return
         shape = self._program.tensors[name].shape
         try:
-            view = None if self._engine == "isl" else rules.view_of(writers, shape)
+            view = None if self._engine == "isl" else views.view_of(writers, shape)
             if view is None:
                 self._set_calls += 1
-                view = sets.view_of(writers, shape)
-        except rules.NotInvertibleError:
+                view = views.view_of_by_sets(writers, shape)
+        except views.NotInvertibleError:
             self._reasons[name] = "not invertible", "several iterations write one element"
             return
         terms = sum(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stowplan.backends.xla import install
+from stowplan.backends.xla import workload
 from stowplan.backends.xla.tuning import Tuning
 from stowplan.cli import tune_xla
 from stowplan.hardware.costs.signatures import LatencyTable
@@ -126,7 +126,7 @@ def test_bad_input(
 
 
 def test_without_the_extra(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(workload.importlib.util, "find_spec", lambda name: None)
     line = error_line(cli(*TOY))
     assert (
         line == "stowplan: compiling for XLA needs jax and jaxlib and libtpu, not installed here: pip install 'stowplan[xla]'"

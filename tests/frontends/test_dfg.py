@@ -17,7 +17,7 @@ import stowplan
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.dfg import Dfg, carried, kernels, lower, maximum, minimum, read_json, select, trace
 from stowplan.frontends.dfg.dot import parse_dot, read_dot
-from stowplan.frontends.dfg.json_graph import decode_json
+from stowplan.frontends.dfg.graph import decode_json
 from stowplan.frontends.dfg.lower import relay_fan_out
 from stowplan.hardware.se import run_graph
 from stowplan.hardware.se.reference import make_data

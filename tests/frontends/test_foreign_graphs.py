@@ -16,9 +16,8 @@ import stowplan
 from stowplan.errors import InputError
 from stowplan.frontends.dfg import Dfg, lower, read_dot, read_json
 from stowplan.frontends.dfg.dot import parse_dot
-from stowplan.frontends.dfg.graph import Reading
-from stowplan.frontends.dfg.json_graph import decode_json
-from stowplan.frontends.dfg.op_tables import OpTable, load_op_table
+from stowplan.frontends.dfg.graph import Reading, decode_json
+from stowplan.frontends.dfg.op_table import OpTable, load_op_table
 from stowplan.hardware.se import compare
 from stowplan.hardware.se.machines import streaming_engine
 from stowplan.models.modulo_scheduling import cpsat
@@ -358,7 +357,7 @@ def test_a_table_of_another_format_or_none(tmp_path: Path) -> None:
 
 
 def test_the_tables_come_with_the_package() -> None:
-    folder = resources.files("stowplan.frontends.dfg.op_tables")
+    folder = resources.files("stowplan.frontends.dfg")
     assert {entry.name for entry in folder.iterdir() if entry.name.endswith(".toml")} == {"own.toml", "llvm.toml", "cgra.toml"}
 
 

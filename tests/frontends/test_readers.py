@@ -18,8 +18,8 @@ from stowplan.frontends.affine.hlo import affine_program
 from stowplan.frontends.dfg.dot import parse_dot
 from stowplan.frontends.dfg.graph import Reading
 from stowplan.frontends.hlo import parse_module
+from stowplan.frontends.hlo.format import program_from_module
 from stowplan.frontends.hlo.placed import read_cycle_table
-from stowplan.frontends.hlo.program import program_from_module
 from stowplan.frontends.xla_plan import import_xla_plan
 from stowplan.hardware.se import load_machine
 from stowplan.hardware.targets import decode_target

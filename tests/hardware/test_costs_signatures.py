@@ -25,8 +25,7 @@ from stowplan.hardware.costs.signatures import (
     StepPlacement,
     StepSignature,
 )
-from stowplan.hardware.costs.signatures.features import NAMES, Known, StepFacts, as_bits, features
-from stowplan.hardware.costs.signatures.predictor import SHIPPED, Trees, shipped
+from stowplan.hardware.costs.signatures.predictor import NAMES, SHIPPED, Known, StepFacts, Trees, as_bits, features, shipped
 from stowplan.hardware.program import Program, ProgramStep, ProgramTensor, ProgramUse
 from stowplan.hardware.targets import load_target
 

@@ -15,7 +15,7 @@ from stowplan.errors import MissingDependencyError
 from stowplan.frontends.affine import Builder
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.program import Copy, Program
-from stowplan.transforms import compose, sets
+from stowplan.transforms import compose
 from stowplan.transforms.eliminate import Engine, Report, eliminate
 from tests.hardware.affine.cases import MOVES, random_inputs, random_program
 
@@ -84,8 +84,8 @@ def test_rules_reverse_stores_as_isl_does(seed: int) -> None:
         reversed_store = compose.reverse_store(copy, shape)
         assert reversed_store is not None
         values, domain = reversed_store
-        by_rules = sets.relation(shape, values, domain)
-        by_isl = sets.relation(copy.extents, copy.store.index).reverse()
+        by_rules = compose.relation(shape, values, domain)
+        by_isl = compose.relation(copy.extents, copy.store.index).reverse()
         assert by_rules.is_equal(by_isl), copy
 
 

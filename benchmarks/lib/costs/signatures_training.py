@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import InputError, MissingDependencyError
-from stowplan.hardware.costs.signatures.features import Known, StepFacts, features
-from stowplan.hardware.costs.signatures.predictor import Predictor, Trees
+from stowplan.hardware.costs.signatures.predictor import Known, Predictor, StepFacts, Trees, features
 from stowplan.hardware.costs.signatures.table import LatencyTable, StepSignature
 
 Array = NDArray[np.float64]

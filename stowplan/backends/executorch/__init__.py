@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from stowplan.backends.executorch.banks import BankedPlanningAlgorithm as BankedPlanningAlgorithm
     from stowplan.backends.executorch.banks import banked_memory_planning_pass as banked_memory_planning_pass
     from stowplan.backends.executorch.banks import banked_planning_algorithm as banked_planning_algorithm
-    from stowplan.backends.executorch.end_to_end import Planned as Planned
-    from stowplan.backends.executorch.end_to_end import plan as plan
     from stowplan.backends.executorch.planning import MemoryPlanningAlgorithm as MemoryPlanningAlgorithm
     from stowplan.backends.executorch.planning import PlanningWarning as PlanningWarning
     from stowplan.backends.executorch.planning import memory_planning_algorithm as memory_planning_algorithm
     from stowplan.backends.executorch.planning import memory_planning_pass as memory_planning_pass
+    from stowplan.backends.executorch.program import Planned as Planned
+    from stowplan.backends.executorch.program import offset_table as offset_table
+    from stowplan.backends.executorch.program import plan as plan
+    from stowplan.backends.executorch.program import write_offsets as write_offsets
     from stowplan.backends.executorch.reorder import ReorderPass as ReorderPass
     from stowplan.backends.executorch.reorder import reorder_pass as reorder_pass
-    from stowplan.backends.executorch.table import offset_table as offset_table
-    from stowplan.backends.executorch.table import write_offsets as write_offsets
 
 _LAZY = {
     "BankedPlanningAlgorithm": "banks",
@@ -38,21 +38,8 @@ _LAZY = {
     "memory_planning_pass": "planning",
 }
 
-__all__ = [
-    "BankedPlanningAlgorithm",
-    "MemoryPlanningAlgorithm",
-    "Planned",
-    "PlanningWarning",
-    "ReorderPass",
-    "banked_memory_planning_pass",
-    "banked_planning_algorithm",
-    "memory_planning_algorithm",
-    "memory_planning_pass",
-    "offset_table",
-    "plan",
-    "reorder_pass",
-    "write_offsets",
-]
+
+__all__ = [*_LAZY]
 
 
 def __getattr__(name: str) -> Any:

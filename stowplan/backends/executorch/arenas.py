@@ -167,6 +167,15 @@ def arenas(alignment: int, specs: Iterable[Any], reserved: Sequence[int], paddin
     return found
 
 
+def fill(result: Any, specs: Iterable[Any], placed: Mapping[int, Place], sizes: list[int]) -> Any:
+    """Executorch's result with these places and sizes of arenas in it."""
+    for spec in specs:
+        place, found = placed[id(spec)], result.spec_dict[spec]
+        found.mem_id, found.mem_obj_id, found.mem_offset = place.mem_id, place.mem_obj_id, place.mem_offset
+    result.bufsizes = sizes
+    return result
+
+
 def places(specs: Iterable[Any], offsets: Mapping[int, tuple[int, int]]) -> dict[int, Place]:
     """Where all tensors are, those inside others as well, by ``id`` of the specification.
 

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from stowplan.arguments import whole
-from stowplan.backends.executorch import arenas, check, install
+from stowplan.backends.executorch import arenas, check
 from stowplan.backends.executorch.arenas import UnsupportedError
-from stowplan.backends.executorch.planning import solve_with, warn
+from stowplan.backends.executorch.planning import complaint, require, solve_with, warn
 from stowplan.errors import InputError, UsageError
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
@@ -95,7 +95,7 @@ class BankedPlanningAlgorithm:
             result = stock(alignment, every, graph_module, graph_signature, extra_padding)
         except Exception as error:  # it may give up where there is a plan
             refusal = error
-        wrong = "" if self.stock else install.complaint()
+        wrong = "" if self.stock else complaint()
         if not wrong:
             try:
                 return self._plan(alignment, every, graph_module, extra_padding, result)
@@ -311,7 +311,7 @@ def banked_memory_planning_pass(
     UsageError
         State that methods share: executorch keeps it in arena 2, whatever the map says.
     """
-    install.require()
+    require()
     from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
     from executorch.exir.passes import MemoryPlanningPass
 
@@ -324,7 +324,7 @@ def banked_memory_planning_pass(
 
 
 def _stock(target: Any) -> Callable[..., Any]:
-    install.require()
+    require()
     from executorch.exir.banked_memory_planning import BankedGreedy
 
     found: Callable[..., Any] = BankedGreedy(target)
@@ -344,8 +344,4 @@ def _result(result: Any, specs: Sequence[Any], placed: Mapping[int, arenas.Place
         from executorch.exir.memory_planning import MemoryAlgoResult, SpecAllocResult
 
         result = MemoryAlgoResult({spec: SpecAllocResult(1, 0, 0) for spec in specs}, [])
-    for spec in specs:
-        place, found = placed[id(spec)], result.spec_dict[spec]
-        found.mem_id, found.mem_obj_id, found.mem_offset = place.mem_id, place.mem_obj_id, place.mem_offset
-    result.bufsizes = sizes
-    return result
+    return arenas.fill(result, specs, placed, sizes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from stowplan.backends.executorch import arenas, check, install
+from stowplan.backends.executorch import arenas, check
 from stowplan.backends.executorch.arenas import Arena, UnsupportedError
-from stowplan.errors import brief
+from stowplan.errors import MissingDependencyError, brief
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
@@ -21,6 +23,26 @@ from stowplan.portfolio.context import Options
 from stowplan.portfolio.packing.quick import quick_plan
 from stowplan.portfolio.solve import solve
 from stowplan.result import Result
+
+#: Version of executorch whose memory planning this back end was written and tested for: its first two numbers.
+VERSION = "1.5"
+
+
+def require() -> None:
+    """Raise MissingDependencyError, naming the extra that brings it, where executorch is not installed."""
+    if importlib.util.find_spec("executorch") is None:
+        raise MissingDependencyError(
+            "planning for ExecuTorch needs executorch, not installed here: pip install 'stowplan[executorch]'"
+        )
+
+
+def complaint() -> str:
+    """What is wrong with the installed version of executorch, in one line; empty where it is the one that is known."""
+    try:
+        found = importlib.metadata.version("executorch")
+    except importlib.metadata.PackageNotFoundError:
+        return f"found an executorch without a version, expected {VERSION}"
+    return "" if found.split(".")[:2] == VERSION.split(".") else f"found executorch {found}, expected {VERSION}"
 
 
 class PlanningWarning(UserWarning):
@@ -75,7 +97,7 @@ class MemoryPlanningAlgorithm:
         every = list(specs)
         greedy = self.greedy or _installed_greedy()
         result = greedy(alignment, every, graph_module, graph_signature, extra_padding)
-        wrong = "" if self.greedy else install.complaint()
+        wrong = "" if self.greedy else complaint()
         if wrong:
             warn(f"{wrong}: the plan is executorch's own")
             return result
@@ -108,11 +130,7 @@ class MemoryPlanningAlgorithm:
         if wrong:
             raise UnsupportedError(f"the plan failed verification ({wrong[0]})")
         self.reports += reports
-        for spec, found in result.spec_dict.items():
-            place = placed[id(spec)]
-            found.mem_id, found.mem_obj_id, found.mem_offset = place.mem_id, place.mem_obj_id, place.mem_offset
-        result.bufsizes = sizes
-        return result
+        return arenas.fill(result, result.spec_dict, placed, sizes)
 
     def _plan(self, unit: Arena, greedy: int, offsets: list[int]) -> tuple[Plan | None, ArenaReport]:
         """A plan of an arena that is smaller than greedy's, None where there is none; and what to report."""
@@ -204,7 +222,7 @@ def memory_planning_pass(
     MissingDependencyError
         Without executorch.
     """
-    install.require()
+    require()
     from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
     from executorch.exir.passes import MemoryPlanningPass
 
@@ -235,7 +253,7 @@ def solve_with(options: Options, problem: Any, plans: Mapping[str, Any] | None =
 
 
 def _installed_greedy() -> Callable[..., Any]:
-    install.require()
+    require()
     from executorch.exir.memory_planning import greedy
 
     found: Callable[..., Any] = greedy

@@ -16,6 +16,7 @@ import msgspec
 
 from stowplan.backends.executorch.arenas import UnsupportedError, round_up
 from stowplan.backends.executorch.planning import reason, solve_with, warn
+from stowplan.frontends.torch_program import arguments, is_written
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
@@ -259,22 +260,9 @@ def _root(node: Any) -> Any:
     return node
 
 
-def _schema(node: Any) -> Any:
-    # Operators of the edge dialect have torch's own inside.
-    return getattr(node.target, "_schema", None) or getattr(getattr(node.target, "_op", None), "_schema", None)
-
-
 def _overwritten(node: Any) -> list[Any]:
     """The arguments that an operator writes over."""
-    schema = _schema(node)
-    if schema is None or not hasattr(schema, "arguments"):
-        return []
-    found = []
-    for at, argument in enumerate(schema.arguments):
-        given = node.args[at] if at < len(node.args) else node.kwargs.get(argument.name)
-        if argument.alias_info is not None and argument.alias_info.is_write and hasattr(given, "meta"):
-            found.append(given)
-    return found
+    return [given for argument, given in arguments(node) if is_written(argument) and hasattr(given, "meta")]
 
 
 def _is_random(node: Any) -> bool:

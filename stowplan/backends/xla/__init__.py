@@ -32,18 +32,8 @@ _LAZY = {
     "of_function": "workload",
 }
 
-__all__ = [
-    "CompileError",
-    "Compiler",
-    "Steer",
-    "Tuning",
-    "Workload",
-    "as_flags",
-    "by_name",
-    "of_function",
-    "tune",
-    "tune_workload",
-]
+
+__all__ = [*_LAZY]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,11 +17,11 @@ from types import TracebackType
 import msgspec
 
 from stowplan.backends.xla.child import Answer, Compile, Done, Failed, Lower, Option, Request
-from stowplan.backends.xla.install import chip_of, versions
 from stowplan.backends.xla.store import Compiled, Record, WorkloadStore, result_key
-from stowplan.backends.xla.workload import Workload
+from stowplan.backends.xla.workload import Workload, versions
 from stowplan.deadline import Deadline
 from stowplan.errors import StowplanError, TimeLimitError, UsageError, brief
+from stowplan.hardware.targets import xla_chip
 
 #: Seconds that one compile may take, and bytes of memory that the compiling process may have, unless told otherwise.
 COMPILE_LIMIT, MEMORY_LIMIT = 900.0, 16 << 30
@@ -57,7 +57,7 @@ class Compiler:
     workload
         What is compiled.
     target
-        Name of the machine, see :data:`stowplan.backends.xla.install.CHIPS`.
+        Name of the machine, see :data:`stowplan.hardware.targets.XLA_CHIPS`.
     folder
         Where results are kept and looked for; a temporary one where None.
     compile_limit
@@ -95,7 +95,7 @@ class Compiler:
         self.options = dict(options or {})
         """Options of every compile."""
         self.versions = versions()
-        self._topology, self._accelerator = chip_of(target)
+        self._chip = xla_chip(target)
         self._compile_limit = compile_limit
         self._memory_limit = memory_limit
         self._command = tuple(command or CHILD_COMMAND)
@@ -139,7 +139,7 @@ class Compiler:
 
     def find(self, options: Mapping[str, Option]) -> Compiled | None:
         """The kept result for these options, if there is one."""
-        return self.start().find(result_key({**self.options, **options}, self.versions, self._topology))
+        return self.start().find(result_key({**self.options, **options}, self.versions, self._chip.topology))
 
     def compile(self, options: Mapping[str, Option], deadline: Deadline | None = None) -> Compiled:
         """The result for these options: found, or compiled now.
@@ -177,7 +177,7 @@ class Compiler:
             record = Record(
                 options=dict(sorted(options.items())),
                 versions=self.versions,
-                topology=self._topology,
+                topology=self._chip.topology,
                 workload=self._digest,
                 processor_seconds=round(answer.processor_seconds, 3) if isinstance(answer, Done) else 0.0,
                 seconds=round(answer.seconds, 3) if isinstance(answer, Done) else 0.0,
@@ -186,7 +186,7 @@ class Compiler:
             return store.keep(scratch, record)
 
     def _lower(self, deadline: Deadline) -> None:
-        answer = self._ask(Lower(self.workload, self._topology), deadline)
+        answer = self._ask(Lower(self.workload, self._chip.topology), deadline)
         if isinstance(answer, Failed):
             raise CompileError(f"{self.workload.name}: cannot {answer.stage} the function: {answer.message}")
         if self._digest not in ("", answer.digest):
@@ -195,7 +195,7 @@ class Compiler:
 
     def _ask(self, request: Request, deadline: Deadline) -> Answer:
         if self._child is None:
-            self._child = _Child(self._command, self._accelerator)
+            self._child = _Child(self._command, self._chip.accelerator)
         child = self._child
         limit = deadline.within(self._compile_limit)
         try:

@@ -13,9 +13,8 @@ from stowplan.backends.xla.steer import ALL_SLOW, Steer, values_of
 from stowplan.backends.xla.store import Compiled
 from stowplan.deadline import Deadline
 from stowplan.frontends.hlo import HloModule, read_module
-from stowplan.frontends.hlo.placed import placed_instructions
+from stowplan.frontends.hlo.placed import placed_instructions, read_assignment, sign_steps
 from stowplan.frontends.hlo.shape import index_text
-from stowplan.frontends.hlo.signatures import read_assignment, sign_steps
 from stowplan.hardware.costs.signatures import NO_USE, Assignment, LatencyTable, Predictor, SignatureCosts
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import Target

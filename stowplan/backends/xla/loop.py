@@ -6,7 +6,7 @@ import math
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +14,7 @@ from stowplan.arguments import number, whole
 from stowplan.backends.xla.child import DUMPED, Option
 from stowplan.backends.xla.compiler import COMPILE_LIMIT, MEMORY_LIMIT, CompileError, Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
-from stowplan.backends.xla.planned import planned
-from stowplan.backends.xla.proposals import (
-    Proposal,
-    Way,
-    capacities,
-    corrections,
-    explorations,
-    fitted,
-    harm_last,
-    overlaps,
-    perturbations,
-    plan_first,
-    plans,
-    prefetches,
-    preloads,
-    retries,
-    returns,
-    tightened,
-    waits,
-)
+from stowplan.backends.xla.proposals import WAYS, Proposal, Way, harm_last, overlaps, plan_first, planned, waits
 from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.steer import ALL_SLOW, DEFAULT, STEERED, Steer
 from stowplan.backends.xla.store import Compiled
@@ -47,23 +28,7 @@ from stowplan.hardware.targets import Target, load_target
 #: Compiles unless told otherwise, the default and all in slow memory included.
 COMPILES = 10
 
-#: What a way of steering is worth before anything is known of it: its share of compiles that were better than the incumbent
-#: (``benchmarks/xla/tuning.py`` prints the shares), counted as two tries.
-_PRIOR = {
-    "preload": 0.38,
-    "capacity": 0.35,
-    "correct": 0.346,
-    # Less than its share: it can save the stalls alone, so others, which save cycles, come first where they are as good.
-    "overlap": 0.345,
-    "tighten": 0.3,
-    "fit": 0.28,
-    "plan": 0.2,
-    "prefetch": 0.15,
-    "retries": 0.1,
-    "explore": 0.1,
-    "return": 0.1,
-    "perturb": 0.05,
-}
+#: How many tries what a way is worth before anything is known of it counts for.
 _PRIOR_TRIES = 2.0
 #: Weight of what is not known of a way against what is, as in UCB1 (Auer, Cesa-Bianchi and Fischer 2002).
 _CURIOSITY = 0.35
@@ -73,13 +38,9 @@ _CURIOSITY = 0.35
 class _Arm:
     """A way of steering, and what it has been worth."""
 
-    name: str
     way: Way
+    wins: float
     tries: float = _PRIOR_TRIES
-    wins: float = field(default=0.0)
-
-    def __post_init__(self) -> None:
-        self.wins = _PRIOR[self.name] * self.tries
 
     def index(self, total: float) -> float:
         return self.wins / self.tries + _CURIOSITY * math.sqrt(math.log(max(total, 2.0)) / self.tries)
@@ -263,22 +224,10 @@ class _Run:
             self._try(Proposal("harm_last", harm_last(evidence, default, all_slow)))
         if len(self._records) < self._budget and not self._deadline.expired:
             self._try(Proposal("plan_first", plan_first(evidence, planned(evidence, "table", self._chance).tensors)))
-        arms = [
-            _Arm("tighten", tightened),
-            _Arm("capacity", capacities),
-            _Arm("plan", plans),
-            _Arm("fit", fitted),
-            _Arm("correct", corrections),
-            _Arm("retries", retries),
-            _Arm("explore", explorations),
-            _Arm("preload", preloads),
-            _Arm("prefetch", prefetches),
-            _Arm("return", returns),
-            _Arm("perturb", perturbations),
-        ]
-        if default is not None and waits(default):
-            # Elsewhere there is no use for it, and a way that is never tried only makes the loop more curious about the others.
-            arms.append(_Arm("overlap", overlaps))
+        # Where nothing waits there is no use for overlaps, and a way that is never tried only makes the loop more curious about
+        # the others.
+        is_waiting = default is not None and waits(default)
+        arms = [_Arm(way, _PRIOR_TRIES * worth) for way, worth in WAYS if way is not overlaps or is_waiting]
         while len(self._records) < self._budget and not self._deadline.expired:
             total = sum(arm.tries for arm in arms)
             idle = evidence.incumbent.steer if evidence.order_is_idle() else None

@@ -17,17 +17,16 @@ from stowplan import files
 from stowplan.backends.xla.store import Compiled, read_result
 from stowplan.errors import InputError
 from stowplan.frontends.hlo import HloModule, program_from_module, read_module, read_program
-from stowplan.frontends.hlo.placed import FAST_SPACE
 from stowplan.frontends.xla_plan import ImportedPlan, import_xla_plan
 from stowplan.hardware.costs import make_problem
 from stowplan.hardware.program import Program, ProgramStep
-from stowplan.hardware.simulator import play
-from stowplan.hardware.targets import Target, load_target
+from stowplan.hardware.simulator import durations_ps, play
+from stowplan.hardware.targets import TPU_V4, Target, load_target
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
 #: How a layout says that its array is in fast memory.
-FAST_MARK = f"S({FAST_SPACE})"
+FAST_MARK = f"S({TPU_V4.fast_space})"
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -172,7 +171,8 @@ class CompiledRewards:
             for each in results:
                 try:
                     fast = judge.plan(each).plan.fast_uses if judge.has_fast_memory(each) else ()
-                    found.append((_reward(problem, frozenset(fast)), judge.score(each).total))
+                    reward = problem.all_slow_ps - sum(durations_ps(problem, fast))
+                    found.append((reward, judge.score(each).total))
                 except InputError:
                     continue
         return found
@@ -191,11 +191,3 @@ def _workloads(folder: Path) -> Iterator[list[Compiled]]:
                 results.append(result)
         if results:
             yield results
-
-
-def _reward(problem: Problem, fast: frozenset[int]) -> int:
-    total, number = 0, 0
-    for step in problem.steps:
-        total += step.weight * step.latency_ps([use in fast for use in range(number, number + len(step.uses))])
-        number += len(step.uses)
-    return problem.all_slow_ps - total

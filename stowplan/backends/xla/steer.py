@@ -14,6 +14,7 @@ import msgspec
 
 from stowplan.backends.xla.child import Option
 from stowplan.hardware.program import Program
+from stowplan.hardware.targets import TPU_V4
 
 #: Option of the compiler that takes the order, a text proto ``MsaSortOrderOverrides``.
 ORDER_OPTION = "xla_tpu_msa_sort_order_overrides"
@@ -24,12 +25,8 @@ PREFETCH_OPTION = "xla_tpu_preferred_prefetch_overrides"
 #: Option that turns the assignment off: everything stays in slow memory.
 ASSIGNMENT_OPTION = "xla_msa_enable"
 
-#: KiB of fast memory that the assignment may use, and how often it tries again where a value does not fit.
-CAPACITY_OPTION = "xla_tpu_max_cmem_used_by_memory_space_assignment"
-RETRIES_OPTION = "xla_tpu_cmem_max_retries"
-
-#: Overlap ratio: for how many times its own time a copy had best run beside the program. The larger, the earlier it begins.
-OVERLAP_OPTION = "xla_tpu_cmem_preferred_overlap_to_async_copy_ratio"
+#: Options that chips have names of their own for.
+CAPACITY_OPTION, RETRIES_OPTION, OVERLAP_OPTION = TPU_V4.capacity_option, TPU_V4.retries_option, TPU_V4.overlap_option
 
 #: Options that steers set, which nobody else may.
 STEERED = (ORDER_OPTION, PREFETCH_OPTION, ASSIGNMENT_OPTION, CAPACITY_OPTION, RETRIES_OPTION, OVERLAP_OPTION)

@@ -1,8 +1,13 @@
-"""What is to be compiled: a JAX function with the shapes of its arguments, in a form that a child process can rebuild."""
+"""What is to be compiled: a JAX function with the shapes of its arguments, in a form that a child process can rebuild.
+
+To compile it the user's machine needs jax and libtpu, which the package neither brings nor imports itself.
+"""
 
 from __future__ import annotations
 
 import base64
+import importlib.metadata
+import importlib.util
 import os
 import re
 import sys
@@ -11,8 +16,31 @@ from typing import Any
 
 import msgspec
 
-from stowplan.backends.xla.install import versions
 from stowplan.errors import MissingDependencyError, UsageError
+
+#: Packages of the extra ``xla`` that compile; what a result is made by.
+PACKAGES = ("jax", "jaxlib", "libtpu")
+
+#: Variables with flags of the compiler; a user's own stay in force, and belong to what a result is made by.
+FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of :data:`PACKAGES`, and those of :data:`FLAGS` that are set.
+
+    Raises
+    ------
+    MissingDependencyError
+        Naming what is missing and the extra that brings it.
+    """
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingDependencyError(
+            f"compiling for XLA needs {' and '.join(missing)}, not installed here: pip install 'stowplan[xla]'"
+        )
+    installed = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return installed | {name: os.environ[name] for name in FLAGS if os.environ.get(name, "").strip()}
+
 
 _SHAPE = re.compile(r"(?P<type>[a-z]+[0-9]*(?:[a-z0-9_]*))\[(?P<dims>[0-9]*(?:,[0-9]+)*)\]")
 

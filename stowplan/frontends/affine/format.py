@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stowplan.errors import UsageError
-from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily, TargetRow
+from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.network.onnx_model import is_onnx
 from stowplan.frontends.options import ReadOptions
 from stowplan.hardware.inferentia.target import is_bank_target, load_target, target_names
@@ -79,13 +79,6 @@ def _claims(source: Source) -> bool | None:
     return not read_module(source.path).is_scheduled
 
 
-def _rows() -> list[TargetRow]:
-    return [
-        TargetRow(name, f"{target.banks} banks, {target.scratchpad.capacity / 2**20:g} MiB scratchpad", target.description)
-        for name, target in ((name, load_target(name)) for name in target_names())
-    ]
-
-
 FORMAT = InputFormat(
     what="a graph for a target with banks",
     suffixes=(".onnx", ".hlo", ".hlo.txt"),
@@ -94,7 +87,13 @@ FORMAT = InputFormat(
     matches=lambda source: source.data is None and source.target is not None and is_bank_target(source.target),
     open=_open,
     targets=TargetFamily(
-        "graphs to map to banks", "bank mapping", "inferentia", "what is spread over which banks", load_target, _rows
+        "graphs to map to banks",
+        "bank mapping",
+        "inferentia",
+        "what is spread over which banks",
+        load_target,
+        target_names,
+        lambda target: f"{target.banks} banks, {target.scratchpad.capacity / 2**20:g} MiB scratchpad",
     ),
     claims=_claims,
 )

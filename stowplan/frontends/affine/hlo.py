@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stowplan.deadline import check_reading
-from stowplan.errors import InputError
+from stowplan.errors import InputError, naming
 from stowplan.frontends.affine.access import Variable
 from stowplan.frontends.affine.hlo_walk import (
     Handler,
@@ -27,8 +27,8 @@ from stowplan.frontends.affine.hlo_walk import (
     shape_text,
 )
 from stowplan.frontends.hlo import ArrayShape, Computation, HloModule, Instruction, TupleShape, read_module
-from stowplan.frontends.hlo.attributes import convolution_labels, number, numbers, padding, ranges, window
-from stowplan.frontends.hlo.extent import check_extent
+from stowplan.frontends.hlo.module import convolution_labels, number, numbers, padding, ranges, window
+from stowplan.frontends.hlo.walk import check_extent
 from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.program import UNSPREAD, Program
@@ -303,10 +303,8 @@ def affine_program(module: HloModule, float_bytes: int | None = None) -> Program
     InputError
         An instruction that has no place here (a while loop, a fusion: compile with optimisations off, or dump before them).
     """
-    try:
+    with naming(module.source):
         return _program(Walk(module, float_bytes))
-    except InputError as error:
-        raise (error if module.source is None else error.within(module.source)) from None
 
 
 def _program(walk: Walk) -> Program:

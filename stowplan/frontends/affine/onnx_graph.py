@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from stowplan.deadline import check_reading
-from stowplan.errors import InputError
+from stowplan.errors import naming
 from stowplan.frontends.affine.access import Variable
 from stowplan.frontends.affine.onnx_walk import Handler, Walk
-from stowplan.frontends.onnx_file import OnnxFile, attributes, read_onnx_file
+from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
 from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.expression import constant, index
@@ -25,12 +25,11 @@ def _constant(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     name = node.output[0]
     value = next(iter(options.values()), None)
     if isinstance(value, walk.onnx.TensorProto):
-        walk.store(name, value)
+        walk.file.store(name, value)
     elif isinstance(value, int | float | list | tuple):
         import numpy as np
 
-        walk.stored[name] = np.array(value)
-        walk.shapes[name] = walk.stored[name].shape
+        walk.keep(name, np.array(value))
     else:
         walk.expect(node, isinstance(value, bytes | walk.onnx.SparseTensorProto), "no value", "one")
 
@@ -340,19 +339,15 @@ def read_affine_onnx(path: str | Path, float_bytes: int | None = None) -> Progra
     InputError
         Not an ONNX model, shapes that are not fixed, or a slice or pad whose numbers are not in the file; names the operator.
     """
-    found = read_onnx_file(path)
-    try:
-        return _program(found, float_bytes)
-    except InputError as error:
-        raise error.within(path) from None
+    with naming(path):
+        return _program(read_onnx_file(path), float_bytes)
 
 
 def _program(file: OnnxFile, float_bytes: int | None) -> Program:
     walk = Walk(file, float_bytes)
     for node in file.graph.node:
         check_reading()
-        options = attributes(node, file.onnx)
-        walk.expect(node, node.op_type not in ("If", "Loop", "Scan"), f"a {node.op_type}", "a graph without control flow")
+        options = file.attributes(node)
         handler = _HANDLERS.get(node.op_type)
         if handler is not None:
             handler(walk, node, options)

@@ -24,27 +24,19 @@ class Walk:
     """State of one walk through a graph whose shapes have been inferred."""
 
     def __init__(self, file: OnnxFile, float_bytes: int | None):
-        self.onnx, self._missing = file.onnx, file.missing
+        self.file, self.onnx = file, file.onnx
         self._float_bytes = float_bytes
         self.builder = Builder(file.name)
-        self.shapes: dict[str, tuple[int, ...] | None] = {}
-        self._item_bytes: dict[str, int] = {}
         self.values: dict[str, Variable] = {}
-        self.stored: dict[str, Any] = {}
-        """Tensors of constants, and arrays once something has asked for their numbers."""
-        for each in (*file.graph.input, *file.graph.value_info, *file.graph.output):
-            self._know(each)
-        for each in file.graph.initializer:
-            self.store(each.name, each)
+        self._arrays: dict[str, Any] = {}
+        """Numbers of constants, once something has asked for them."""
+        for each in file.graph.sparse_initializer:
+            # What is stored of it is not as large as the tensor.
+            file.shapes[each.values.name] = None
 
-    def _know(self, value: Any) -> None:
-        kind = value.type.tensor_type
-        fixed = kind.HasField("shape") and all(each.HasField("dim_value") for each in kind.shape.dim)
-        self.shapes[value.name] = tuple(each.dim_value for each in kind.shape.dim) if fixed else None
-        self._item_bytes[value.name] = self._bytes_of(kind.elem_type)
-
-    def _bytes_of(self, kind: int | None) -> int:
-        """Bytes of an element of an ONNX type; what has none is taken for a number in single precision."""
+    def _item_bytes(self, name: str) -> int:
+        """Bytes of an element of a value; one without a type is taken for a number in single precision."""
+        kind = self.file.types.get(name)
         types = self.onnx.TensorProto.DataType
         if self._float_bytes is not None and (kind not in types.values() or _FLOATS.match(types.Name(kind))):
             return self._float_bytes
@@ -53,29 +45,24 @@ class Walk:
         except (KeyError, TypeError):
             return 4
 
-    def store(self, name: str, tensor: Any) -> None:
-        """Take over a tensor that the file has."""
-        self.shapes[name] = tuple(tensor.dims)
-        self._item_bytes[name] = self._bytes_of(tensor.data_type)
-        self.stored[name] = tensor
+    def keep(self, name: str, array: Any) -> None:
+        """Take over the numbers of a constant."""
+        self._arrays[name], self.file.shapes[name] = array, array.shape
 
     def numbers(self, name: str) -> Any:
         """Array of a constant, None where its numbers are not in the file: weights that were stripped, or stand in another."""
-        found = self.stored.get(name)
-        if isinstance(found, self.onnx.TensorProto):
+        if name not in self._arrays:
+            tensor = self.file.stored.get(name)
             try:
-                found = None if is_external(found, self.onnx) else self.onnx.numpy_helper.to_array(found)
+                is_missing = tensor is None or is_external(tensor, self.onnx)
+                self._arrays[name] = None if is_missing else self.onnx.numpy_helper.to_array(tensor)
             except (TypeError, ValueError, AttributeError, KeyError):
-                found = None
-            self.stored[name] = found
-        return found
+                self._arrays[name] = None
+        return self._arrays[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Sizes of a value; raises InputError where they are not fixed."""
-        shape = self.shapes.get(name)
-        if shape is None:
-            message = "found no fixed shape, expected one: export the model with fixed shapes"
-            raise InputError(message + missing_text(self._missing), place=f"value {name}")
+        """Sizes of a value; raises InputError where they are not fixed, or 0."""
+        shape = self.file.shape(name, f"value {name}")
         if any(size < 1 for size in shape):
             raise InputError(f"found the shape {list(shape)}, expected sizes of at least 1", place=f"value {name}")
         return shape
@@ -85,9 +72,7 @@ class Walk:
         found = self.values.get(name)
         if found is None:
             # Graph inputs, weights and constants, where something reads them.
-            found = self.values[name] = self.builder.input(
-                name, self.shape(name), self._item_bytes.get(name, self._bytes_of(None))
-            )
+            found = self.values[name] = self.builder.input(name, self.shape(name), self._item_bytes(name))
         return found
 
     def integers(self, node: Any, at: int, attribute: Any = None) -> list[int]:
@@ -98,7 +83,7 @@ class Walk:
         found = self.numbers(name)
         if found is None:
             message = f"found {node.op_type} by numbers that are not in the file (input {name!r}), expected constants"
-            only = {name: self._missing[name]} if name in self._missing else {}
+            only = {name: self.file.missing[name]} if name in self.file.missing else {}
             raise InputError(message + missing_text(only), place=self._place(node))
         return self.whole(node, found.reshape(-1).tolist())
 
@@ -155,7 +140,7 @@ class Walk:
         """Write an operator whose results are those of the node."""
         names = [name for name in node.output if name]
         # What only training needs has no shape at times, and no reader.
-        names = [name for name in names if self.shapes.get(name) is not None] or names[:1]
+        names = [name for name in names if self.file.shapes.get(name) is not None] or names[:1]
         count = len(names)
         results = self.builder.operator(
             op or node.op_type,
@@ -166,7 +151,7 @@ class Walk:
             restricted=restricted,
             name=names[0],
             dynamic=dynamic,
-            item_bytes=[self._item_bytes.get(name, self._bytes_of(None)) for name in names],
+            item_bytes=[self._item_bytes(name) for name in names],
         )
         self.values.update(zip(names, results, strict=True))
 

@@ -11,12 +11,20 @@ import msgspec
 
 from stowplan.errors import InputError
 from stowplan.frontends.arena.tflite_file import is_tflite, read_tflite
-from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily, TargetRow
+from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.options import ReadOptions
 from stowplan.models.operator_order.problem import Problem as OrderProblem
 from stowplan.models.packing.problem import Buffer, Problem
 
 TARGET = "arena"
+
+_TARGETS = TargetFamily.of_one(
+    "graphs for an arena",
+    "packing",
+    TARGET,
+    "offsets of its tensors in one arena",
+    "offsets for the tensors of a graph in its own order, in the least memory",
+)
 
 #: Bytes that offsets are multiples of: what runtimes for microcontrollers align tensors to.
 ALIGNMENT = 16
@@ -49,7 +57,7 @@ def arena_problem(graph: OrderProblem, capacity: int | None = None, alignment: i
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:
-    _load(str(options.target))
+    _TARGETS.load(str(options.target))
     if is_tflite(source.path):
         return Opened(read_tflite(source.path, options.capacity).problem)
     from stowplan.frontends.formats import format_of
@@ -62,12 +70,6 @@ def _open(source: Source, options: ReadOptions) -> Opened:
     return Opened(arena_problem(graph, options.capacity))
 
 
-def _load(target: str) -> str:
-    if target != TARGET:
-        raise InputError(f"found target {target!r}, expected {TARGET}")
-    return target
-
-
 def _claims(source: Source) -> bool | None:
     return True if is_tflite(Path(source.path)) else None
 
@@ -78,13 +80,6 @@ FORMAT = InputFormat(
     accepts=lambda source: frozenset({"target", "capacity"}),
     matches=lambda source: source.data is None and (source.target == TARGET or is_tflite(source.path)),
     open=_open,
-    targets=TargetFamily(
-        "graphs for an arena",
-        "packing",
-        TARGET,
-        "offsets of its tensors in one arena",
-        _load,
-        lambda: [TargetRow(TARGET, "any", "offsets for the tensors of a graph in its own order, in the least memory")],
-    ),
+    targets=_TARGETS,
     claims=_claims,
 )

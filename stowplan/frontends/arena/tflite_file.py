@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stowplan import files
-from stowplan.errors import InputError
+from stowplan.errors import InputError, naming
 from stowplan.models.packing.problem import Buffer, Problem
 
 #: Bytes 4 to 8 of every such file.
@@ -117,11 +117,10 @@ def read_tflite(path: str | Path, capacity: int | None = None) -> TfliteModel:
     if data[4:8] != IDENTIFIER:
         raise InputError(f"found {data[4:8]!r} as its identifier, expected {IDENTIFIER.decode()}", source=path)
     try:
-        return _read(data, Path(path).name.partition(".")[0], capacity)
+        with naming(path):
+            return _read(data, Path(path).name.partition(".")[0], capacity)
     except (struct.error, OverflowError, MemoryError) as error:
         raise InputError(f"not a whole TensorFlow Lite model: {error}", source=path) from error
-    except InputError as error:
-        raise error.within(path) from None
 
 
 def _read(data: bytes, name: str, capacity: int | None) -> TfliteModel:

@@ -2,8 +2,7 @@
 
 from stowplan.frontends.dfg.dot import read_dot
 from stowplan.frontends.dfg.expression import carried, maximum, minimum, select, trace
-from stowplan.frontends.dfg.graph import Dfg
-from stowplan.frontends.dfg.json_graph import read_json
+from stowplan.frontends.dfg.graph import Dfg, read_json
 from stowplan.frontends.dfg.lower import lower
 
 __all__ = ["Dfg", "carried", "lower", "maximum", "minimum", "read_dot", "read_json", "select", "trace"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from stowplan import files
 from stowplan.errors import InputError
 from stowplan.frontends.dfg.graph import Arrow, Dfg, Node, Reading, join
-from stowplan.frontends.dfg.op_tables import OpTable, read_number
+from stowplan.frontends.dfg.op_table import OpTable, read_number
 
 _TOKEN = re.compile(
     r"""(?P<skip>\s+|//[^\n]*|\#[^\n]*|/\*.*?\*/)

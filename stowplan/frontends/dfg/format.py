@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, get_args
 
 import msgspec
 
 from stowplan import files
-from stowplan.errors import InputError, UsageError
+from stowplan.errors import InputError, UsageError, naming
 from stowplan.frontends.dfg import lower, read_dot, read_json
 from stowplan.frontends.dfg.graph import Reading
 from stowplan.frontends.dfg.lower import Inputs, Memory
-from stowplan.frontends.dfg.op_tables import load_op_table
-from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily, TargetRow
+from stowplan.frontends.dfg.op_table import load_op_table
+from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.network.layer_json import is_layer_file
 from stowplan.frontends.options import ReadOptions
 from stowplan.hardware.se.machines import describe_machine, is_machine_name, load_machine, machine_names
 from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules
-
-T = TypeVar("T")
 
 
 class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,18 +166,8 @@ def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions = 
         named = {pin.instruction for pin in own}
         pins = (*own, *(pin for pin in pins if pin.instruction not in named))
     try:
-        return lower(
-            graph,
-            machine,
-            rules=options.rules,
-            inputs=cast(Inputs, options.inputs),
-            fuse=options.fuse,
-            fan_out=options.fan_out,
-            memory=cast(Memory, options.memory),
-            pins=pins,
-            table=table,
-            balance=options.balance,
-        )
+        given = {name: getattr(options, name) for name in ("rules", "inputs", "fuse", "fan_out", "memory", "balance")}
+        return lower(graph, machine, pins=pins, table=table, **given)
     except InputError as error:
         is_pin = options.fixed is not None and (error.place or "").startswith("pins")
         raise error.within(options.fixed if is_pin and options.fixed is not None else path) from None
@@ -187,10 +175,11 @@ def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions = 
 
 def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
     """A problem with the instructions of the file ``fixed`` in place of its own fixed ones; its rules stay."""
-    try:
+    with naming(changes["fixed"]):
         return msgspec.structs.replace(problem, pins=read_pins(changes["fixed"]))
-    except InputError as error:
-        raise error.within(changes["fixed"]) from None
+
+
+_FIXED = "a list of fixed instructions"
 
 
 class _Fixed(msgspec.Struct):
@@ -199,21 +188,12 @@ class _Fixed(msgspec.Struct):
 
 def _pins_within(path: str | Path) -> tuple[Pin, ...]:
     """The ``fixed`` of a graph file."""
-    return _decode(files.read_bytes(path), _Fixed, path).fixed
+    return files.decode_json(files.read_bytes(path), _Fixed, _FIXED, path).fixed
 
 
 def read_pins(path: str | Path) -> tuple[Pin, ...]:
     """Fixed instructions of a JSON file: a list of them; raises :class:`~stowplan.errors.InputError` naming file and place."""
-    return _decode(files.read_bytes(path), tuple[Pin, ...], path)
-
-
-def _decode(data: bytes, kind: type[T], path: str | Path) -> T:
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.ValidationError as error:
-        raise files.misfit(error, kind, path) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"not a list of fixed instructions: {error}", source=path) from error
+    return files.decode_json(files.read_bytes(path), tuple[Pin, ...], _FIXED, path)
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:
@@ -228,13 +208,6 @@ def _claims(source: Source) -> bool | None:
     return False if source.data is not None and is_layer_file(source.data) else None
 
 
-def _rows() -> list[TargetRow]:
-    return [
-        TargetRow(name, f"{array.tiles} tiles, latency {array.latency}", describe_machine(name))
-        for name, array in ((name, load_machine(name)) for name in machine_names())
-    ]
-
-
 FORMAT = InputFormat(
     what="a data-flow graph",
     suffixes=(".json", ".dot", ".gv"),
@@ -242,7 +215,14 @@ FORMAT = InputFormat(
     matches=lambda source: is_loop_body(source.path, source.data, source.target),
     open=_open,
     targets=TargetFamily(
-        "data-flow graphs", "modulo scheduling", "se", "tile and time of each instruction", load_machine, _rows
+        "data-flow graphs",
+        "modulo scheduling",
+        "se",
+        "tile and time of each instruction",
+        load_machine,
+        machine_names,
+        lambda array: f"{array.tiles} tiles, latency {array.latency}",
+        lambda name, array: describe_machine(name),
     ),
     claims=_claims,
 )

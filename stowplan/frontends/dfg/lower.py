@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import Literal, get_args
 
 import msgspec
 
-from stowplan.components import strong_components
 from stowplan.errors import UsageError
 from stowplan.frontends.dfg.graph import Dfg
 from stowplan.frontends.dfg.memory import make_asynchronous
-from stowplan.frontends.dfg.op_tables import OpTable
+from stowplan.frontends.dfg.op_table import OpTable
 from stowplan.hardware.se.machines import streaming_engine
 from stowplan.hardware.se.reference import INVARIANT, STREAMED
 from stowplan.models.modulo_scheduling.machine import Machine
@@ -26,20 +25,12 @@ def relay_fan_out(graph: Dfg, limit: int) -> Dfg:
     """
     if limit < 2:
         raise UsageError(f"found a fan-out of {limit}, expected 2 or more: a relay is a consumer too")
-    number = {each.id: at for at, each in enumerate(graph.instructions)}
-    consumers: dict[int, list[int]] = defaultdict(list)
-    for at, each in enumerate(graph.instructions):
-        for operand in each.operands:
-            if operand.instruction is not None and at not in consumers[number[operand.instruction]]:
-                consumers[number[operand.instruction]].append(at)
-    component = strong_components(
-        len(number), [(source, target) for source, targets in consumers.items() for target in targets]
-    )
+    number, component = graph.number, graph.components
     height = _heights(graph, number)
     reads_from: dict[tuple[int, int], str] = {}
     relays: list[Instruction] = []
     for source in range(len(number)):
-        targets = consumers.get(source, [])
+        targets = graph.consumers.get(source, [])
         if len(targets) <= limit:
             continue
         order = sorted(targets, key=lambda at: (component[at] != component[source], -height[at], at))

@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from stowplan.components import strong_components
 from stowplan.errors import InputError
 from stowplan.frontends.dfg.graph import Dfg
 from stowplan.models.modulo_scheduling.machine import Machine
@@ -49,7 +48,7 @@ def make_asynchronous(graph: Dfg, machine: Machine) -> Dfg:
             f"found loads and stores over the asynchronous fabric, expected memory=instructions: {machine.name} has no memory "
             "interfaces"
         )
-    number = {each.id: at for at, each in enumerate(graph.instructions)}
+    number = graph.number
     level = _levels(graph, number, [each is not None for each in kind])
     readers = _sent(graph, number, level, [each is not None for each in kind])
     taken = set(number)
@@ -71,14 +70,7 @@ def make_asynchronous(graph: Dfg, machine: Machine) -> Dfg:
 
 def _levels(graph: Dfg, number: dict[str, int], is_access: list[bool]) -> list[int]:
     """Level of each instruction: loads and stores on the longest way to it, less where it can wait for its consumers."""
-    consumers: dict[int, list[int]] = defaultdict(list)
-    for at, each in enumerate(graph.instructions):
-        for operand in each.operands:
-            if operand.instruction is not None:
-                consumers[number[operand.instruction]].append(at)
-    component = strong_components(
-        len(number), [(source, target) for source, targets in consumers.items() for target in targets]
-    )
+    component = graph.components
     with_access = {component[at] for at, each in enumerate(is_access) if each}
     # Recurrences without memory in them are one unit; others are cut somewhere anyway.
     unit = [-1 - at if component[at] in with_access else component[at] for at in range(len(number))]

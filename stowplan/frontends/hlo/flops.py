@@ -6,8 +6,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from stowplan.frontends.hlo.attributes import convolution_labels, numbers, window
-from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
+from stowplan.frontends.hlo.module import Computation, HloModule, Instruction, convolution_labels, numbers, window
 from stowplan.frontends.hlo.shape import ArrayShape, Shape
 
 #: These move or name data and compute nothing.

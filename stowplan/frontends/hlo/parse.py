@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stowplan import files
 from stowplan.deadline import check_reading
-from stowplan.errors import InputError
+from stowplan.errors import InputError, naming
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction, end_of_value, split_attributes
 from stowplan.frontends.hlo.shape import Shape, excerpt, parse_shape
 
@@ -58,11 +58,9 @@ def read_module(path: str | Path) -> HloModule:
         The file cannot be read, or is not HLO text; the message names the line. A file that does not start like a module is
         refused without reading on.
     """
-    try:
+    with naming(path):
         _check_start(_peek(path))
         return parse_module(files.read_text(path), source=str(path))
-    except InputError as error:
-        raise error.within(path) from error
 
 
 def parse_module(text: str, source: str | None = None) -> HloModule:

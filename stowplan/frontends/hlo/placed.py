@@ -1,22 +1,36 @@
-"""Instructions of a compiled module as a memory-space assignment left them, and a compiler's cycle estimates of them."""
+"""What a compiled module says of a program's steps: memories of their operands and results, cycles, and their signatures.
+
+A step is an instruction as a memory-space assignment left it. Its signature says what it computes, on which shapes and layouts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from stowplan import files
+from stowplan.deadline import check_reading
 from stowplan.errors import InputError
-from stowplan.frontends.hlo.attributes import estimated_cycles
-from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
+from stowplan.frontends.hlo.module import Computation, HloModule, Instruction, estimated_cycles
 from stowplan.frontends.hlo.parse import read_module
-from stowplan.frontends.hlo.schedule import IN_LINE
-from stowplan.frontends.hlo.shape import ArrayShape, index_text
+from stowplan.frontends.hlo.shape import BITS, ArrayShape, Shape, index_text
+from stowplan.frontends.hlo.walk import IN_LINE
 from stowplan.hardware.costs.roofline import CycleTable, StepCycles
+from stowplan.hardware.costs.signatures import (
+    NO_USE,
+    Assignment,
+    LatencyTable,
+    Leaf,
+    Predictor,
+    SignatureCosts,
+    StepPlacement,
+    StepSignature,
+)
 from stowplan.hardware.program import Program, ProgramStep
-
-#: Memory space of CMEM in the layouts of TPU modules: ``S(3)``.
-FAST_SPACE = 3
+from stowplan.hardware.targets import TPU_V4
 
 
 class Placed(NamedTuple):
@@ -79,7 +93,7 @@ def step_leaves(step: ProgramStep, at: Placed, program: Program) -> StepLeaves:
 
 
 def read_cycle_table(
-    slow_path: str | Path, planned_path: str | Path, program: Program, *, fast_space: int = FAST_SPACE
+    slow_path: str | Path, planned_path: str | Path, program: Program, *, fast_space: int = TPU_V4.fast_space
 ) -> CycleTable:
     """Cycles of a program's steps from two modules that the compiler annotated with ``estimated_cycles``.
 
@@ -136,3 +150,200 @@ def _fast_uses(
     if any(len(each) > 1 for each in spaces.values()):
         return None
     return frozenset(use for use, each in spaces.items() if True in each)
+
+
+#: Attributes that no cost depends on, or that name computations, which are digested themselves.
+_LEFT_OUT = frozenset({
+    "backend_config", "metadata", "frontend_attributes", "sharding", "origin", "control-predecessors",
+    "calls", "to_apply", "body", "condition", "branch_computations", "called_computations", "select", "scatter", "comparator",
+})  # fmt: skip
+
+
+def sign_steps(module: HloModule, program: Program) -> dict[str, StepSignature]:
+    """Signature of every step of a program, by its name.
+
+    Parameters
+    ----------
+    module
+        The module that the program was made of, before memory-space assignment.
+    program
+        Of :func:`~stowplan.frontends.hlo.format.program_from_module`.
+    """
+    placed = placed_instructions(module)
+    digests, opcodes = _computation_digests(module)
+    shapes: dict[int, str] = {}
+    found = {}
+    for step in program.steps:
+        check_reading()
+        at = placed.get(step.name.rpartition("/")[2])
+        if at is None:
+            continue
+        leaves = step_leaves(step, at, program)
+        instruction, computation = at
+        operands = instruction.operands
+        text = "|".join((
+            instruction.opcode,
+            _shape_text(instruction.shape, shapes),
+            *(_shape_text(computation.by_name[name].shape, shapes) for name in operands),
+            # An array that stands for two operands is one array.
+            *(str(operands.index(name)) for name in operands),
+            *(digests[name] for name in instruction.called),
+            *_attribute_texts(instruction),
+        ))  # fmt: skip
+        inner: Counter[str] = Counter()
+        for name in instruction.called:
+            inner.update(opcodes[name])
+        found[step.name] = StepSignature(
+            signature=_digest(text),
+            opcode=instruction.opcode,
+            kind=instruction.attribute("kind") or "",
+            flops=step.flops,
+            elementwise=step.elementwise,
+            inner=tuple(sorted(inner.items())),
+            leaves=_leaves_of(step, at, leaves),
+            weight=step.weight,
+        )
+    return found
+
+
+def read_assignment(
+    compiled: str | Path | HloModule,
+    signatures: Mapping[str, StepSignature],
+    *,
+    fast_space: int = TPU_V4.fast_space,
+) -> Assignment:
+    """Memories and cycles of a program's steps, from the module as the compiler left it after code generation.
+
+    Parameters
+    ----------
+    compiled
+        Path of HLO text (plain or gzip), or a module read before. Steps are matched by name; those that it lacks, or that
+        have another number of operands or results there, are left out.
+    signatures
+        Of :func:`sign_steps`.
+    fast_space
+        Memory space of fast memory in layouts, ``S(3)``.
+
+    Raises
+    ------
+    InputError
+        A file that is not HLO text, or has ``estimated_cycles`` for no step.
+    """
+    module = compiled if isinstance(compiled, HloModule) else read_module(compiled)
+    placed = placed_instructions(module)
+    steps = {}
+    for name, step in signatures.items():
+        at = placed.get(name.rpartition("/")[2])
+        if at is None or at.instruction.opcode != step.opcode:
+            continue
+        spaces = at.spaces()
+        if len(spaces) == len(step.leaves):
+            pattern = sum(1 << bit for bit, space in enumerate(spaces) if space == fast_space)
+            steps[name] = StepPlacement(pattern, estimated_cycles(at.instruction))
+    if all(placement.cycles is None for placement in steps.values()):
+        raise InputError(
+            "found no estimated_cycles for any step of the program, expected the text after code generation",
+            source=module.source,
+        )
+    return Assignment(steps)
+
+
+def read_costs(
+    paths: Iterable[str | Path], module: HloModule, program: Program, *, predictor: Predictor | None = None
+) -> SignatureCosts:
+    """Costs of a program's steps from latency tables, compiled modules, or both.
+
+    Parameters
+    ----------
+    paths
+        Files of :meth:`~stowplan.hardware.costs.signatures.LatencyTable.save`, and HLO text with ``estimated_cycles``.
+    module, program
+        What is to be planned.
+    predictor
+        The one that comes with the package where None.
+
+    Raises
+    ------
+    InputError
+        A file that is neither, or none with an entry for any step of the program.
+    """
+    signatures = sign_steps(module, program)
+    table = LatencyTable()
+    last = None
+    for path in paths:
+        last = path
+        if files.is_json(path):
+            table.merge(LatencyTable.load(path))
+        else:
+            table.add(read_assignment(path, signatures), signatures)
+    if not any(step.signature in table for step in signatures.values()):
+        raise InputError(f"found no entry for any step of {program.name}, expected some", source=last)
+    return SignatureCosts(signatures, table.only(step.signature for step in signatures.values()), predictor)
+
+
+def _computation_digests(module: HloModule) -> tuple[dict[str, str], dict[str, Counter[str]]]:
+    """Of each computation a digest that no name and no order of independent instructions changes, and its opcodes."""
+    digests: dict[str, str] = {}
+    opcodes: dict[str, Counter[str]] = {}
+    shapes: dict[int, str] = {}
+    for computation in module.computations.values():
+        check_reading()
+        own: dict[str, str] = {}
+        count: Counter[str] = Counter()
+        for instruction in computation.instructions:
+            number = instruction.argument if instruction.opcode == "parameter" else ""
+            own[instruction.name] = _digest("|".join((
+                instruction.opcode,
+                number,
+                _shape_text(instruction.shape, shapes),
+                *(own[name] for name in instruction.operands),
+                *(digests[name] for name in instruction.called),
+                *_attribute_texts(instruction),
+            )))  # fmt: skip
+            count[instruction.opcode] += 1
+            for name in instruction.called:
+                count.update(opcodes[name])
+        digests[computation.name] = own[computation.root.name]
+        opcodes[computation.name] = count
+    return digests, opcodes
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _shape_text(shape: Shape, known: dict[int, str]) -> str:
+    """Types, extents and layouts of a shape, memory spaces left out. Equal shapes of a module are one object."""
+    text = known.get(id(shape))
+    if text is None:
+        text = known[id(shape)] = ";".join(
+            f"{index}{leaf.dtype}{leaf.dims}{leaf.minor_to_major}{leaf.tiles}" for index, leaf in shape.leaves()
+        )
+    return text
+
+
+def _attribute_texts(instruction: Instruction) -> list[str]:
+    if not instruction.attributes_text:
+        return []
+    return sorted(f"{name}={value}" for name, value in instruction.attributes.items() if name not in _LEFT_OUT)
+
+
+def _leaves_of(step: ProgramStep, at: Placed, leaves: StepLeaves) -> tuple[Leaf, ...]:
+    position = {(use.tensor, use.is_output): number for number, use in enumerate(step.uses)}
+    shapes = [*at.operand_shapes(), *at.result_shapes()]
+    keys = [(tensor, False) for tensor in leaves.operands] + [(tensor, True) for tensor in leaves.results]
+    uses = [position.get((tensor, is_output), NO_USE) if tensor is not None else NO_USE for tensor, is_output in keys]
+    total: Counter[int] = Counter()
+    for use, shape in zip(uses, shapes, strict=True):
+        total[use] += shape.bytes
+    return tuple(
+        Leaf(
+            use=use,
+            is_output=is_output,
+            moved=step.uses[use].bytes * shape.bytes // max(total[use], 1) if use != NO_USE else 0,
+            size=shape.bytes,
+            element_bits=BITS.get(shape.dtype, 0),
+            dims=tuple([shape.dims[dim] for dim in shape.minor_to_major]) or shape.dims,
+        )
+        for use, (_, is_output), shape in zip(uses, keys, shapes, strict=True)
+    )

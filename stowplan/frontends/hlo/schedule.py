@@ -2,39 +2,110 @@
 
 A value is one write of one array. Instructions that only name data (tuples, bitcasts, results of loops) make no values: their
 leaves are the values behind them.
+
+Values that are never alive at the same time may share storage. A value is alive from its definition to its last read, in
+doubled logical time: step ``t`` happens at ``2 t``, the moment after it is ``2 t + 1``. Program inputs are defined at ``-1``. A
+value may take the place of another in the step that reads the other last.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from typing import NamedTuple
 
 from stowplan.deadline import check_reading
 from stowplan.frontends.hlo.access import InPlace, fused_access, instruction_access
-from stowplan.frontends.hlo.extent import check_extent
 from stowplan.frontends.hlo.flops import Work, computation_work, instruction_work
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
-from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape, index_text
-from stowplan.frontends.hlo.storage import START, Values
+from stowplan.frontends.hlo.shape import ArrayShape, Shape, index_text
 from stowplan.frontends.hlo.trips import trip_count
+from stowplan.frontends.hlo.walk import IN_LINE, LeafWalk, check_extent, custom_target, first_operand
 from stowplan.hardware.program import ProgramLoop
 
-#: Programs with more instructions than this, loops and calls in line, are refused.
-MAX_INSTRUCTIONS = 2_000_000
-#: Programs that name more arrays than this are refused.
-MAX_ARRAYS = 10_000_000
+#: Moment at which program inputs are defined.
+START = -1
+
+
+class Values:
+    """Values of a program in the order of their definition, and the storage they share (a union of disjoint sets)."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.sizes: list[int] = []
+        self.defined: list[int] = []
+        self.last_read: list[int] = []
+        self.frozen: list[bool] = []
+        """Inputs that nobody may overwrite: constants, and parameters that the caller keeps."""
+        self._parent: list[int] = []
+        self._lives: list[list[tuple[int, int]]] | None = None
+        self._frozen_sets: set[int] = set()
+
+    def add(self, name: str, size: int, defined: int, *, frozen: bool = False) -> int:
+        """A new value in storage of its own; ``size`` in bytes."""
+        self.names.append(name)
+        self.sizes.append(size)
+        self.defined.append(defined)
+        self.last_read.append(defined)
+        self.frozen.append(frozen)
+        self._parent.append(len(self._parent))
+        return len(self._parent) - 1
+
+    def read(self, value: int, moment: int) -> None:
+        """The value is alive at ``moment``. All reads come before the first :meth:`share`."""
+        self.last_read[value] = max(self.last_read[value], moment)
+
+    def storage(self, value: int) -> int:
+        """A value that stands for the whole set."""
+        root = value
+        while self._parent[root] != root:
+            root = self._parent[root]
+        while self._parent[value] != root:
+            self._parent[value], value = root, self._parent[value]
+        return root
+
+    def share(self, first: int, second: int, *, forced: bool = False) -> bool:
+        """Put two values in one storage; whether all that stands there then is alive one after the other.
+
+        Where it is not, or a frozen input would be overwritten, nothing changes unless ``forced``.
+        """
+        first, second = self.storage(first), self.storage(second)
+        if first == second:
+            return True
+        if self._lives is None:
+            self._lives = [[(start, end)] for start, end in zip(self.defined, self.last_read, strict=True)]
+            self._frozen_sets = {value for value, frozen in enumerate(self.frozen) if frozen}
+        if len(self._lives[first]) < len(self._lives[second]):
+            first, second = second, first
+        lives = self._lives[first]
+        fits = first not in self._frozen_sets and second not in self._frozen_sets and self.sizes[first] == self.sizes[second]
+        fits = fits and all(_is_free(lives, life) for life in self._lives[second])
+        if not (fits or forced):
+            return False
+        for life in self._lives[second]:
+            lives.insert(bisect_left(lives, life), life)
+        self._lives[second] = []
+        self._parent[second] = first
+        self.sizes[first] = max(self.sizes[first], self.sizes[second])
+        if second in self._frozen_sets:
+            self._frozen_sets.add(first)
+        return fits
+
+
+def _is_free(lives: list[tuple[int, int]], life: tuple[int, int]) -> bool:
+    """Whether ``life`` overlaps none of the sorted ``lives``; touching ends are no overlap, starting together is."""
+    place = bisect_left(lives, life)
+    if place < len(lives) and (lives[place][0] == life[0] or lives[place][0] < life[1]):
+        return False
+    return place == 0 or (lives[place - 1][0] != life[0] and lives[place - 1][1] <= life[0])
+
+
 #: A step that runs more often than this is refused, and so is one that computes more; sums then stay within 64 bits.
 MAX_WEIGHT = 10**9
 MAX_WORK = 1 << 53
 
 #: Stands for a leaf without storage: a token, an array without elements, a flag of an asynchronous copy.
 NOWHERE = -1
-
-#: These pass their first operand on: no step, no storage.
-_SAME_VALUE = frozenset({"bitcast", "optimization-barrier", "opt-barrier", "domain", "add-dependency"})
-#: Computations of these stand in line.
-IN_LINE = frozenset({"while", "call", "conditional"})
-_FINISHING = frozenset({"copy-done", "async-update", "async-done"})
 
 
 class Read(NamedTuple):
@@ -76,13 +147,8 @@ class _Scope(NamedTuple):
     def operands(self, instruction: Instruction) -> list[list[int]]:
         return [self.leaves[operand] for operand in instruction.operands]
 
-    def first(self, instruction: Instruction) -> Instruction:
-        if not instruction.operands:
-            raise instruction.error(f"found no operand, expected one of {instruction.opcode}")
-        return self.computation.by_name[instruction.operands[0]]
 
-
-class Schedule:
+class Schedule(LeafWalk[int]):
     """Steps, loops and values of a module; everything is there once it is constructed.
 
     Raises
@@ -92,7 +158,8 @@ class Schedule:
     """
 
     def __init__(self, module: HloModule):
-        check_extent(module, IN_LINE, instructions=MAX_INSTRUCTIONS, arrays=MAX_ARRAYS)
+        super().__init__(module)
+        check_extent(module)
         self.values = Values()
         self.value_of: dict[str, int] = {}
         """Value of every leaf of every instruction, by ``name`` or ``name{index}``."""
@@ -105,7 +172,6 @@ class Schedule:
         self.donated: list[tuple[int, int]] = []
         """Pairs of a donated parameter's value and that of the output that may take its storage."""
         self.notes: list[str] = []
-        self._module = module
         self._work = computation_work(module)
         self._access = fused_access(module)
         self._donated = {(alias.operand, alias.operand_index) for alias in module.input_output_alias}
@@ -114,7 +180,6 @@ class Schedule:
         self._repeated = _repeated_names(module)
         self._trips: dict[tuple[str, str], int | None] = {}
         self._leaf_cache: dict[int, list[tuple[str, int]]] = {}
-        self._offset_cache: dict[int, list[int]] = {}
         found = self._walk(module.entry, None, "", 1)
         self._read(found, 2 * len(self.steps))
         self.outputs = [value for value in found if value != NOWHERE]
@@ -135,11 +200,9 @@ class Schedule:
                 values = arguments[int(instruction.argument)]
             else:
                 values = self._instruction(instruction, name, scope)
-            leaves = self._leaves(instruction.shape)
-            if len(values) != len(leaves):
-                raise instruction.error(f"found {len(values)} arrays, expected the {len(leaves)} of its shape")
+            self.expect_leaves(instruction, values)
             scope.leaves[instruction.name] = values
-            for (index, _), value in zip(leaves, values, strict=True):
+            for (index, _), value in zip(self._leaves(instruction.shape), values, strict=True):
                 if value != NOWHERE:
                     self.value_of[name + index] = value
         return scope.leaves[computation.root.name]
@@ -150,14 +213,9 @@ class Schedule:
             return self._inputs(instruction, name)
         if opcode == "after-all":
             return [NOWHERE]
-        if opcode == "tuple":
-            return [value for leaves in scope.operands(instruction) for value in leaves]
-        if opcode == "get-tuple-element":
-            return self._element(instruction, scope)
-        if opcode in _SAME_VALUE or _custom_target(instruction) == "ConcatBitcast":
-            return scope.leaves[scope.first(instruction).name]
-        if opcode in _FINISHING:
-            return self._finished(instruction, scope)
+        named = self.named(instruction, scope.computation, scope.leaves)
+        if named is not None:
+            return named
         if opcode == "while":
             return self._loop(instruction, scope)
         if opcode == "call":
@@ -181,44 +239,21 @@ class Schedule:
             values.append(value)
         return values
 
-    def _element(self, instruction: Instruction, scope: _Scope) -> list[int]:
-        source = scope.first(instruction)
-        index = instruction.attribute("index") or ""
-        if not isinstance(source.shape, TupleShape):
-            raise instruction.error(f"found operand %{source.name}, expected a tuple")
-        if not (index.isdecimal() and len(index) < 9 and int(index) < len(source.shape.parts)):
-            raise instruction.error(f"found index={index}, expected one below {len(source.shape.parts)}")
-        return self._part(source, int(index), scope)
-
-    def _finished(self, instruction: Instruction, scope: _Scope) -> list[int]:
-        """The result of an asynchronous operation: part 0 of a copy-start, part 1 of an async-start."""
-        start = scope.first(instruction)
-        if instruction.opcode == "async-update":
-            return scope.leaves[start.name]
-        part = 0 if instruction.opcode == "copy-done" else 1
-        if not isinstance(start.shape, TupleShape) or part >= len(start.shape.parts):
-            raise instruction.error(f"found operand %{start.name}, expected the tuple of an asynchronous start")
-        return self._part(start, part, scope)
-
-    def _part(self, source: Instruction, part: int, scope: _Scope) -> list[int]:
-        offsets = self._offsets(source.shape)
-        return scope.leaves[source.name][offsets[part] : offsets[part + 1]]
-
     # Computations in line
 
     def _in_line(
         self, instruction: Instruction, called: str, operands: list[list[int]], scope: _Scope, trips: int = 1
     ) -> list[int]:
-        computation = self._module.computations[called]
+        computation = self.module.computations[called]
         if len(computation.parameters) != len(operands):
             raise instruction.error(f"found {len(operands)} operands, expected the {len(computation.parameters)} of %{called}")
         return self._walk(computation, operands, f"{scope.path}{instruction.name}/", scope.weight * trips)
 
     def _loop(self, instruction: Instruction, scope: _Scope) -> list[int]:
-        carried = scope.leaves[scope.first(instruction).name]
+        carried = scope.leaves[first_operand(instruction, scope.computation).name]
         key = scope.computation.name, instruction.name
         if key not in self._trips:
-            self._trips[key] = trip_count(instruction, scope.computation, self._module)
+            self._trips[key] = trip_count(instruction, scope.computation, self.module)
         known = self._trips[key]
         if known is None:
             self.notes.append(f"trip count of {instruction.name} unknown, taken as 1")
@@ -279,7 +314,7 @@ class Schedule:
         results = self._results(instruction, operands, name, moment)
         updates = [self._update(pair, instruction, operands, results) for pair in access.in_place]
         opcode = instruction.opcode
-        if _custom_target(instruction) == "AllocateBuffer":
+        if custom_target(instruction) == "AllocateBuffer":
             opcode = "AllocateBuffer"
         elif opcode == "copy-start":
             opcode = "copy"
@@ -299,21 +334,10 @@ class Schedule:
 
     def _results(self, instruction: Instruction, operands: list[list[int]], name: str, moment: int) -> list[int]:
         """New values for the leaves a step writes. A start of an asynchronous operation passes its operands on."""
-        leaves = self._leaves(instruction.shape)
-        passed: dict[int, int] = {}
-        if instruction.opcode in ("copy-start", "async-start"):
-            source, result = (1, 0) if instruction.opcode == "copy-start" else (0, 1)
-            values = [value for operand in operands for value in operand]
-            offsets = self._offsets(instruction.shape)
-            if len(offsets) < 3 or offsets[source + 1] - offsets[source] != len(values):
-                raise instruction.error(f"expected a tuple of operands and results as shape of {instruction.opcode}")
-            passed = dict.fromkeys(range(len(leaves)), NOWHERE)
-            passed.update(zip(range(offsets[source], offsets[source + 1]), values, strict=True))
-            for leaf in range(offsets[result], offsets[result + 1]):
-                del passed[leaf]
+        passed = self.passed(instruction, operands, NOWHERE)
         return [
             passed[number] if number in passed else self.values.add(name + index, size, moment) if size else NOWHERE
-            for number, (index, size) in enumerate(leaves)
+            for number, (index, size) in enumerate(self._leaves(instruction.shape))
         ]
 
     def _update(self, pair: InPlace, instruction: Instruction, operands: list[list[int]], results: list[int]) -> Update | None:
@@ -343,22 +367,6 @@ class Schedule:
         if found is None:
             found = self._leaf_cache[id(shape)] = [(index_text(index), leaf.bytes) for index, leaf in shape.leaves()]
         return found
-
-    def _offsets(self, shape: Shape) -> list[int]:
-        """First leaf of each part of a tuple, and the number of leaves at the end."""
-        found = self._offset_cache.get(id(shape))
-        if found is None:
-            found = [0]
-            for part in shape.parts if isinstance(shape, TupleShape) else ():
-                found.append(found[-1] + sum(1 for _ in part.leaves()))
-            self._offset_cache[id(shape)] = found
-        return found
-
-
-def _custom_target(instruction: Instruction) -> str | None:
-    if instruction.opcode != "custom-call":
-        return None
-    return (instruction.attribute("custom_call_target") or "").strip('"')
 
 
 def _computations_in_line(computation: Computation) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 import msgspec
 
 from stowplan.errors import UsageError
-from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily, TargetRow
+from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.network import Granularity, is_layer_file, is_onnx, read_layers, read_onnx
 from stowplan.frontends.options import ReadOptions
 from stowplan.hardware.network import Network, Precision
@@ -59,13 +59,6 @@ def _open(source: Source, options: ReadOptions) -> Opened:
     return Opened(open_network(source.path, options))
 
 
-def _rows() -> list[TargetRow]:
-    return [
-        TargetRow(name, ", ".join(f"{tier.name} {tier.capacity / 2**20:g} MiB" for tier in chip.tiers), chip.description)
-        for name, chip in ((name, load_target(name)) for name in target_names())
-    ]
-
-
 _OPTIONS = frozenset({"target", "capacity", "precision", "granularity", "address_spaces"})
 
 FORMAT = InputFormat(
@@ -75,5 +68,13 @@ FORMAT = InputFormat(
     accepts=lambda source: _OPTIONS if source.data is None else _OPTIONS - {"granularity"},
     matches=lambda source: is_layer_file(source.data) if source.data is not None else is_onnx(source.path),
     open=_open,
-    targets=TargetFamily("networks", "tier placement", "nnp-i", "a memory tier for each tensor", load_target, _rows),
+    targets=TargetFamily(
+        "networks",
+        "tier placement",
+        "nnp-i",
+        "a memory tier for each tensor",
+        load_target,
+        target_names,
+        lambda chip: ", ".join(f"{tier.name} {tier.capacity / 2**20:g} MiB" for tier in chip.tiers),
+    ),
 )

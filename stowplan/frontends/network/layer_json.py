@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from stowplan import files
-from stowplan.errors import InputError
+from stowplan.errors import InputError, naming
 from stowplan.hardware.network import Layer, Network, Operation
 
 FORMAT = "stowplan.layers"
@@ -91,20 +91,13 @@ def decode_layers(data: bytes, source: str | Path | None = None) -> Network:
         Not JSON, wrong types, unknown fields or operations, negative sizes, sizes that contradict each other, edges that lead
         nowhere, or a cycle.
     """
-    try:
-        file = msgspec.json.decode(data, type=_File)
-    except msgspec.ValidationError as error:
-        raise files.misfit(error, _File, source) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"not a layer file: {error}", source=source) from error
-    try:
+    file = files.decode_json(data, _File, "a layer file", source)
+    with naming(source):
         if file.format != FORMAT:
             raise InputError(f"found format {file.format!r}, expected {FORMAT!r}", place="format")
         if file.version != VERSION:
             raise InputError(f"found version {file.version!r}, expected {VERSION}", place="version")
         return _network(file, Path(source).name.split(".")[0] if source is not None else "network")
-    except InputError as error:
-        raise (error if source is None else error.within(source)) from None
 
 
 def _network(file: _File, fallback: str) -> Network:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stowplan.errors import InputError
+from stowplan.errors import InputError, naming
 from stowplan.frontends.network.coarsen import FREE, Dims, Granularity, Operation, Trace, Window, coarsen, elements
-from stowplan.frontends.onnx_file import OnnxFile, missing_text, read_onnx_file
+from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
 from stowplan.hardware.network import Network
 
 _OPS = {
@@ -58,8 +58,6 @@ _WEIGHT_SLOTS = {
     "PRelu": (1,),
 }
 
-_CONTROL_FLOW = ("If", "Loop", "Scan")
-
 
 def is_onnx(path: str | Path) -> bool:
     """Whether a file is an ONNX model, by its name or its first byte (no text begins with it)."""
@@ -90,11 +88,8 @@ def read_onnx(path: str | Path, *, granularity: Granularity = "auto") -> Network
     InputError
         Not an ONNX model, control flow, or shapes that are not fixed.
     """
-    found = read_onnx_file(path)
-    try:
-        return coarsen(_Tracer(found).trace(), granularity)
-    except InputError as error:
-        raise error.within(path) from None
+    with naming(path):
+        return coarsen(_Tracer(read_onnx_file(path)).trace(), granularity)
 
 
 def _operands(node: Any) -> list[str]:
@@ -110,66 +105,48 @@ class _Tracer:
     """Walks a graph whose shapes have been inferred."""
 
     def __init__(self, file: OnnxFile):
-        graph, types = file.graph, file.onnx.TensorProto
-        self._graph, self._name, self._missing = graph, file.name, file.missing
+        types = file.onnx.TensorProto
+        self._file, self._graph, self._shape = file, file.graph, file.shape
         self._floats = {types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE}
-        self._shapes: dict[str, Dims | None] = {}
-        self._is_float: dict[str, bool] = {}
-        for each in (*graph.input, *graph.value_info, *graph.output):
-            self._know(each)
         self._weights: set[str] = set()
         """Values that are stored."""
         self._constants: set[str] = set()
         """Numbers and indices in the graph, which nothing has to read."""
-        for each in graph.initializer:
-            self._store(each)
-        for each in (each.values for each in graph.sparse_initializer):
-            self._store(each)
+        for name in file.stored:
+            self._sort(name)
         self._operations: list[Operation] = []
 
-    def _know(self, value: Any) -> None:
-        kind = value.type.tensor_type
-        fixed = kind.HasField("shape") and all(each.HasField("dim_value") for each in kind.shape.dim)
-        self._shapes[value.name] = tuple(each.dim_value for each in kind.shape.dim) if fixed else None
-        self._is_float[value.name] = kind.elem_type in self._floats
+    def _is_float(self, name: str) -> bool:
+        return self._file.types.get(name) in self._floats
 
-    def _store(self, tensor: Any, name: str | None = None) -> None:
-        name = name or tensor.name
-        self._shapes[name] = tuple(tensor.dims)
-        self._is_float[name] = tensor.data_type in self._floats
-        (self._weights if self._is_float[name] and elements(tuple(tensor.dims)) > 1 else self._constants).add(name)
+    def _sort(self, name: str) -> None:
+        """Put a stored tensor among the weights, or the constants."""
+        (self._weights if self._is_float(name) and elements(self._shape(name)) > 1 else self._constants).add(name)
 
     def trace(self) -> Trace:
-        given = [each.name for each in self._graph.input if each.name not in self._weights | self._constants]
+        given = self._file.inputs
         self._weights |= self._stripped(given)
         inputs = {name: self._shape(name) for name in given if name not in self._weights}
         for node in self._graph.node:
             self._take(node)
         return Trace(
-            name=self._name,
+            name=self._file.name,
             inputs=inputs,
-            integer_inputs=frozenset(name for name in inputs if not self._is_float[name]),
+            integer_inputs=frozenset(name for name in inputs if not self._is_float(name)),
             operations=tuple(self._operations),
             outputs=tuple(each.name for each in self._graph.output),
         )
 
     def _stripped(self, given: list[str]) -> set[str]:
         """Graph inputs that are weights without their values."""
-        candidates = {name for name in given[1:] if self._is_float[name]}
+        candidates = {name for name in given[1:] if self._is_float(name)}
         found = set()
         for node in self._graph.node:
             slots = _WEIGHT_SLOTS.get(node.op_type, ())
             found |= {name for slot, name in enumerate(node.input) if slot in slots and name in candidates}
             if node.op_type in ("Add", "Mul"):
-                found |= {name for name in node.input if name in candidates and len(self._shapes[name] or ()) == 1}
+                found |= {name for name in node.input if name in candidates and len(self._file.shapes[name] or ()) == 1}
         return found
-
-    def _shape(self, name: str) -> Dims:
-        shape = self._shapes.get(name)
-        if shape is None:
-            message = "found no fixed shape, expected one: export the model with fixed input shapes"
-            raise InputError(message + missing_text(self._missing), place=name)
-        return shape
 
     def _size(self, name: str, dimension: int) -> int:
         shape = self._shape(name)
@@ -181,11 +158,10 @@ class _Tracer:
     def _take(self, node: Any) -> None:
         kind = node.op_type
         options = {each.name: each for each in node.attribute}
-        if kind in _CONTROL_FLOW:
-            raise InputError(f"found a {kind}, expected a graph without control flow", place=node.output[0] or node.name)
         if kind == "Constant":
             if "value" in options:
-                self._store(options["value"].t, node.output[0])
+                self._file.store(node.output[0], options["value"].t)
+                self._sort(node.output[0])
             else:
                 self._constants.add(node.output[0])
             return
@@ -218,13 +194,13 @@ class _Tracer:
             self._add(output, op, activations, operation_weights, kind, window=window)
             for other in node.output[1:]:
                 # Further outputs: parts of a split, or what training alone needs.
-                if other and self._shapes.get(other) is not None:
+                if other and self._file.shapes.get(other) is not None:
                     self._add(other, FREE, activations[:1] if op == FREE else [output], [], kind)
 
     def _fold(self, node: Any, weights: list[str]) -> None:
         for name in node.output:
             if name:
-                stored = bool(weights) and self._is_float.get(name, False)
+                stored = bool(weights) and self._is_float(name)
                 (self._weights if stored else self._constants).add(name)
 
     def _add(self, name: str, op: str, inputs: list[str], weights: list[str], label: str, **more: Any) -> None:
@@ -234,34 +210,27 @@ class _Tracer:
         self._operations.append(Operation(name=name, op=op, inputs=tuple(inputs), weights=size, label=label.lower(), **more))
 
     def _product(self, node: Any, options: dict[str, Any]) -> None:
-        """A product with a weight matrix; the bias of a Gemm is an operation of its own."""
-        data, weight, *rest = _operands(node)
-        shape = self._shape(node.output[0])
+        """A product with a weight matrix."""
         transposed = bool(options["transA"].i) if "transA" in options else False
-        depth = self._size(data, 0 if transposed else -1)
-        name = f"{node.output[0]}/product" if rest else node.output[0]
-        self._add(name, "matmul_w", [data], [weight], node.op_type, shape=shape, macs=elements(shape) * depth)
-        if rest:
-            self._add(node.output[0], "bias_add", [name], [each for each in rest if each in self._weights], "bias")
+        depth = self._size(_operands(node)[0], 0 if transposed else -1)
+        self._add_with_bias(node, "matmul_w", macs=elements(self._shape(node.output[0])) * depth)
 
     def _convolution(self, node: Any, options: dict[str, Any]) -> None:
-        data, weight, *rest = _operands(node)
-        shape, kernel = self._shape(node.output[0]), self._shape(weight)
+        data, weight, *_ = _operands(node)
+        kernel = self._shape(weight)
         # [out, in / groups, kernel ...]; of a transposed convolution [in, out / groups, kernel ...].
-        meets = self._shape(data) if node.op_type == "ConvTranspose" else shape
-        name = f"{node.output[0]}/product" if rest else node.output[0]
-        self._add(
-            name,
-            "conv",
-            [data],
-            [weight],
-            node.op_type,
-            shape=shape,
-            macs=elements(meets) * elements(kernel[1:]),
-            window=self._window(node, options, kernel[2:]),
-        )
+        meets = self._shape(data if node.op_type == "ConvTranspose" else node.output[0])
+        macs = elements(meets) * elements(kernel[1:])
+        self._add_with_bias(node, "conv", macs=macs, window=self._window(node, options, kernel[2:]))
+
+    def _add_with_bias(self, node: Any, op: str, **more: Any) -> None:
+        """Add what has data and a weight; a bias is an operation of its own."""
+        data, weight, *rest = _operands(node)
+        output = node.output[0]
+        name = f"{output}/product" if rest else output
+        self._add(name, op, [data], [weight], node.op_type, shape=self._shape(output), **more)
         if rest:
-            self._add(node.output[0], "bias_add", [name], [each for each in rest if each in self._weights], "bias")
+            self._add(output, "bias_add", [name], [each for each in rest if each in self._weights], "bias")
 
     def _window(self, node: Any, options: dict[str, Any], kernel: Dims = ()) -> Window:
         def last(name: str, default: int) -> int:

@@ -1,15 +1,14 @@
-"""Live PyTorch models, traced by ``torch.export``: its ATen operators become a :class:`~.trace.Trace`.
-
-Torch is imported when a model is read, never before.
-"""
+"""Live PyTorch models, traced by ``torch.export``: its ATen operators become a :class:`~.trace.Trace`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stowplan.errors import InputError, MissingDependencyError
+from stowplan.errors import InputError, first_line
+from stowplan.frontends import torch_program
 from stowplan.frontends.network.coarsen import FREE, Dims, Granularity, Operation, Trace, Window, coarsen, elements
+from stowplan.frontends.torch_program import import_torch, static_shape, stored_inputs
 from stowplan.hardware.network import Network
 
 if TYPE_CHECKING:
@@ -79,18 +78,14 @@ def read_torch(
     InputError
         ``torch.export`` cannot trace the model.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingDependencyError("reading a PyTorch model needs torch: pip install 'stowplan[learned]'") from error
+    torch = import_torch("a PyTorch model")
     title = name or type(model).__name__
     try:
         with torch.no_grad():
             program = torch.export.export(model, tuple(arguments), dict(keywords or {}))
     except Exception as error:
-        # What torch raises here has no common type, and runs over pages.
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(f"torch.export cannot trace {title}: {reason[0]}") from error
+        # What torch raises here has no common type.
+        raise InputError(f"torch.export cannot trace {title}: {first_line(error)}") from error
     return read_exported(program, name=title, granularity=granularity)
 
 
@@ -103,11 +98,8 @@ class _Tracer:
     """Walks the graph of an exported program."""
 
     def __init__(self, program: Any, name: str):
-        signature = program.graph_signature
-        stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-        stored.update(getattr(signature, "inputs_to_lifted_tensor_constants", {}))
-        self._stored = set(stored)
-        self._parameters = set(signature.inputs_to_parameters)
+        self._stored = stored_inputs(program)
+        self._parameters = set(program.graph_signature.inputs_to_parameters)
         self._program, self._name = program, name
         self._weights: dict[str, int] = {}
         self._operations: list[Operation] = []
@@ -187,20 +179,16 @@ class _Tracer:
         more.setdefault("shape", _shape(node))
         self._operations.append(Operation(name=name or node.name, op=op, **more))
 
-    def _product(self, node: Any, data: Any, weight: Any, bias: Any, depth: int, target: str) -> None:
-        """A product with a weight matrix, and its bias as an operation of its own."""
+    def _add_with_bias(self, node: Any, op: str, data: Any, weight: Any, bias: Any, **more: Any) -> None:
+        """Add what has data and a weight; a bias is an operation of its own."""
         product = f"{node.name}_product" if bias is not None else node.name
-        self._add(
-            node,
-            "matmul_w",
-            product,
-            inputs=(data.name,),
-            weights=self._weights[weight.name],
-            macs=elements(_shape(node)) * depth,
-            label=target,
-        )
+        self._add(node, op, product, inputs=(data.name,), weights=self._weights.get(weight.name, 0), **more)
         if bias is not None:
             self._add(node, "bias_add", inputs=(product,), weights=self._weights.get(bias.name, 0), label="bias")
+
+    def _product(self, node: Any, data: Any, weight: Any, bias: Any, depth: int, target: str) -> None:
+        """A product with a weight matrix."""
+        self._add_with_bias(node, "matmul_w", data, weight, bias, macs=elements(_shape(node)) * depth, label=target)
 
     def _linear(self, node: Any, target: str) -> None:
         if target == "addmm":
@@ -235,15 +223,14 @@ class _Tracer:
         kernel = _shape(weight)[2:]
         transposed = _target_name(node).startswith("conv_transpose") or bool(options.get("transposed", False))
         groups = int(options.get("groups", 1))
-        product = f"{node.name}_product" if bias is not None else node.name
         # Each input element (of a transposed convolution) or output element (of any other) meets the kernel once a channel.
         reach = elements(_shape(data)) * _shape(weight)[1] if transposed else elements(_shape(node)) * _shape(weight)[1]
-        self._add(
+        self._add_with_bias(
             node,
             "conv",
-            product,
-            inputs=(data.name,),
-            weights=self._weights.get(weight.name, 0),
+            data,
+            weight,
+            bias,
             macs=reach * elements(kernel),
             window=Window(
                 groups,
@@ -255,8 +242,6 @@ class _Tracer:
             ),
             label=_target_name(node),
         )
-        if bias is not None:
-            self._add(node, "bias_add", inputs=(product,), weights=self._weights.get(bias.name, 0), label="bias")
 
     def _attention(self, node: Any) -> None:
         """Scaled dot-product attention in its three steps."""
@@ -305,17 +290,12 @@ def _shape(node: Any) -> Dims:
     tensor = _tensor(node.meta.get("val"))
     if tensor is None:
         raise InputError("expected a tensor", place=node.name)
-    if not all(isinstance(each, int) for each in tensor.shape):
-        found = [str(each) for each in tensor.shape]
-        raise InputError(f"found shape {found}, expected fixed sizes: export without dynamic shapes", place=node.name)
-    return tuple(int(each) for each in tensor.shape)
+    return static_shape(tensor, node.name)
 
 
 def _options(node: Any) -> dict[str, Any]:
     """Arguments of an operator by name."""
-    schema = getattr(node.target, "_schema", None)
-    names = [each.name for each in schema.arguments] if schema is not None else []
-    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    return {argument.name: given for argument, given in torch_program.arguments(node) if given is not None}
 
 
 def _first(value: Any, default: int) -> int:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stowplan.errors import InputError
-from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily, TargetRow
+from stowplan.frontends.format import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.network.onnx_model import is_onnx
 from stowplan.frontends.operator_order.torch_export import is_exported, read_exported
 from stowplan.frontends.options import ReadOptions
@@ -25,12 +24,6 @@ def _open(source: Source, options: ReadOptions) -> Opened:
     return Opened(read_onnx_order(source.path) if is_onnx(source.path) else read_hlo_order(source.path))
 
 
-def _load(target: str) -> str:
-    if target != TARGET:
-        raise InputError(f"found target {target!r}, expected {TARGET}")
-    return target
-
-
 def _claims(source: Source) -> bool | None:
     return True if is_exported(Path(source.path)) else None
 
@@ -41,13 +34,12 @@ FORMAT = InputFormat(
     accepts=lambda source: frozenset({"target"}),
     matches=lambda source: source.data is None and (source.target == TARGET or is_exported(source.path)),
     open=_open,
-    targets=TargetFamily(
+    targets=TargetFamily.of_one(
         "graphs to order",
         "operator order",
         TARGET,
         "an order of its operators, and offsets",
-        _load,
-        lambda: [TargetRow(TARGET, "any", "the order of operators, and offsets, for the least memory")],
+        "the order of operators, and offsets, for the least memory",
     ),
     claims=_claims,
 )

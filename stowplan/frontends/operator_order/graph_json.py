@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from stowplan import files
-from stowplan.errors import InputError
+from stowplan.errors import naming
 from stowplan.frontends.format import InputFormat, Opened, Source
 from stowplan.frontends.options import ReadOptions
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
@@ -50,12 +50,9 @@ def read_graph(path: str | Path, data: bytes | None = None) -> Problem:
     InputError
         The file cannot be read, or breaks a rule; names file and field.
     """
-    try:
-        found = msgspec.json.decode(files.read_bytes(path) if data is None else data, type=_Graph)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"not a graph of operators: {error}", source=path) from error
+    found = files.decode_json(files.read_bytes(path) if data is None else data, _Graph, "a graph of operators", path)
     counts = Counter(op.name for op in found.ops)
-    try:
+    with naming(path):
         return Problem(
             name=found.name or Path(path).name.split(".")[0],
             tensors=tuple(Tensor(id=f"t{number}", size=size) for number, size in enumerate(found.tensors)),
@@ -71,8 +68,6 @@ def read_graph(path: str | Path, data: bytes | None = None) -> Problem:
             inputs=found.inputs,
             outputs=tuple(dict.fromkeys(found.outputs)),
         )
-    except InputError as error:
-        raise error.within(path) from None
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:

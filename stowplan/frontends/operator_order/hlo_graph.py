@@ -9,19 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from stowplan.deadline import check_reading
-from stowplan.errors import InputError
+from stowplan.errors import naming
 from stowplan.frontends.hlo.access import Access, fused_access, instruction_access
-from stowplan.frontends.hlo.extent import check_extent
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
 from stowplan.frontends.hlo.parse import read_module
-from stowplan.frontends.hlo.schedule import IN_LINE, MAX_ARRAYS, MAX_INSTRUCTIONS
-from stowplan.frontends.hlo.shape import TupleShape, index_text
+from stowplan.frontends.hlo.shape import index_text
+from stowplan.frontends.hlo.walk import IN_LINE, LeafWalk, check_extent
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.structure import build, stable_order
 
-#: These hand their first operand on: no operator, no bytes.
-_SAME_VALUE = frozenset({"bitcast", "optimization-barrier", "opt-barrier", "domain", "add-dependency"})
-_FINISHING = frozenset({"copy-done", "async-update", "async-done"})
 #: Element by element: the result may take the place of an operand of its size.
 _ELEMENTWISE_WORDS = (
     "abs add and atan2 cbrt ceil clamp compare complex convert cosine divide erf exponential exponential-minus-one "
@@ -37,19 +33,18 @@ _Leaves = list[int | None]
 def read_hlo_order(path: str | Path) -> Problem:
     """Problem of a plain or gzip file of HLO text; raises InputError naming the line."""
     module = read_module(path)
-    try:
-        check_extent(module, IN_LINE, instructions=MAX_INSTRUCTIONS, arrays=MAX_ARRAYS)
+    with naming(path):
+        check_extent(module)
         name = Path(path).name.split(".")[0] or module.name
         return _Reader(module, fused_access(module), {}).problem(module.entry, name, is_entry=True)
-    except InputError as error:
-        raise error.within(path) from None
 
 
-class _Reader:
+class _Reader(LeafWalk[int | None]):
     """Walks one computation."""
 
     def __init__(self, module: HloModule, access: dict[str, Access], scratch: dict[str, int]):
-        self._module, self._access, self._scratch = module, access, scratch
+        super().__init__(module)
+        self._access, self._scratch = access, scratch
         self._tensors: list[Tensor] = []
         self._ops: list[Op] = []
         self._leaves: dict[str, _Leaves] = {}
@@ -57,7 +52,7 @@ class _Reader:
 
     def problem(self, computation: Computation, name: str, *, is_entry: bool) -> Problem:
         """The problem of a computation; of the entry, what the caller keeps stays."""
-        donated = {(each.operand, each.operand_index) for each in self._module.input_output_alias} if is_entry else set()
+        donated = {(each.operand, each.operand_index) for each in self.module.input_output_alias} if is_entry else set()
         inputs: list[int] = []
         kept: dict[int, None] = {}
         for instruction in computation.instructions:
@@ -72,9 +67,7 @@ class _Reader:
                             kept[leaves[-1]] = None
             else:
                 leaves = self._instruction(instruction, computation)
-            expected = sum(1 for _ in instruction.shape.leaves())
-            if len(leaves) != expected:
-                raise instruction.error(f"found {len(leaves)} arrays, expected the {expected} of its shape")
+            self.expect_leaves(instruction, leaves)
             self._leaves[instruction.name] = leaves
         kept |= {each: None for each in self._leaves[computation.root.name] if each is not None}
         before = self._control(computation)
@@ -102,35 +95,14 @@ class _Reader:
         opcode = instruction.opcode
         if opcode in ("constant", "after-all"):
             return [None for _ in instruction.shape.leaves()]
-        operands = [self._leaves[name] for name in instruction.operands]
-        if opcode == "tuple":
-            return [leaf for leaves in operands for leaf in leaves]
-        if opcode == "get-tuple-element":
-            index = instruction.attribute("index") or ""
-            return self._part(instruction, int(index) if index.isdecimal() and len(index) < 9 else 0, computation)
-        if opcode in _SAME_VALUE or (instruction.attribute("custom_call_target") or "").strip('"') == "ConcatBitcast":
-            if not operands:
-                raise instruction.error(f"found no operand, expected one of {opcode}")
-            return operands[0]
-        if opcode in _FINISHING:
-            if not operands:
-                raise instruction.error(f"found no operand, expected one of {opcode}")
-            if opcode == "async-update":
-                return operands[0]
-            return self._part(instruction, 0 if opcode == "copy-done" else 1, computation)
-        return self._op(instruction, computation, operands)
-
-    def _part(self, instruction: Instruction, part: int, computation: Computation) -> _Leaves:
-        source = computation.by_name[instruction.operands[0]] if instruction.operands else None
-        if source is None or not isinstance(source.shape, TupleShape) or part >= len(source.shape.parts):
-            raise instruction.error("found no such part of its operand, expected a tuple that has it")
-        counts = [sum(1 for _ in each.leaves()) for each in source.shape.parts]
-        first = sum(counts[:part])
-        return self._leaves[source.name][first : first + counts[part]]
+        named = self.named(instruction, computation, self._leaves)
+        if named is not None:
+            return named
+        return self._op(instruction, computation, [self._leaves[name] for name in instruction.operands])
 
     def _op(self, instruction: Instruction, computation: Computation, operands: list[_Leaves]) -> _Leaves:
         reads = list(dict.fromkeys(leaf for leaves in operands for leaf in leaves if leaf is not None))
-        passed = self._passed(instruction, operands)
+        passed = self.passed(instruction, operands, None)
         results: _Leaves = []
         for number, (index, leaf) in enumerate(instruction.shape.leaves()):
             results.append(passed[number] if number in passed else self._add(instruction.name + index_text(index), leaf.bytes))
@@ -145,21 +117,6 @@ class _Reader:
                 Op(id=instruction.name, reads=tuple(reads), writes=tuple(writes), in_place=pairs, kind=instruction.opcode)
             )
         return results
-
-    def _passed(self, instruction: Instruction, operands: list[_Leaves]) -> dict[int, int | None]:
-        """Leaves of an asynchronous start that are its operands, by number; the rest but the result is nothing."""
-        if instruction.opcode not in ("copy-start", "async-start") or not isinstance(instruction.shape, TupleShape):
-            return {}
-        given = [leaf for leaves in operands for leaf in leaves]
-        counts = [sum(1 for _ in each.leaves()) for each in instruction.shape.parts]
-        source, result = (1, 0) if instruction.opcode == "copy-start" else (0, 1)
-        if len(counts) < 2 or counts[source] != len(given):
-            raise instruction.error(f"expected a tuple of operands and results as shape of {instruction.opcode}")
-        found: dict[int, int | None] = dict.fromkeys(range(sum(counts)))
-        found.update(zip(range(sum(counts[:source]), sum(counts[: source + 1])), given, strict=True))
-        for number in range(sum(counts[:result]), sum(counts[: result + 1])):
-            del found[number]
-        return found
 
     def _pairs(
         self, instruction: Instruction, computation: Computation, operands: list[_Leaves], results: _Leaves
@@ -194,8 +151,8 @@ class _Reader:
         """Peak of a computation in its own order, without its parameters."""
         if name not in self._scratch:
             self._scratch[name] = 0
-            inner = _Reader(self._module, self._access, self._scratch).problem(
-                self._module.computations[name], name, is_entry=False
+            inner = _Reader(self.module, self._access, self._scratch).problem(
+                self.module.computations[name], name, is_entry=False
             )
             structure = build(inner)
             own = sum(inner.tensors[each].size for each in inner.inputs)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from stowplan.deadline import check_reading
-from stowplan.errors import InputError
-from stowplan.frontends.onnx_file import OnnxFile, missing_text, read_onnx_file
+from stowplan.errors import InputError, naming
+from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 
 #: The first result is the first operand, looked at in another way.
@@ -26,7 +26,6 @@ _IN_PLACE_WORDS = (
 _IN_PLACE = frozenset(_IN_PLACE_WORDS.split())
 #: Results follow from shapes alone.
 _OF_SHAPES = frozenset({"Shape", "Size"})
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
 
 def read_onnx_order(path: str | Path, *, free_inputs: bool = True) -> Problem:
@@ -46,11 +45,8 @@ def read_onnx_order(path: str | Path, *, free_inputs: bool = True) -> Problem:
     InputError
         Not an ONNX model, control flow, or shapes that are not fixed.
     """
-    found = read_onnx_file(path)
-    try:
-        return _Reader(found).problem(free_inputs)
-    except InputError as error:
-        raise error.within(path) from None
+    with naming(path):
+        return _Reader(read_onnx_file(path)).problem(free_inputs)
 
 
 class _Reader:
@@ -58,9 +54,7 @@ class _Reader:
 
     def __init__(self, file: OnnxFile):
         self._onnx, self._graph, self._file = file.onnx, file.graph, file
-        self._values = {each.name: each for each in (*file.graph.input, *file.graph.value_info, *file.graph.output)}
-        self._stored = {each.name for each in file.graph.initializer}
-        self._stored |= {each.values.name for each in file.graph.sparse_initializer}
+        self._stored = set(file.stored)
         self._tensors: list[Tensor] = []
         self._number: dict[str, int] = {}
         self._readers = Counter(name for node in file.graph.node for name in set(node.input))
@@ -68,8 +62,7 @@ class _Reader:
 
     def problem(self, free_inputs: bool) -> Problem:
         """The problem."""
-        given = [each.name for each in self._graph.input if each.name not in self._stored]
-        inputs = tuple(self._add(name) for name in given)
+        inputs = tuple(self._add(name) for name in self._file.inputs)
         ops: list[Op] = []
         names: set[str] = set()
         for node in self._graph.node:
@@ -90,8 +83,6 @@ class _Reader:
     def _op(self, node: Any, names: set[str]) -> Op | None:
         """An operator; None where what it computes is stored."""
         kind = node.op_type
-        if kind in _CONTROL_FLOW:
-            raise InputError(f"found a {kind}, expected a graph without control flow", place=node.output[0] or node.name)
         results = [name for name in node.output if name]
         for name in node.input:
             if name and name not in self._number and name not in self._stored:
@@ -133,20 +124,11 @@ class _Reader:
 
     def _is_wanted(self, name: str) -> bool:
         """Whether a result is there at all: results that nobody reads need not have a known shape."""
-        return name in self._readers or self._shape(name) is not None
-
-    def _shape(self, name: str) -> tuple[int, ...] | None:
-        value = self._values.get(name)
-        if value is None or not value.type.HasField("tensor_type"):
-            return None
-        kind = value.type.tensor_type
-        if not kind.HasField("shape") or not all(each.HasField("dim_value") for each in kind.shape.dim):
-            return None
-        return tuple(each.dim_value for each in kind.shape.dim)
+        return name in self._readers or self._file.shapes.get(name) is not None
 
     def _width(self, name: str) -> int:
         """Bits of an element."""
-        kind = self._values[name].type.tensor_type.elem_type
+        kind = self._file.types[name]
         types = self._onnx.TensorProto
         small = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
         for each, bits in small.items():
@@ -160,10 +142,7 @@ class _Reader:
             raise InputError(f"found element type {kind}, expected one that onnx knows", place=name) from error
 
     def _bytes(self, name: str) -> int:
-        shape = self._shape(name)
-        if shape is None:
-            message = "found no fixed shape, expected one: export the model with fixed input shapes"
-            raise InputError(message + missing_text(self._file.missing), place=name)
+        shape = self._file.shape(name)
         if any(each < 0 for each in shape):
             raise InputError(f"found the shape {list(shape)}, expected no negative lengths", place=name)
         return -(-math.prod(shape) * self._width(name) // 8)

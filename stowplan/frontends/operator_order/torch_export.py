@@ -6,12 +6,13 @@ it may take an operand's place from its tag as pointwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from pathlib import Path
 from typing import Any
 
 from stowplan.deadline import check_reading
-from stowplan.errors import InputError, MissingDependencyError
+from stowplan.errors import InputError, first_line, naming
+from stowplan.frontends.torch_program import arguments, import_torch, is_written, schema_of, static_shape, stored_inputs, values
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 
 
@@ -30,20 +31,14 @@ def read_exported(path: str | Path, *, free_inputs: bool = True) -> Problem:
     InputError
         No such file, or a shape that is not static.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingDependencyError("reading an exported program needs torch: pip install 'stowplan[learned]'") from error
+    torch = import_torch("an exported program")
     try:
         program = torch.export.load(str(path))
     except Exception as error:
-        # What torch raises here has no common type, and runs over pages.
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(f"not a program that torch.export.save wrote: {reason[0]}", source=path) from error
-    try:
+        # What torch raises here has no common type.
+        raise InputError(f"not a program that torch.export.save wrote: {first_line(error)}", source=path) from error
+    with naming(path):
         return problem_of_exported(program, name=Path(path).name.removesuffix(".pt2"), free_inputs=free_inputs)
-    except InputError as error:
-        raise error.within(path) from None
 
 
 def problem_of_exported(program: Any, *, name: str = "program", free_inputs: bool = True) -> Problem:
@@ -56,12 +51,11 @@ def problem_of_exported(program: Any, *, name: str = "program", free_inputs: boo
     InputError
         A shape is not static; names the operator.
     """
-    if any(_writes_over(node) for node in program.graph.nodes):
+    if any(is_written(argument) for node in program.graph.nodes for argument, _ in arguments(node)):
         try:
             program = program.run_decompositions({})
         except Exception as error:
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise InputError(f"torch cannot make the program functional: {reason[0]}") from error
+            raise InputError(f"torch cannot make the program functional: {first_line(error)}") from error
     return _Reader(program).problem(name, free_inputs)
 
 
@@ -69,14 +63,8 @@ class _Reader:
     """Walks the graph of an exported program."""
 
     def __init__(self, program: Any):
-        signature = program.graph_signature
         self._nodes = list(program.graph.nodes)
-        self._stored = {
-            *signature.inputs_to_parameters,
-            *signature.inputs_to_buffers,
-            *getattr(signature, "inputs_to_lifted_tensor_constants", {}),
-            *getattr(signature, "inputs_to_lifted_custom_objs", {}),
-        }
+        self._stored = stored_inputs(program)
         self._tensors: list[Tensor] = []
         self._values: dict[Any, list[int | None]] = {}
         """Tensors of each node, in the order of its results; None for what is stored or no tensor."""
@@ -90,7 +78,7 @@ class _Reader:
             check_reading()
             if node.op == "placeholder":
                 is_stored = node.name in self._stored
-                self._values[node] = [None] if is_stored else [self._add(node, value, 0) for value in _values(node)]
+                self._values[node] = [None] if is_stored else [self._add(node, value, 0) for value in values(node)]
                 inputs += [each for each in self._values[node] if each is not None]
             elif node.op == "output":
                 outputs = {each: None for used in node.all_input_nodes for each in self._of(used)}
@@ -117,10 +105,10 @@ class _Reader:
             self._values[node] = [found[index]] if isinstance(index, int) and index < len(found) else []
             return None
         reads = list(dict.fromkeys(each for used in node.all_input_nodes for each in self._of(used)))
-        values = list(_values(node))
+        results = values(node)
         views = _views(node)
         found = []
-        for at, value in enumerate(values):
+        for at, value in enumerate(results):
             base = self._of(views[at]) if at in views else []
             if at in views and not base:
                 # A view of what is stored is stored.
@@ -129,7 +117,7 @@ class _Reader:
                 found.append(self._add(node, value, at, base[0] if base else None))
         self._values[node] = found
         writes = [each for each in found if each is not None]
-        if values and not writes:
+        if results and not writes:
             return None
         return Op(
             id=node.name,
@@ -160,13 +148,7 @@ class _Reader:
         """A tensor for a result; None where it is none."""
         if not hasattr(value, "element_size"):
             return None
-        try:
-            size = int(value.numel()) * int(value.element_size()) if all(type(each) is int for each in value.shape) else None
-        except Exception:
-            size = None
-        if size is None:
-            shape = [str(each) for each in value.shape]
-            raise InputError(f"found the shape {shape}, expected a static one", place=f"operator {node.name}")
+        size = math.prod(static_shape(value, f"operator {node.name}")) * int(value.element_size())
         name = node.name if at == 0 else f"{node.name}#{at}"
         if base is not None:
             # Expanded views are larger than what they are views of.
@@ -175,24 +157,14 @@ class _Reader:
         return len(self._tensors) - 1
 
 
-def _values(node: Any) -> Iterator[Any]:
-    """What torch knows of each result."""
-    value = node.meta.get("val")
-    if isinstance(value, list | tuple):
-        yield from value
-    elif value is not None:
-        yield value
-
-
 def _views(node: Any) -> dict[int, Any]:
     """The node whose value each result is a view of, by the operator's schema."""
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node)
     if schema is None:
         return {}
     sources = {}
-    for at, argument in enumerate(schema.arguments):
-        given = node.args[at] if at < len(node.args) else node.kwargs.get(argument.name)
-        if argument.alias_info is not None and not argument.alias_info.is_write and hasattr(given, "meta"):
+    for argument, given in arguments(node):
+        if argument.alias_info is not None and not is_written(argument) and hasattr(given, "meta"):
             for each in argument.alias_info.before_set:
                 sources[each] = given
     found = {}
@@ -204,13 +176,5 @@ def _views(node: Any) -> dict[int, Any]:
     is_list = len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List")
     if is_list and schema.returns[0].alias_info is not None and len(set(sources.values())) == 1:
         source = next(iter(sources.values()))
-        found = {at: source for at, _ in enumerate(_values(node))}
+        found = {at: source for at, _ in enumerate(values(node))}
     return found
-
-
-def _writes_over(node: Any) -> bool:
-    """Whether an operator writes over an argument."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(
-        argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments
-    )

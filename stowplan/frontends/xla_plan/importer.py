@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from stowplan.errors import InputError, UsageError, VerificationError
+from stowplan.errors import InputError, UsageError, VerificationError, naming
 from stowplan.frontends.hlo import read_module
 from stowplan.frontends.xla_plan.repair import Dropped, PlacedStay, Repair
 from stowplan.frontends.xla_plan.stays import Source, find_offsets, read_offsets
@@ -119,12 +119,10 @@ def import_xla_plan(
         raise UsageError("found a problem that forbids stalls, expected one that allows them: XLA's plans stall now and then")
     module = read_module(plan_path)
     offsets = read_offsets(find_offsets(plan_path) if offsets_path is None else offsets_path)
-    try:
+    with naming(plan_path):
         if not module.is_scheduled:
             raise InputError("found a module without is_scheduled=true, expected a scheduled one", place="line 1")
         trace = Trace(program, module, offsets)
-    except InputError as error:
-        raise error.within(plan_path) from error
     repair = Repair(problem, trace)
     plan = _valid_plan(problem, repair)
     placed = repair.placed

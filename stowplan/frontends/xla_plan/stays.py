@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.frontends.hlo.placed import FAST_SPACE
 from stowplan.frontends.hlo.shape import excerpt
+from stowplan.hardware.targets import TPU_V4
 
 
 class Source(StrEnum):
@@ -146,7 +146,7 @@ def read_offsets(path: str | Path) -> dict[str, Placement]:
             )
         values += 1
         name, space, size, offset = match.groups()
-        if int(space) != FAST_SPACE:
+        if int(space) != TPU_V4.fast_space:
             continue
         placement = Placement(int(offset), int(size))
         if placements.setdefault(name, placement) != placement:

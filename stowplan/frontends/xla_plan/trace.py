@@ -13,23 +13,21 @@ from typing import TypeVar
 
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError
-from stowplan.frontends.hlo import ArrayShape, Computation, HloModule, Instruction, Shape, TupleShape
-from stowplan.frontends.hlo.extent import check_extent
-from stowplan.frontends.hlo.placed import FAST_SPACE
-from stowplan.frontends.hlo.schedule import IN_LINE, MAX_ARRAYS, MAX_INSTRUCTIONS
+from stowplan.frontends.hlo import ArrayShape, Computation, HloModule, Instruction, Shape
 from stowplan.frontends.hlo.shape import index_text
+from stowplan.frontends.hlo.walk import LeafWalk, check_extent
 from stowplan.frontends.xla_plan.stays import Array, Eviction, Placement, Source, Stay
 from stowplan.hardware.program import Program
+from stowplan.hardware.targets import TPU_V4
 
 #: Steps that XLA may replace by a copy of its own: what they would write stands in fast memory once that copy is done.
 _REPLACEABLE = frozenset({"copy", "slice", "dynamic-slice"})
-_SAME_VALUE = frozenset({"bitcast", "optimization-barrier", "opt-barrier", "domain", "add-dependency"})
-_OF_AN_OPERAND = _SAME_VALUE | {"get-tuple-element", "copy-start", "copy-done", "async-update", "async-done", "while"}
+_OF_AN_OPERAND = frozenset({"copy-start", "copy-done", "async-done", "while"})
 
 T = TypeVar("T")
 
 
-class Trace:
+class Trace(LeafWalk[Array]):
     """Stays of all tensors; everything is there once it is constructed.
 
     Raises
@@ -39,6 +37,7 @@ class Trace:
     """
 
     def __init__(self, program: Program, module: HloModule, placements: dict[str, Placement]):
+        super().__init__(module)
         self.stays: list[Stay] = []
         self.mixed_reads = 0
         """Reads that get one tensor from both memories at once."""
@@ -49,7 +48,6 @@ class Trace:
         self.homeless: list[str] = []
         """Values in fast memory that are no tensor of the program."""
         self._program = program
-        self._module = module
         self._placements = placements
         self._now = 0
         self._sequence = 0
@@ -57,8 +55,7 @@ class Trace:
         self._first_use = [0]
         for step in program.steps:
             self._first_use.append(self._first_use[-1] + len(step.uses))
-        self._offsets: dict[int, list[int]] = {}
-        check_extent(module, IN_LINE, instructions=MAX_INSTRUCTIONS, arrays=MAX_ARRAYS)
+        check_extent(module)
         self._walk(module.entry, None, "")
         self._skip_to(len(program.steps), module.entry.root)
 
@@ -75,9 +72,7 @@ class Trace:
                 found = arguments[int(instruction.argument)]
             else:
                 found = self._instruction(instruction, arrays, computation, path)
-            count = self._leaf_offsets(instruction.shape)[-1]
-            if len(found) != count:
-                raise instruction.error(f"found {len(found)} arrays, expected the {count} of its shape")
+            self.expect_leaves(instruction, found)
             arrays[instruction.name] = found
         return arrays[computation.root.name]
 
@@ -93,12 +88,6 @@ class Trace:
             return self._inputs(instruction, path)
         if opcode in _OF_AN_OPERAND and not (operands and operands[0]):
             raise instruction.error("found no operand, expected one")
-        if opcode == "tuple":
-            return list(chain.from_iterable(operands))
-        if opcode == "get-tuple-element":
-            return self._part(computation.by_name[instruction.operands[0]].shape, operands[0], instruction)
-        if opcode in _SAME_VALUE:
-            return operands[0]
         if opcode == "after-all":
             return [Array(None)]
         if opcode == "copy-start":
@@ -107,14 +96,17 @@ class Trace:
             return [self._copy_done(instruction.operands[0], operands[0][0])]
         if opcode == "async-start":
             return self._slice_start(instruction, operands)
-        if opcode in ("async-update", "async-done"):
+        if opcode == "async-done":
             return self._slice_done(instruction, computation.by_name[instruction.operands[0]].shape, operands[0])
         if opcode == "custom-call" and "ConcatBitcast" in instruction.attributes_text:
             return [self._joined(instruction, list(chain.from_iterable(operands)))]
+        named = self.named(instruction, computation, arrays)
+        if named is not None:
+            return named
         if opcode == "while":
             return self._loop(instruction, operands[0], path)
         if opcode == "call":
-            return self._walk(self._module.computations[instruction.called[0]], operands, f"{path}{instruction.name}/")
+            return self._walk(self.module.computations[instruction.called[0]], operands, f"{path}{instruction.name}/")
         if opcode == "conditional":
             return self._branches(instruction, operands[1:], path)
         return self._foreign(instruction)
@@ -134,7 +126,7 @@ class Trace:
             if tensor is not None and shape.bytes > self._program.tensors[tensor].size:
                 size = self._program.tensors[tensor].size
                 raise instruction.error(f"found {shape.bytes} bytes, expected {size} as in {self._program.name}")
-            if shape.memory_space != FAST_SPACE or not shape.bytes:
+            if shape.memory_space != TPU_V4.fast_space or not shape.bytes:
                 results.append(Array(tensor))
                 continue
             write = None if tensor is None else number.get((tensor, True))
@@ -214,7 +206,7 @@ class Trace:
         (_, target), *_ = instruction.shape.leaves()
         self._sequence += 1
         stay = None if source.stay is None else source.stay.whole()
-        if target.memory_space != FAST_SPACE:
+        if target.memory_space != TPU_V4.fast_space:
             if stay is not None:
                 eviction = Eviction(self._now, self._now, self._sequence)
                 stay.evictions.append(eviction)
@@ -247,10 +239,10 @@ class Trace:
         self._sequence += 1
         results = list(sources)
         for _, shape in list(instruction.shape.leaves())[len(sources) :]:
-            if shape.memory_space != FAST_SPACE or not instruction.called:
+            if shape.memory_space != TPU_V4.fast_space or not instruction.called:
                 results.append(Array(None))
                 continue
-            root = self._module.computations[instruction.called[0]].root
+            root = self.module.computations[instruction.called[0]].root
             preloaded = "cross_program_prefetch_index" in instruction.attributes_text
             how = Source.PRELOADED if preloaded else Source.COPIED
             stay = self._stay(
@@ -265,9 +257,7 @@ class Trace:
         return results
 
     def _slice_done(self, instruction: Instruction, shape: Shape, started: list[Array]) -> list[Array]:
-        if instruction.opcode == "async-update":
-            return started
-        offsets = self._leaf_offsets(shape)
+        offsets = self.offsets(shape)
         if len(offsets) < 3:
             raise instruction.error("found an operand that is no asynchronous start")
         results = started[offsets[1] : offsets[2]]
@@ -305,13 +295,13 @@ class Trace:
         arrays = []
         for index, shape in instruction.shape.leaves():
             name = instruction.name + index_text(index)
-            if shape.memory_space == FAST_SPACE:
+            if shape.memory_space == TPU_V4.fast_space:
                 self.homeless.append(name)
             arrays.append(Array(self._find(self._program.value_tensor, path, name)))
         return arrays
 
     def _loop(self, instruction: Instruction, carried: list[Array], path: str) -> list[Array]:
-        condition, body = (self._module.computations[name] for name in instruction.called)
+        condition, body = (self.module.computations[name] for name in instruction.called)
         inner = f"{path}{instruction.name}/"
         self._walk(condition, [carried], inner)
         results = self._walk(body, [carried], inner)
@@ -332,13 +322,13 @@ class Trace:
             raise instruction.error(f"found {len(operands)} operands, expected one for each branch")
         results: list[Array] = []
         for called, operand in zip(instruction.called, operands, strict=True):
-            results = self._walk(self._module.computations[called], [operand], f"{path}{instruction.name}/")
+            results = self._walk(self.module.computations[called], [operand], f"{path}{instruction.name}/")
         return results
 
     def _foreign(self, instruction: Instruction) -> list[Array]:
         self.foreign.append(instruction.name)
         for index, shape in instruction.shape.leaves():
-            if shape.memory_space == FAST_SPACE:
+            if shape.memory_space == TPU_V4.fast_space:
                 self.homeless.append(instruction.name + index_text(index))
         return [Array(None) for _ in instruction.shape.leaves()]
 
@@ -360,25 +350,6 @@ class Trace:
         if placement is None:
             raise instruction.error(f"found no offset of value {name}, expected one in the offsets file")
         return placement
-
-    def _part(self, shape: Shape, arrays: list[Array], instruction: Instruction) -> list[Array]:
-        offsets = self._leaf_offsets(shape)
-        index = instruction.attribute("index") or ""
-        if not (isinstance(shape, TupleShape) and index.isdecimal() and len(index) < 9 and int(index) + 1 < len(offsets)):
-            raise instruction.error(f"found index={index}, expected an element of its operand")
-        return arrays[offsets[int(index)] : offsets[int(index) + 1]]
-
-    def _leaf_offsets(self, shape: Shape) -> list[int]:
-        """First leaf of each part of a tuple, and the number of leaves. The parser makes one object of equal shapes."""
-        if isinstance(shape, ArrayShape):
-            return [0, 1]
-        found = self._offsets.get(id(shape))
-        if found is None:
-            found = [0]
-            for part in shape.parts:
-                found.append(found[-1] + sum(1 for _ in part.leaves()))
-            self._offsets[id(shape)] = found
-        return found
 
     @staticmethod
     def _find(names: dict[str, T], path: str, name: str) -> T | None:

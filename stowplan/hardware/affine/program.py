@@ -2,7 +2,7 @@
 
 A load is quasi-affine: it maps the indices of a loop nest to an index of a tensor (the paper's ``v = t[f(i)]``), in pieces
 where different parts of the nest read different tensors. An operator sees each operand as an array of its own, as large as the
-loop nest of its load; what it computes of it is its own affair, so that rewriting a load never changes an operator.
+loop nest of its load. What it computes of it is its own affair, so that rewriting a load never changes an operator.
 
 Every tensor is written before it is read, and no more after that. Inputs are there from the start.
 """

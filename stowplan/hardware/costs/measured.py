@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from stowplan import files
-from stowplan.errors import InputError
+from stowplan.errors import InputError, naming
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.targets import Target
 from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Table
@@ -83,13 +83,16 @@ def read_measurements(path: str | Path) -> Measurements:
     """
     data = files.read_bytes(path)
     try:
-        if data.lstrip()[:1] == b"{":
-            return files.decode(data, Measurements, format_name=FORMAT, version=VERSION, source=path)
-        return _from_csv(files.read_text(path))
-    except InputError as error:
-        raise error.within(path) from error
+        with naming(path):
+            return _read(data, path)
     except csv.Error as error:
         raise InputError(f"not a CSV file: {error}", source=path) from error
+
+
+def _read(data: bytes, path: str | Path) -> Measurements:
+    if data.lstrip()[:1] == b"{":
+        return files.decode(data, Measurements, format_name=FORMAT, version=VERSION, source=path)
+    return _from_csv(files.read_text(path))
 
 
 def _from_csv(text: str) -> Measurements:

@@ -1,9 +1,9 @@
 """From an affine program to a bank-mapping problem: bank rules, said of what operators see, become layouts of tensors.
 
-Element ``i`` of a dimension that is spread stands in bank ``i mod banks``. An operator that wants dimension ``v`` of an operand
-spread can read a tensor as it is where some index of the tensor is equal to loop ``v`` modulo the number of banks; where loop
-``v`` does not show in the access at all, every bank needs the same data, and reads it from the one bank it is in; in all other
-cases it needs a copy of what it reads, a view.
+Element ``i`` of a dimension that is spread stands in bank ``i mod banks``. An operator may want dimension ``v`` of an operand
+spread. It can read a tensor as it is where some index of the tensor is equal to loop ``v`` modulo the number of banks. Where
+loop ``v`` does not show in the access at all, every bank needs the same data, and reads it from the one bank it is in. In all
+other cases it needs a copy of what it reads, a view.
 """
 
 from __future__ import annotations

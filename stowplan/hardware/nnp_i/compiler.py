@@ -19,7 +19,7 @@ from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
 
-class Room:
+class Occupancy:
     """The tiers of a problem, filling up. Where tiers are address spaces, every tensor gets the lowest offset that is free."""
 
     def __init__(self, problem: Problem):
@@ -90,11 +90,11 @@ def compiler_map(problem: Problem) -> MemoryMap:
     InputError
         A tensor finds no room in any tier.
     """
-    room = Room(problem)
-    placer = Placer(problem, room)
+    occupancy = Occupancy(problem)
+    placer = Placer(problem, occupancy)
     for number, layer in enumerate(problem.layers):
         if layer.weight_bytes:
-            preferred = _preferred_for_weights(problem, room, layer.weight_bytes)
+            preferred = _preferred_for_weights(problem, occupancy, layer.weight_bytes)
             placer.weights(number, spill_order(preferred, len(problem.tiers)))
         reads = sum(number in other.inputs for other in problem.layers[number + 1 : problem.last_use[number] + 1])
         part = 1.0 if reads > 1 else SINGLE_USE_PART
@@ -127,12 +127,12 @@ def spill_order(preferred: int, tiers: int) -> list[int]:
     return [*range(preferred, -1, -1), *range(preferred + 1, tiers)]
 
 
-def _preferred_for_weights(problem: Problem, room: Room, size: int) -> int:
+def _preferred_for_weights(problem: Problem, occupancy: Occupancy, size: int) -> int:
     return _preferred(
         problem,
         [
             size <= WEIGHT_PART * tier.capacity and filled + size <= WEIGHTS_PART * tier.capacity
-            for tier, filled in zip(problem.tiers, room.weights, strict=True)
+            for tier, filled in zip(problem.tiers, occupancy.weights, strict=True)
         ],
     )
 
@@ -145,8 +145,8 @@ def _preferred(problem: Problem, suits: list[bool]) -> int:
 class Placer:
     """Places tensors one after the other, and remembers where."""
 
-    def __init__(self, problem: Problem, room: Room):
-        self._problem, self._room = problem, room
+    def __init__(self, problem: Problem, occupancy: Occupancy):
+        self._problem, self._occupancy = problem, occupancy
         count = len(problem.layers)
         self._tiers = ([0] * count, [0] * count)
         self._offsets = ([0] * count, [0] * count)
@@ -155,7 +155,7 @@ class Placer:
         """Place a layer's weights in the first tier of ``order`` with room for them; its number. InputError where none has."""
         size = self._problem.layers[number].weight_bytes
         tier = self._place(0, number, size, (0, len(self._problem.layers) - 1), order)
-        self._room.weights[tier] += size
+        self._occupancy.weights[tier] += size
         return tier
 
     def output(self, number: int, order: Iterable[int]) -> int:
@@ -165,12 +165,12 @@ class Placer:
 
     def _place(self, what: int, number: int, size: int, span: tuple[int, int], order: Iterable[int]) -> int:
         for tier in order:
-            offset = self._room.take(tier, size, *span)
+            offset = self._occupancy.take(tier, size, *span)
             if offset is not None:
                 self._tiers[what][number], self._offsets[what][number] = tier, offset
                 return tier
         layer = self._problem.layers[number].name
-        free = ", ".join(f"{self._room.free(at, *span)} in {each.name}" for at, each in enumerate(self._problem.tiers))
+        free = ", ".join(f"{self._occupancy.free(at, *span)} in {each.name}" for at, each in enumerate(self._problem.tiers))
         kind = "output" if what else "weights"
         raise InputError(f"no tier has room for the {size} bytes of its {kind}: free are {free}", place=f"layer {layer}")
 
@@ -254,7 +254,7 @@ class Rectifier:
 
     def _place(self, wanted: MemoryMap) -> MemoryMap:
         tiers = len(self._problem.tiers)
-        placer = Placer(self._problem, Room(self._problem))
+        placer = Placer(self._problem, Occupancy(self._problem))
         for number, layer in enumerate(self._problem.layers):
             if layer.weight_bytes:
                 placer.weights(number, spill_order(wanted.weight_tiers[number], tiers))

@@ -6,12 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
-from stowplan import files
-from stowplan.errors import InputError
 from stowplan.hardware.se.reference import OPERATIONS
-from stowplan.hardware.targets.toml_files import MAX_TARGET_BYTES, decode_toml
+from stowplan.hardware.targets.toml_files import TargetFiles
 from stowplan.models.modulo_scheduling.machine import AsynchronousFabric, Interface, Link, Machine
 
 
@@ -62,9 +58,9 @@ _NAMED: dict[str, Callable[[], Machine]] = {
 _LONG_NAMES = {"streaming-engine": "se", "streaming-engine-latency-4": "se-latency-4"}
 
 
-def machine_names() -> tuple[str, ...]:
-    """Names of the machines that come with the package, sorted."""
-    return tuple(sorted(_NAMED))
+_FILES = TargetFiles(Machine, __name__.rpartition(".")[0], None, noun="machine", formless="a machine with tiles", made=_NAMED)
+
+machine_names = _FILES.names
 
 
 def is_machine_name(name: str) -> bool:
@@ -90,21 +86,4 @@ def load_machine(name_or_path: str | Path) -> Machine:
     """
     if isinstance(name_or_path, str):
         name_or_path = _LONG_NAMES.get(name_or_path, name_or_path)
-        if name_or_path in _NAMED:
-            return _NAMED[name_or_path]()
-    text = str(name_or_path)
-    if isinstance(name_or_path, str) and not text.endswith((".toml", ".json")) and "/" not in text and "\\" not in text:
-        raise InputError(f"found machine {text!r}, expected one of {', '.join(machine_names())}, or the path of a file")
-    data = files.read_bytes(name_or_path, MAX_TARGET_BYTES)
-    try:
-        found = msgspec.json.decode(data) if text.endswith(".json") else decode_toml(data)
-        if isinstance(found, dict) and "format" in found:
-            message = f"found {found['format']!r}, expected a machine with tiles, whose file has no format"
-            raise InputError(message, place="format")
-        return msgspec.convert(found, Machine)
-    except msgspec.ValidationError as error:
-        raise files.misfit(error, Machine, name_or_path) from error
-    except InputError as error:
-        raise error.within(name_or_path) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"not a machine file: {error}", source=name_or_path) from error
+    return _FILES.load(name_or_path)

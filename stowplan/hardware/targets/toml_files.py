@@ -1,6 +1,6 @@
 """What all target files share: a name or a path, TOML with format and version, quantities with units, errors that name a field.
 
-A file says ``"64 MiB"`` or ``"1200 GB/s"``, so that nobody has to guess a unit; the program counts in whole bytes, bytes a
+A file says ``"64 MiB"`` or ``"1200 GB/s"``, so that nobody has to guess a unit. The program counts in whole bytes, bytes a
 second, hertz, operations a second and picoseconds, so that costs are exact integers. ``k, M, G, T, P`` are powers of 1000,
 ``Ki, Mi, Gi`` powers of 1024.
 """
@@ -8,7 +8,8 @@ second, hertz, operations a second and picoseconds, so that costs are exact inte
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from importlib import resources
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import msgspec
 
 from stowplan import files
-from stowplan.errors import InputError
+from stowplan.errors import InputError, naming
 
 PS_PER_SECOND = 10**12
 
@@ -115,8 +116,10 @@ T = TypeVar("T")
 
 
 def is_path(name_or_path: str | Path) -> bool:
-    """Whether this is a path: it ends in ``.toml`` or has a path separator in it; otherwise it is a name."""
-    return isinstance(name_or_path, Path) or name_or_path.endswith(".toml") or "/" in name_or_path or "\\" in name_or_path
+    """Whether this is a path: it ends in ``.toml`` or ``.json``, or has a path separator in it; otherwise it is a name."""
+    if isinstance(name_or_path, Path):
+        return True
+    return name_or_path.endswith((".toml", ".json")) or "/" in name_or_path or "\\" in name_or_path
 
 
 def decode_toml(data: bytes) -> dict[str, Any]:
@@ -152,19 +155,25 @@ def template(kind: str) -> str:
 
 @dataclass(frozen=True)
 class TargetFiles(Generic[T]):
-    """Target files of one class: those that come with a package, and others by their paths."""
+    """Target files of one class: those that come with a package, and others by their paths, in TOML or, by name, in JSON."""
 
     target: type[T]
     package: str
     """Package in which the files lie that are known by name."""
-    format_name: str
-    version: int
+    format_name: str | None
+    """None for files that say neither format nor version."""
+    version: int = 1
     noun: str = "target"
+    formless: str = ""
+    """What a file is that says neither format nor version, for messages."""
+    made: Mapping[str, Callable[[], T]] = field(default_factory=dict)
+    """Targets that are known by name without a file."""
 
     def names(self) -> tuple[str, ...]:
         """Names of the targets that come with the package, sorted."""
         entries = resources.files(self.package).iterdir()
-        return tuple(sorted(entry.name.removesuffix(".toml") for entry in entries if entry.name.endswith(".toml")))
+        shipped = (entry.name.removesuffix(".toml") for entry in entries if entry.name.endswith(".toml"))
+        return tuple(sorted((*shipped, *self.made)))
 
     def load(self, name_or_path: str | Path) -> T:
         """Target of this name, or from a TOML file of this path (:func:`is_path`).
@@ -176,23 +185,26 @@ class TargetFiles(Generic[T]):
         """
         if is_path(name_or_path):
             return self.decode(files.read_bytes(name_or_path, MAX_TARGET_BYTES), name_or_path)
-        names = self.names()
-        if name_or_path not in names:
-            raise InputError(
-                f"found {self.noun} {name_or_path!r}, expected one of {', '.join(names)}, or the path of a .toml file"
-            )
-        file = f"{name_or_path}.toml"
+        name, names = str(name_or_path), self.names()
+        if name in self.made:
+            return self.made[name]()
+        if name not in names:
+            raise InputError(f"found {self.noun} {name!r}, expected one of {', '.join(names)}, or the path of a .toml file")
+        file = f"{name}.toml"
         return self.decode((resources.files(self.package) / file).read_bytes(), file)
 
     def decode(self, data: bytes, source: str | Path | None = None) -> T:
-        """Target from the bytes of a TOML file; raises InputError naming source and field, as :meth:`load` does."""
+        """Target from the bytes of a file, JSON by its name, else TOML; raises InputError as :meth:`load` does."""
         try:
-            head = decode_toml(data)
-            for key, expected in (("format", self.format_name), ("version", self.version)):
-                if head.get(key) != expected:
-                    raise InputError(f"found {head.get(key)!r}, expected {expected!r}", place=key)
-            return msgspec.convert(head, self.target, dec_hook=decode_hook)
+            with naming(source):
+                is_json = source is not None and str(source).endswith(".json")
+                head = files.decode_json(data, dict[str, Any], f"a {self.noun} file") if is_json else decode_toml(data)
+                if self.format_name is None and "format" in head:
+                    message = f"found {head['format']!r}, expected {self.formless}, whose file has no format"
+                    raise InputError(message, place="format")
+                for key, expected in (("format", self.format_name), ("version", self.version)):
+                    if self.format_name is not None and head.get(key) != expected:
+                        raise InputError(f"found {head.get(key)!r}, expected {expected!r}", place=key)
+                return msgspec.convert(head, self.target, dec_hook=decode_hook)
         except msgspec.ValidationError as error:
             raise files.misfit(error, self.target, source) from error
-        except InputError as error:
-            raise (error if source is None else error.within(source)) from None

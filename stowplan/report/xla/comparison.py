@@ -11,7 +11,7 @@ from stowplan.backends.xla.store import Compiled, Record
 from stowplan.backends.xla.tuning import TrialRecord, Tuning
 from stowplan.errors import InputError
 from stowplan.frontends.hlo import program_from_module, read_module
-from stowplan.frontends.hlo.signatures import read_assignment, sign_steps
+from stowplan.frontends.hlo.placed import read_assignment, sign_steps
 from stowplan.hardware.costs.signatures import Assignment, StepSignature
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.simulator import play

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stowplan.backends.executorch import install
+from stowplan.backends.executorch import planning
 from stowplan.backends.executorch.banks import BankedPlanningAlgorithm, banked_planning_algorithm
 from stowplan.backends.executorch.planning import PlanningWarning
 from stowplan.errors import InputError, UsageError
@@ -107,7 +107,7 @@ def test_stock_is_kept_where_the_graph_is_not_supported() -> None:
 
 
 def test_another_version_keeps_stocks_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install.importlib.metadata, "version", lambda name: "2.0.1")
+    monkeypatch.setattr(planning.importlib.metadata, "version", lambda name: "2.0.1")
     monkeypatch.setattr("stowplan.backends.executorch.banks._stock", lambda target: slow_only(2))
     algorithm = banked_planning_algorithm(target(("fast", 64, 1), ("slow", 48, 2)))
     spec = Spec(16, 0, 3)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stowplan.backends.executorch import arenas, check, install, planning
+from stowplan.backends.executorch import arenas, check, planning
 from stowplan.backends.executorch.planning import MemoryPlanningAlgorithm, PlanningWarning, memory_planning_algorithm
 from stowplan.errors import UsageError
 from stowplan.portfolio.context import Options
@@ -221,7 +221,7 @@ def test_objects_of_memory_are_runs_of_bytes() -> None:
 
 
 def test_another_version_keeps_greedys_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install.importlib.metadata, "version", lambda name: "1.9.0")
+    monkeypatch.setattr(planning.importlib.metadata, "version", lambda name: "1.9.0")
     monkeypatch.setattr(planning, "_installed_greedy", lambda: stack)
     specs = [Spec(64, 0, 1), Spec(64, 2, 3)]
     with pytest.warns(PlanningWarning, match=r"found executorch 1\.9\.0, expected 1\.5: the plan is executorch's own"):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from stowplan.backends.xla import install
+from stowplan.backends.xla import workload
 from stowplan.backends.xla.compiler import CompileError, Compiler
 from stowplan.deadline import Deadline
 from stowplan.errors import MissingDependencyError, TimeLimitError, UsageError
@@ -150,7 +150,7 @@ def test_limits_and_targets_that_make_no_sense(fake: Fake) -> None:
 
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(workload.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError) as caught:
         Compiler(WORKLOAD)
     assert str(caught.value) == (
@@ -159,10 +159,10 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_flags_of_the_environment_belong_to_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(install.importlib.metadata, "version", lambda name: "1")
-    for name in install.FLAGS:
+    monkeypatch.setattr(workload.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(workload.importlib.metadata, "version", lambda name: "1")
+    for name in workload.FLAGS:
         monkeypatch.delenv(name, raising=False)
-    plain = install.versions()
+    plain = workload.versions()
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_x=1")
-    assert install.versions() == plain | {"LIBTPU_INIT_ARGS": "--xla_x=1"}
+    assert workload.versions() == plain | {"LIBTPU_INIT_ARGS": "--xla_x=1"}

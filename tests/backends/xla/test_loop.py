@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stowplan.backends.xla import planned, tune_workload
+from stowplan.backends.xla import proposals, tune_workload
 from stowplan.backends.xla.compiler import CompileError
 from stowplan.backends.xla.evidence import Evidence, Move
 from stowplan.backends.xla.loop import COMPILES
@@ -33,6 +33,9 @@ from stowplan.errors import InputError, TimeLimitError, UsageError
 from stowplan.hardware.targets import load_target
 from tests.backends.xla.conftest import WORKLOAD, Fake
 from tests.patience import HANG
+
+#: What the fake of the other tests stands for.
+PLANNED = proposals.planned
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 
@@ -298,7 +301,7 @@ def test_what_harms_is_left_without_room(fake: Fake, tmp_path: Path, monkeypatch
 
 def test_plans_for_less_room(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA keeps 3 MiB; a plan for less keeps less, and no limit is tried twice."""
-    monkeypatch.setattr("stowplan.backends.xla.proposals.planned", planned.planned)
+    monkeypatch.setattr("stowplan.backends.xla.proposals.planned", PLANNED)
     evidence = evidence_of(tune_workload(WORKLOAD, compiles=2, folder=tmp_path), tmp_path)
     default = evidence.trials[0]
     proposed = [*fitted(evidence, random.Random(0))]
@@ -320,7 +323,7 @@ def test_plans_that_begin_from_what_xla_made(fake: Fake, tmp_path: Path) -> None
     evidence = evidence_of(tune_workload(WORKLOAD, compiles=1, folder=tmp_path), tmp_path)
     default = evidence.trials[0]
     for model in ("roofline", "table", "signatures"):
-        found = planned.planned(evidence, model, random.Random(0), default)
+        found = PLANNED(evidence, model, random.Random(0), default)
         theirs = evidence.judge.plan(default.compiled, found.problem).plan
         assert (found.problem.evictions, found.problem.prefetches) == ("between_steps", "sliced")
         assert found.plan.objective_ps <= theirs.objective_ps
@@ -341,7 +344,7 @@ def evidence_of(tuning: Tuning, folder: Path) -> Evidence:
 
 
 def test_plans_of_the_real_heuristics(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowplan.backends.xla.loop.planned", planned.planned)
+    monkeypatch.setattr("stowplan.backends.xla.loop.planned", PLANNED)
     tuning = tune_workload(WORKLOAD, compiles=4)
     plan = next(trial for trial in tuning.trials if trial.way == "plan_first")
     assert plan.first > 0

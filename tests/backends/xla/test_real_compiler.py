@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stowplan.backends.xla import CompileError, Compiler, by_name, tune_workload
-from stowplan.backends.xla.install import PACKAGES
 from stowplan.backends.xla.steer import ASSIGNMENT_OPTION, CAPACITY_OPTION, DEFAULT, OVERLAP_OPTION, Prefetch, Steer
+from stowplan.backends.xla.workload import PACKAGES
 from stowplan.frontends.hlo import read_program
 
 pytestmark = pytest.mark.skipif(

@@ -15,7 +15,7 @@ from stowplan.hardware.costs.signatures import (
     StepPlacement,
     StepSignature,
 )
-from stowplan.hardware.costs.signatures.features import Known, StepFacts, as_bits
+from stowplan.hardware.costs.signatures.predictor import Known, StepFacts, as_bits
 from tests.hardware.test_costs_signatures import step, table
 
 

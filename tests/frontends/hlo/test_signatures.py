@@ -11,7 +11,7 @@ import stowplan
 from stowplan.cli.app import app_for
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.hlo import parse_module, program_from_module
-from stowplan.frontends.hlo.signatures import read_assignment, read_costs, sign_steps
+from stowplan.frontends.hlo.placed import read_assignment, read_costs, sign_steps
 from stowplan.hardware.costs.signatures import LatencyTable, StepPlacement, StepSignature
 from stowplan.hardware.targets import load_target
 

@@ -12,8 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import InputError, UsageError
-from stowplan.hardware.costs.signatures.features import NEGLIGIBLE, Bits, Known, StepFacts, as_bits
-from stowplan.hardware.costs.signatures.predictor import Prediction, Predictor, shipped
+from stowplan.hardware.costs.signatures.predictor import (
+    NEGLIGIBLE,
+    Bits,
+    Known,
+    Prediction,
+    Predictor,
+    StepFacts,
+    as_bits,
+    shipped,
+)
 from stowplan.hardware.costs.signatures.table import Assignment, LatencyTable, StepSignature
 from stowplan.hardware.program import ProgramStep
 from stowplan.hardware.targets import Target

@@ -1,10 +1,16 @@
-"""Prediction of cycles for patterns that no compiled module had, with intervals: boosted trees, with NumPy alone."""
+"""Prediction of cycles for patterns that no compiled module had, with intervals: boosted trees, with NumPy alone.
+
+A prediction looks at a step, a pattern of memories, and the nearest pattern whose cycles are known. All features are ratios,
+logarithms or flags, so that a model learned on one program means something on another.
+"""
 
 from __future__ import annotations
 
 import io
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,8 +18,227 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan import files
-from stowplan.errors import InputError
-from stowplan.hardware.costs.signatures.features import NAMES, Bits, Known, StepFacts, features
+from stowplan.errors import InputError, naming
+from stowplan.hardware.costs.signatures.table import StepSignature
+
+Array = NDArray[np.float64]
+Bits = NDArray[np.bool_]
+
+#: A reference machine, amounts a cycle: bandwidths of slow and fast reads and writes, computation. Predictions are ratios of
+#: cycles, so that these need not be the target's own.
+_SLOW_READ, _SLOW_WRITE, _FAST_READ, _FAST_WRITE = 340.0, 340.0, 1700.0, 340.0
+_FLOPS, _ELEMENTS, _OVERHEAD = 150_000.0, 2_000.0, 600.0
+
+#: How far measured effects of single arrays are trusted over the reference machine's.
+_RIDGE = 0.2
+
+#: An array that is no more than this part of what a step moves: whether it is fast makes no difference to a prediction.
+NEGLIGIBLE = 0.01
+
+_KINDS = ("kLoop", "kInput", "kOutput", "kCustom")
+_OPCODES = ("fusion", "copy", "convolution", "dot", "custom-call", "reduce", "add", "multiply")
+_INNER = (
+    "convolution", "dot", "reduce", "reduce-window", "transpose", "copy", "dynamic-slice", "dynamic-update-slice", "gather",
+    "scatter", "broadcast", "select", "pad", "concatenate", "slice", "select-and-scatter", "sort", "exponential", "fusion",
+)  # fmt: skip
+
+_OF_STEP = (
+    "leaves", "log bytes", "log flops", "log elements", "largest part", "reads part",
+    "read bits", "read minor", "read second", "read rank", "read padding",
+    "write bits", "write minor", "write second", "write rank", "write padding",
+    *(f"kind {name}" for name in _KINDS),
+    *(f"opcode {name}" for name in _OPCODES),
+    "inner",
+    *(f"inner {name}" for name in _INNER),
+)  # fmt: skip
+_OF_PATTERN = (
+    "log known cycles", "known over all slow", "all slow known",
+    "reads to fast", "reads to slow", "writes to fast", "writes to slow",
+    "slow reads", "slow writes", "fast reads", "fast writes",
+    "largest to fast", "largest to slow", "bits that differ", "bits to fast",
+    "largest read fast", "largest read was fast", "largest write fast", "largest write was fast",
+    "flops a cycle", "elements a cycle",
+    "roofline ratio", "roofline over known", "additive ratio", "known patterns", "second nearest ratio", "second distance",
+)  # fmt: skip
+
+#: Names of the columns of :func:`features`.
+NAMES = (*_OF_PATTERN, *_OF_STEP)
+
+
+def as_bits(patterns: list[int], leaves: int) -> Bits:
+    """Patterns as a matrix, shape [P, leaves]."""
+    if not leaves:
+        return np.zeros((len(patterns), 0), np.bool_)
+    width = (leaves + 7) // 8
+    data = b"".join(pattern.to_bytes(width, "little") for pattern in patterns)
+    rows = np.frombuffer(data, np.uint8).reshape(len(patterns), width)
+    return np.unpackbits(rows, axis=1, bitorder="little")[:, :leaves].astype(np.bool_)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Rows of a latency table for one signature, as arrays: K patterns."""
+
+    patterns: list[int]
+    bits: Bits
+    """Shape [K, leaves]."""
+    log_cycles: Array
+    """Shape [K]; entries of zero cycles count as one."""
+
+    @classmethod
+    def of(cls, rows: Mapping[int, int], leaves: int) -> Known:
+        """The rows in ascending order of their patterns."""
+        patterns = sorted(rows)
+        cycles = np.array([rows[pattern] for pattern in patterns], np.float64)
+        return cls(patterns, as_bits(patterns, leaves), np.log(np.maximum(cycles, 1)))
+
+    def without(self, index: NDArray[np.intp]) -> Known:
+        """The rows but one, or some."""
+        keep = np.setdiff1d(np.arange(len(self.patterns)), index)
+        return Known([self.patterns[each] for each in keep], self.bits[keep], self.log_cycles[keep])
+
+
+class StepFacts:
+    """A step as arrays over its leaves, L of them."""
+
+    def __init__(self, step: StepSignature):
+        self.step = step
+        leaves = step.leaves
+        self.moved = np.array([leaf.moved for leaf in leaves], np.float64)
+        self.is_output = np.array([leaf.is_output for leaf in leaves], np.bool_)
+        self.reads = np.where(self.is_output, 0, self.moved)
+        self.writes = np.where(self.is_output, self.moved, 0)
+
+    def roofline(self, bits: Bits) -> Array:
+        """Cycles on the reference machine, for each of P patterns."""
+        slow = ~bits
+        traffic = (
+            slow @ (self.reads / _SLOW_READ + self.writes / _SLOW_WRITE)
+            + bits @ (self.reads / _FAST_READ + self.writes / _FAST_WRITE)
+        )  # fmt: skip
+        compute = self.step.flops / _FLOPS + self.step.elementwise / _ELEMENTS
+        cycles: Array = _OVERHEAD + np.maximum(compute, traffic)
+        return cycles
+
+    def additive(self, known: Known, bits: Bits) -> Array:
+        """Logarithm of cycles if every array had an effect of its own: a ridge regression towards the reference machine."""
+        single = np.eye(len(self.moved), dtype=np.bool_)
+        none = self.roofline(np.zeros((1, len(self.moved)), np.bool_))[0]
+        prior = np.log(self.roofline(single) / none) if len(self.moved) else np.zeros(0)
+        # A constant of its own: known cycles, not the reference machine, say where all slow stands.
+        rows = np.hstack([np.ones((len(known.bits), 1)), known.bits])
+        ridge = np.diag([1e-6, *[_RIDGE] * len(self.moved)])
+        rest = known.log_cycles - known.bits @ prior
+        effect = np.linalg.solve(rows.T @ rows + ridge, rows.T @ rest)
+        found: Array = effect[0] + bits @ (prior + effect[1:])
+        return found
+
+    @cached_property
+    def columns(self) -> Array:
+        """Features of the step, whatever its pattern: in the order of the names above."""
+        step, moved = self.step, self.moved
+        total = max(moved.sum(), 1.0)
+        kinds = [float(step.kind == name) for name in _KINDS]
+        opcodes = [float(step.opcode == name) for name in _OPCODES]
+        inner = dict(step.inner)
+        return np.array([
+            len(moved),
+            math.log1p(total),
+            math.log1p(step.flops),
+            math.log1p(step.elementwise),
+            moved.max(initial=0) / total,
+            self.reads.sum() / total,
+            *self._largest(self.reads),
+            *self._largest(self.writes),
+            *kinds,
+            *opcodes,
+            math.log1p(sum(inner.values())),
+            *(math.log1p(inner.get(name, 0)) for name in _INNER),
+        ])  # fmt: skip
+
+    def _largest(self, moved: Array) -> list[float]:
+        """The array that most is moved through: bits, extents, padding."""
+        if not moved.any():
+            return [0.0] * 5
+        leaf = self.step.leaves[int(moved.argmax())]
+        elements = math.prod(leaf.dims) * leaf.element_bits / 8
+        minor, second = (math.log2(extent or 1) for extent in (*leaf.dims, 1, 1)[:2])
+        return [leaf.element_bits, minor, second, len(leaf.dims), leaf.size / max(elements, 1)]
+
+
+def features(facts: StepFacts, known: Known, bits: Bits) -> tuple[Array, Array]:
+    """Features of patterns, and the known logarithm of cycles that each is compared with.
+
+    Parameters
+    ----------
+    facts
+        The step, L leaves.
+    known
+        Its known patterns, at least one.
+    bits
+        Shape [P, L]: the patterns to be predicted.
+
+    Returns
+    -------
+    matrix
+        Shape [P, len(NAMES)].
+    anchor
+        Shape [P]: logarithm of the cycles of the nearest known pattern. A model predicts the logarithm of cycles less this.
+    """
+    moved, reads, writes = facts.moved, facts.reads, facts.writes
+    count = len(bits)
+    # Nearest by the bytes that would change memory; small arrays break ties.
+    counts = moved > NEGLIGIBLE * moved.sum()
+    weight = np.where(counts, moved, 1e-6 * (moved + 1))
+    differs = (bits[:, None, :] != known.bits[None, :, :]) @ weight
+    order = np.argsort(differs, axis=1, kind="stable")
+    nearest = order[:, 0]
+    second = order[:, min(1, order.shape[1] - 1)]
+    anchor = known.log_cycles[nearest]
+    at = known.bits[nearest]
+    bits = np.where(counts, bits, at)
+    to_fast, to_slow = bits & ~at, at & ~bits
+    cycles = np.exp(anchor)
+    slow_rows = [number for number, pattern in enumerate(known.patterns) if not pattern]
+    all_slow = known.log_cycles[slow_rows[0]] if slow_rows else math.nan
+    roofline, roofline_at = facts.roofline(bits), facts.roofline(at)
+    largest_read = int(reads.argmax()) if reads.any() else -1
+    largest_write = int(writes.argmax()) if writes.any() else -1
+    additive = facts.additive(known, bits) - facts.additive(known, at)
+    per_pattern = np.stack(
+        [
+            anchor,
+            anchor - all_slow if slow_rows else np.zeros(count),
+            np.full(count, float(bool(slow_rows))),
+            to_fast @ reads / cycles,
+            to_slow @ reads / cycles,
+            to_fast @ writes / cycles,
+            to_slow @ writes / cycles,
+            ~bits @ reads / cycles,
+            ~bits @ writes / cycles,
+            bits @ reads / cycles,
+            bits @ writes / cycles,
+            (to_fast * moved).max(axis=1, initial=0) / cycles,
+            (to_slow * moved).max(axis=1, initial=0) / cycles,
+            (to_fast | to_slow).sum(axis=1),
+            to_fast.sum(axis=1),
+            *(_column(matrix, leaf) for leaf in (largest_read, largest_write) for matrix in (bits, at)),
+            facts.step.flops / cycles / 1e3,
+            facts.step.elementwise / cycles,
+            np.log(roofline / roofline_at),
+            np.log(roofline_at) - anchor,
+            additive,
+            np.full(count, len(known.patterns)),
+            known.log_cycles[second] - anchor,
+            differs[np.arange(count), second] / max(weight.sum(), 1),
+        ],
+        axis=1,
+    ).astype(np.float64)
+    return np.hstack([per_pattern, np.broadcast_to(facts.columns, (count, len(_OF_STEP)))]), anchor
+
+
+def _column(matrix: Bits, leaf: int) -> Array:
+    return matrix[:, leaf].astype(np.float64) if leaf >= 0 else np.zeros(len(matrix))
 
 
 @dataclass(frozen=True)
@@ -85,8 +310,6 @@ class Trees:
         return cls(float(values.pop("start")), **values)
 
 
-Array = NDArray[np.float64]
-
 FORMAT = "stowplan.latency_predictor"
 VERSION = 1
 
@@ -145,10 +368,8 @@ class Predictor:
     def load(cls, path: str | Path) -> Predictor:
         """Read a file; raises :class:`~stowplan.errors.InputError` naming file and array."""
         arrays = files.read_arrays(path, f"a {FORMAT} file")
-        try:
+        with naming(path):
             return _of_arrays(arrays)
-        except InputError as error:
-            raise error.within(path) from error
 
 
 def _of_arrays(arrays: dict[str, NDArray[np.generic]]) -> Predictor:

@@ -157,7 +157,7 @@ class LatencyTable:
         Parameters
         ----------
         assignment
-            Of :func:`stowplan.frontends.hlo.signatures.read_assignment`.
+            Of :func:`stowplan.frontends.hlo.placed.read_assignment`.
         signatures
             Of each of the program's steps, by name.
         """

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from stowplan.errors import InputError
+from stowplan.errors import InputError, naming
 from stowplan.hardware.se.reference import OPERATIONS, generic_operation
 from stowplan.hardware.targets.toml_files import TargetFiles
 from stowplan.models.modulo_scheduling.machine import MOST_LATENCY, MOST_TILES
@@ -246,10 +246,8 @@ def load_op_table(path: str | Path | None = None) -> OpTable:
     if path is None:
         return _shipped()
     file = _FILES.load(Path(path))
-    try:
+    with naming(path):
         return OpTable((file, *_shipped_files()), path)
-    except InputError as error:
-        raise error.within(path) from None
 
 
 @functools.cache

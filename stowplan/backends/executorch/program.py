@@ -1,17 +1,24 @@
-"""One call from an edge program to a planned ExecuTorch program: order of the operators, then offsets."""
+"""One call from an edge program to a planned ExecuTorch program, and where its tensors then stand, as a table for builds.
+
+First the order of the operators is planned, then offsets. Tables are written as a C header, JSON or CSV.
+"""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from stowplan.backends.executorch import install
-from stowplan.backends.executorch.planning import ArenaReport, MemoryPlanningAlgorithm
+from stowplan import files
+from stowplan.backends.emit import FORMATS, check_form
+from stowplan.backends.executorch.planning import ArenaReport, MemoryPlanningAlgorithm, complaint, require
 from stowplan.backends.executorch.reorder import OrderReport, ReorderPass
 from stowplan.errors import UsageError
+from stowplan.models.document import Arena, OffsetRow, OffsetTable
 from stowplan.portfolio.arguments import check_options
 from stowplan.portfolio.context import Options
 
@@ -72,12 +79,12 @@ def plan(
     UsageError
         An argument of a wrong type or out of range, or a memory planning pass that is not executorch's.
     """
-    install.require()
+    require()
     from executorch.exir import ExecutorchBackendConfig
 
     options = check_options(Options(time_limit=time_limit, deterministic=deterministic, seed=seed, workers=workers))
     base = ExecutorchBackendConfig() if config is None else config
-    if not order or install.complaint():
+    if not order or complaint():
         return _planned(edge, base, options, order=False)
     # Lowering changes the edge program, and the order given may still turn out to be better.
     spare = copy.deepcopy(edge)
@@ -114,3 +121,55 @@ def _with_algorithm(memory_pass: Any, algorithm: MemoryPlanningAlgorithm) -> Any
     found.memory_planning_algo = MemoryPlanningAlgorithmSuite([algorithm])
     found.state = type(memory_pass.state)()
     return found
+
+
+def offset_table(program: Any, method: str = "forward") -> OffsetTable:
+    """Offsets of all planned tensors of a method, named as in its graph; control flow's own tensors are left out.
+
+    Parameters
+    ----------
+    program
+        Executorch's ``ExecutorchProgramManager``.
+    method
+        Of several methods, the one to look at.
+    """
+    graph_module = program.exported_program(method).graph_module
+    sizes = list(graph_module.meta["non_const_buffer_sizes"])
+    rows: dict[int, OffsetRow] = {}
+    for node in graph_module.graph.nodes:
+        specs = node.meta.get("spec")
+        for at, spec in enumerate(specs if isinstance(specs, list | tuple) else [specs]):
+            # A view has the bytes of its base, and no place of its own.
+            if getattr(spec, "mem_offset", None) is None or not spec.mem_id or id(spec) in rows or hasattr(spec, "_base"):
+                continue
+            first, last = spec.lifetime
+            rows[id(spec)] = OffsetRow(
+                name=node.name if at == 0 else f"{node.name}_{at}",
+                offset=spec.mem_offset,
+                size=spec.nbytes(),
+                alignment=spec.alignment,
+                start=first,
+                end=last + 1,
+                arena=spec.mem_id,
+            )
+    every = tuple(rows.values())
+    # The arenas are executorch's: what it asks of the runtime, with what is reserved in them. The first is for constants.
+    arenas = tuple(
+        Arena(name=f"arena{number}", bytes=size, alignment=max([1, *(row.alignment for row in every if row.arena == number)]))
+        for number, size in enumerate(sizes)
+    )
+    digest = hashlib.sha256(files.encode(list(every))).hexdigest()
+    return OffsetTable(kind="packing", program=method, problem_digest=digest, plan_digest=digest, arenas=arenas, rows=every)
+
+
+def write_offsets(program: Any, path: str | Path, form: str = "c-header", method: str = "forward") -> None:
+    """Write :func:`offset_table` to a file, whose name is what C identifiers begin with.
+
+    Raises
+    ------
+    UsageError
+        A format other than ``c-header``, ``json`` and ``csv``.
+    """
+    check_form(form)
+    name = Path(path).name.partition(".")[0]
+    files.write_atomic(path, FORMATS[form](offset_table(program, method), name))

@@ -1,0 +1,171 @@
+"""Walks through a module, its calls and loops in line: how large that may become, and what stands behind a name.
+
+A few lines of text can ask for any number of instructions, so modules are measured before they are walked through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Generic, TypeVar
+
+from stowplan.errors import InputError
+from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
+from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
+
+#: Computations of these stand in line.
+IN_LINE = frozenset({"while", "call", "conditional"})
+
+#: These pass their first operand on: no step, no storage.
+SAME_VALUE = frozenset({"bitcast", "optimization-barrier", "opt-barrier", "domain", "add-dependency"})
+
+#: Programs with more instructions than this, or that name more arrays, loops and calls in line, are refused.
+MAX_INSTRUCTIONS = 2_000_000
+MAX_ARRAYS = 10_000_000
+
+#: What stands for a leaf.
+T = TypeVar("T")
+
+#: Deeper nesting of loops and calls is refused, so that walks may recurse.
+MAX_NESTING = 64
+
+
+def check_extent(
+    module: HloModule,
+    in_line: frozenset[str] = IN_LINE,
+    *,
+    instructions: int = MAX_INSTRUCTIONS,
+    arrays: int = MAX_ARRAYS,
+) -> None:
+    """Refuse modules that would explode where the computations of some opcodes stand in line.
+
+    Parameters
+    ----------
+    in_line
+        Opcodes whose computations stand in line.
+    instructions, arrays
+        Instructions, and arrays that they name (a tuple names all its parts), at most.
+
+    Raises
+    ------
+    InputError
+        More than that, or nested deeper than :data:`MAX_NESTING`.
+    """
+    size: dict[str, int] = {}
+    named: dict[str, int] = {}
+    depth: dict[str, int] = {}
+    leaves: dict[int, int] = {}
+    for computation in module.computations.values():
+        called = [name for each in computation.instructions if each.opcode in in_line for name in each.called]
+        size[computation.name] = len(computation.instructions) + sum(size[name] for name in called)
+        named[computation.name] = sum(_leaves(each, leaves) for each in computation.instructions) + sum(
+            named[name] for name in called
+        )
+        depth[computation.name] = 1 + max((depth[name] for name in called), default=0)
+    entry = module.entry
+    place = f"line {entry.line}"
+    if size[entry.name] > instructions:
+        raise InputError(
+            f"found more than {instructions} instructions with loops and calls in line, expected fewer", place=place
+        )
+    if named[entry.name] > arrays:
+        raise InputError(f"found more than {arrays} arrays with loops and calls in line, expected fewer", place=place)
+    if depth[entry.name] > MAX_NESTING:
+        raise InputError(f"found loops and calls nested {depth[entry.name]} deep, expected at most {MAX_NESTING}", place=place)
+
+
+def _leaves(instruction: Instruction, known: dict[int, int]) -> int:
+    """Arrays that an instruction names. Equal shapes of a module are one object, so identity is the key."""
+    key = id(instruction.shape)
+    if key not in known:
+        known[key] = sum(1 for _ in instruction.shape.leaves())
+    return known[key]
+
+
+class LeafWalk(Generic[T]):
+    """Carries for each leaf of each instruction's shape what it stands for; what that is, the walk at hand says."""
+
+    def __init__(self, module: HloModule):
+        self.module = module
+        self._offsets: dict[int, list[int]] = {}
+
+    def offsets(self, shape: Shape) -> list[int]:
+        """First leaf of each part of a tuple, and the number of leaves. The parser makes one object of equal shapes."""
+        if isinstance(shape, ArrayShape):
+            return [0, 1]
+        found = self._offsets.get(id(shape))
+        if found is None:
+            found = [0]
+            for part in shape.parts:
+                found.append(found[-1] + sum(1 for _ in part.leaves()))
+            self._offsets[id(shape)] = found
+        return found
+
+    def expect_leaves(self, instruction: Instruction, found: Sequence[T]) -> None:
+        """Raise InputError where an instruction has not as many leaves as its shape."""
+        expected = self.offsets(instruction.shape)[-1]
+        if len(found) != expected:
+            raise instruction.error(f"found {len(found)} arrays, expected the {expected} of its shape")
+
+    def named(self, instruction: Instruction, computation: Computation, leaves: Mapping[str, list[T]]) -> list[T] | None:
+        """What the leaves of an instruction are that only names data; None for one that does something.
+
+        Raises
+        ------
+        InputError
+            It does not fit its operand.
+        """
+        opcode = instruction.opcode
+        if opcode == "tuple":
+            return list(chain.from_iterable(leaves[name] for name in instruction.operands))
+        if opcode == "get-tuple-element":
+            source, index = first_operand(instruction, computation), instruction.attribute("index") or ""
+            if not isinstance(source.shape, TupleShape):
+                raise instruction.error(f"found operand %{source.name}, expected a tuple")
+            if not (index.isdecimal() and len(index) < 9 and int(index) < len(source.shape.parts)):
+                raise instruction.error(f"found index={index}, expected one below {len(source.shape.parts)}")
+            return self._part(source, int(index), leaves)
+        if opcode in SAME_VALUE or opcode == "async-update" or custom_target(instruction) == "ConcatBitcast":
+            return leaves[first_operand(instruction, computation).name]
+        if opcode in ("copy-done", "async-done"):
+            # The result of an asynchronous operation: part 0 of a copy-start, part 1 of an async-start.
+            source, part = first_operand(instruction, computation), int(opcode == "async-done")
+            if not isinstance(source.shape, TupleShape) or part >= len(source.shape.parts):
+                raise instruction.error(f"found operand %{source.name}, expected the tuple of an asynchronous start")
+            return self._part(source, part, leaves)
+        return None
+
+    def _part(self, source: Instruction, part: int, leaves: Mapping[str, list[T]]) -> list[T]:
+        offsets = self.offsets(source.shape)
+        return leaves[source.name][offsets[part] : offsets[part + 1]]
+
+    def passed(self, instruction: Instruction, operands: Sequence[Sequence[T]], nothing: T) -> dict[int, T]:
+        """Leaves by number that a start of an asynchronous operation does not make: its operands, and ``nothing``.
+
+        Empty for all other instructions.
+        """
+        if instruction.opcode not in ("copy-start", "async-start"):
+            return {}
+        source, result = (1, 0) if instruction.opcode == "copy-start" else (0, 1)
+        values, offsets = list(chain.from_iterable(operands)), self.offsets(instruction.shape)
+        if len(offsets) < 3 or offsets[source + 1] - offsets[source] != len(values):
+            raise instruction.error(f"expected a tuple of operands and results as shape of {instruction.opcode}")
+        found = dict.fromkeys(range(offsets[-1]), nothing)
+        found.update(zip(range(offsets[source], offsets[source + 1]), values, strict=True))
+        for leaf in range(offsets[result], offsets[result + 1]):
+            del found[leaf]
+        return found
+
+
+def first_operand(instruction: Instruction, computation: Computation) -> Instruction:
+    """What an instruction reads first; raises InputError where it reads nothing."""
+    if not instruction.operands:
+        raise instruction.error(f"found no operand, expected one of {instruction.opcode}")
+    return computation.by_name[instruction.operands[0]]
+
+
+def custom_target(instruction: Instruction) -> str | None:
+    """What a custom call calls; None for every other opcode."""
+    if instruction.opcode != "custom-call":
+        return None
+    return (instruction.attribute("custom_call_target") or "").strip('"')
