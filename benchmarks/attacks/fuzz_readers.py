@@ -46,6 +46,7 @@ from stowplan.hardware.inferentia.target import load_target as load_bank_target
 from stowplan.hardware.nnp_i.target import load_target as load_tier_target
 from stowplan.hardware.se import load_machine
 from stowplan.hardware.targets import load_target
+from stowplan.learned_guidance.memory_mapping.guide import guide
 from stowplan.models.hint import of_values
 from stowplan.portfolio.arguments import read_hint
 from stowplan.portfolio.batch import Settings, find_inputs, read_records, run_batch
